@@ -1,0 +1,63 @@
+# Everything a newcomer types. `make run` is the first thing to try.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do command -v $$p >/dev/null && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/.setup-stamp
+
+.PHONY: help setup run test check bench lint types unit page e2e system-packages lock generated screenshots clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## a .venv with everything, locked, and the page built
+$(STAMP): requirements/dev.txt pyproject.toml hatch_build.py web/package.json web/package-lock.json
+	@test -n "$(PYTHON)" || { echo "gpudeck needs Python 3.11 or newer with venv (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+page: setup ## build the page again after a change below web/
+	$(BIN)/python hatch_build.py
+
+run: page ## set up, then start the hub: prints the page's address
+	$(BIN)/gpudeck up $(ARGS)
+
+check: lint unit ## the quick half: linters, types, rooms, Python tests without a browser
+
+test: system-packages page lint unit e2e ## everything: check, the page's own tests, and the page in a real Chromium
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+unit: setup
+	$(BIN)/pytest -m "not browser"
+
+e2e: setup
+	$(BIN)/python hatch_build.py check
+	$(BIN)/pytest -m browser
+
+system-packages: ## what the tests want from the system: installed when root and apt are there, else named
+	@bash tests/system-packages.sh
+
+bench: page ## what is claimed, measured: prints tables with ratios
+	$(BIN)/python -m bench
+
+lock: setup ## resolve the dependencies again (hashes, no index address)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group dev --extra hub pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --extra hub pyproject.toml -o requirements/hub.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  pyproject.toml -o requirements/agent.txt
+
+generated: setup ## write again what is made from the code: API types, configuration reference
+	$(BIN)/python -m tests.generated
+
+clean: ## forget the environment and everything built
+	rm -rf .venv web/node_modules src/gpudeck/api/page

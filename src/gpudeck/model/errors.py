@@ -1,0 +1,63 @@
+"""Every error gpudeck raises on purpose.
+
+    GpudeckError                 something a person can act on; its text names the thing, the place, the next step
+    ├── UsageError               wrong arguments or configuration (exit code 2)
+    ├── Unreachable              the hub does not answer (exit code 3)
+    ├── ReportRefused            a report that cannot be taken, with the HTTP answer it deserves
+    └── PluginError              a collector, source, provider or notifier failed; its kind decides what the host does
+        ├── Absent               not here: stay quiet, look again rarely
+        ├── Temporary            back off, try again
+        ├── Refused              credentials or permissions: a person has to act
+        └── Wrong                our bug or a broken contract: log the full trace
+
+A message never contains a secret.
+"""
+
+
+class GpudeckError(Exception):
+    """Something a person can act on. `hint` is the next step, shown after the message."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class UsageError(GpudeckError):
+    """Wrong arguments or configuration."""
+
+
+class Unreachable(GpudeckError):
+    """The hub does not answer."""
+
+
+class ReportRefused(GpudeckError):
+    """A report that cannot be taken. `status` is the HTTP answer, `code` the word counted and sent back."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.code = code
+
+
+class PluginError(GpudeckError):
+    """A collector, source, provider or notifier failed."""
+
+
+class Absent(PluginError):
+    """What the plugin reads is not on this machine."""
+
+
+class Temporary(PluginError):
+    """It may work again by itself."""
+
+
+class Refused(PluginError):
+    """Credentials or permissions are missing."""
+
+
+class Wrong(PluginError):
+    """A bug of ours, or a broken contract."""

@@ -1,0 +1,95 @@
+"""The fleet as everybody outside sees it: the JSON of the API, the page, the command line.
+
+The hub writes these shapes, the client reads them, the OpenAPI document and the page's types are generated from them.
+`Gpu` and `Host` get one field for each metric of the catalog, so a new metric needs no line here. A null stands beside
+its reason in `reasons`.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from gpudeck.model.availability import Availability
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.health import HealthLevel
+from gpudeck.model.report import Process
+
+HostStatus = Literal["up", "late", "down", "never"]
+
+
+class GpuFacts(Struct, kw_only=True):
+    """A GPU without its metrics. `label` is its index, or index.instance for a MIG instance.
+
+    `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
+    the host went silent: for showing only, never for counting.
+    """
+
+    uuid: str
+    index: int
+    label: str
+    name: str
+    vendor: str
+    parent: str | None = None
+    availability: Availability
+    availability_reason: str | None = None
+    last_seen: Availability | None = None
+    since: float
+    health: HealthLevel
+    health_reason: str | None = None
+    health_action: str | None = None
+    users: list[str] = field(default_factory=list)
+    processes: list[Process] | None = None
+    reservation: dict[str, Any] | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+class HostFacts(Struct, kw_only=True):
+    """A host without its metrics. Times are Unix seconds on the hub's clock.
+
+    `via` is the way in (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
+    """
+
+    id: str
+    name: str
+    display_name: str
+    status: HostStatus
+    via: str
+    last_report_at: float | None = None
+    interval_seconds: float | None = None
+    clock_skew_seconds: float | None = None
+    agent_version: str | None = None
+    driver_version: str | None = None
+    os: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+class Totals(Struct, frozen=True):
+    """Counts over the fleet; the five availabilities add up to `gpus`."""
+
+    gpus: int
+    free: int
+    busy: int
+    held: int
+    booked: int
+    unknown: int
+    hosts: int
+    hosts_up: int
+    users: int
+    power_watts: float | None
+
+
+def _metric_fields(metrics: dict[str, Metric]) -> list[tuple[str, Any, Any]]:
+    return [(name, float | int | None, None) for name in metrics]
+
+
+Gpu = msgspec.defstruct("Gpu", _metric_fields(GPU_METRICS), bases=(GpuFacts,), kw_only=True)
+_Host = msgspec.defstruct("HostMetrics", _metric_fields(HOST_METRICS), bases=(HostFacts,), kw_only=True)
+Host = msgspec.defstruct("Host", [("gpus", list[Gpu])], bases=(_Host,), kw_only=True)  # type: ignore[valid-type]
+Fleet = msgspec.defstruct(
+    "Fleet",
+    [("demo", bool), ("time", float), ("totals", Totals), ("hosts", list[Host])],  # type: ignore[valid-type]
+    kw_only=True,
+)
