@@ -4,11 +4,18 @@ A metric is in `metrics` when it is known and in `unknown`, with the reason, whe
 a zero that stands for "could not read". A metric in neither was not reported by this agent.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 Number = int | float
+
+# A report comes from outside: what it may hold is bounded here, and the decoder enforces it while it reads.
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+Sentence = Annotated[str, Meta(max_length=1024)]
+Metrics = Annotated[dict[Word, Number], Meta(max_length=256)]
+Reasons = Annotated[dict[Word, Sentence], Meta(max_length=256)]
+Index = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class Process(Struct, frozen=True, omit_defaults=True):
@@ -18,17 +25,17 @@ class Process(Struct, frozen=True, omit_defaults=True):
     busy. `evidence` says how the owner was found.
     """
 
-    pid: int
-    user: str | None = None
-    command: str | None = None
-    memory_used_bytes: int | None = None
+    pid: Annotated[int, Meta(ge=0, lt=2**32)]
+    user: Word | None = None
+    command: Annotated[str, Meta(max_length=4096)] | None = None
+    memory_used_bytes: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
     started_at: float | None = None
-    utilization_percent: float | None = None
-    container: str | None = None
-    job: str | None = None
-    evidence: str | None = None
+    utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    container: Word | None = None
+    job: Word | None = None
+    evidence: Sentence | None = None
     display: bool = False
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: Reasons = field(default_factory=dict)
 
 
 class GpuReading(Struct, frozen=True, omit_defaults=True):
@@ -38,18 +45,18 @@ class GpuReading(Struct, frozen=True, omit_defaults=True):
     not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
     """
 
-    uuid: str
-    index: int
-    name: str
+    uuid: Word
+    index: Index
+    name: Word
     vendor: Literal["nvidia", "amd", "intel", "other"] = "other"
-    parent: str | None = None
-    instance: int | None = None
-    missing: str | None = None
-    metrics: dict[str, Number] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    processes: list[Process] | None = None
-    processes_reason: str | None = None
-    idle_seconds: float | None = None
+    parent: Word | None = None
+    instance: Index | None = None
+    missing: Sentence | None = None
+    metrics: Metrics = field(default_factory=dict)
+    unknown: Reasons = field(default_factory=dict)
+    processes: Annotated[list[Process], Meta(max_length=1024)] | None = None
+    processes_reason: Sentence | None = None
+    idle_seconds: Annotated[float, Meta(ge=0)] | None = None
 
 
 class Report(Struct, frozen=True, omit_defaults=True):
@@ -58,11 +65,13 @@ class Report(Struct, frozen=True, omit_defaults=True):
     `problems` are sentences for the admin ("driver not answering for 12 s").
     """
 
-    gpus: list[GpuReading] | None = None
-    gpus_reason: str | None = None
-    metrics: dict[str, Number] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    driver_version: str | None = None
-    os: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None
+    gpus_reason: Sentence | None = None
+    metrics: Metrics = field(default_factory=dict)
+    unknown: Reasons = field(default_factory=dict)
+    driver_version: Word | None = None
+    os: Word | None = None
+    labels: Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = field(
+        default_factory=dict
+    )
+    problems: Annotated[list[Sentence], Meta(max_length=64)] = field(default_factory=list)

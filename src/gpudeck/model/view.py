@@ -82,14 +82,28 @@ class Totals(Struct, frozen=True):
 
 
 def _metric_fields(metrics: dict[str, Metric]) -> list[tuple[str, Any, Any]]:
-    return [(name, float | int | None, None) for name in metrics]
+    return [(name, float | None, None) for name in metrics]
 
 
-Gpu = msgspec.defstruct("Gpu", _metric_fields(GPU_METRICS), bases=(GpuFacts,), kw_only=True)
-_Host = msgspec.defstruct("HostMetrics", _metric_fields(HOST_METRICS), bases=(HostFacts,), kw_only=True)
-Host = msgspec.defstruct("Host", [("gpus", list[Gpu])], bases=(_Host,), kw_only=True)  # type: ignore[valid-type]
-Fleet = msgspec.defstruct(
-    "Fleet",
-    [("demo", bool), ("time", float), ("totals", Totals), ("hosts", list[Host])],  # type: ignore[valid-type]
-    kw_only=True,
-)
+def _derive(name: str, base: type[Struct], fields: list[Any]) -> type[Struct]:
+    return msgspec.defstruct(
+        name, fields, bases=(base,), kw_only=True, module=__name__, namespace={"__doc__": base.__doc__}
+    )
+
+
+Gpu = _derive("Gpu", GpuFacts, _metric_fields(GPU_METRICS))
+_gpus: Any = list[Gpu]  # type: ignore[valid-type]
+Host = _derive("Host", HostFacts, [*_metric_fields(HOST_METRICS), ("gpus", _gpus, field(default_factory=list))])
+
+
+class FleetFacts(Struct, kw_only=True):
+    """Everything now. `demo` says that all of it is simulated."""
+
+    demo: bool
+    time: float
+    version: str
+    totals: Totals
+
+
+_hosts: Any = list[Host]  # type: ignore[valid-type]
+Fleet = _derive("Fleet", FleetFacts, [("hosts", _hosts)])

@@ -1,0 +1,32 @@
+"""The hub's three parts as one: what the API and the wiring hold on to."""
+
+from collections.abc import Callable
+
+from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.ingest import Ingest
+from gpudeck.hub.settings import FleetSettings
+from gpudeck.hub.stream import Stream
+from gpudeck.model import clock
+
+
+class Hub:
+    """A live fleet with its way in (`ingest`) and its way out (`stream`). One event loop owns it."""
+
+    def __init__(
+        self, settings: FleetSettings | None = None, now: clock.Clock = clock.wall, *, demo: bool = False
+    ) -> None:
+        self.fleet = Fleet(settings or FleetSettings())
+        self.stream = Stream(self.fleet, now, demo=demo)
+        self.ingest = Ingest(self.fleet, now, demo=demo)
+        self.started_at = now()
+
+    def end_demo_on_first_real_report(self, then: Callable[[], None]) -> None:
+        """Show the demo only until a real host reports: then forget every simulated host and call `then`."""
+
+        def end_demo() -> None:
+            for host_id in list(self.fleet.hosts):
+                self.fleet.remove(host_id)
+            self.stream.restart(demo=False)
+            then()
+
+        self.ingest.end_demo = end_demo

@@ -1,0 +1,51 @@
+"""Into the hub: bytes become an envelope, the envelope changes the fleet. Every way in ends here.
+
+A demo hub takes simulated reports only and any other hub real ones only, so that nobody mistakes one for the other. A
+hub that shows the demo merely because nothing else was there calls `end_demo` on the first real report.
+"""
+
+from collections.abc import Callable
+
+from gpudeck.hub.fleet import Fleet
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import ReportRefused
+from gpudeck.wire import Envelope, decode
+
+
+class Ingest:
+    """`end_demo` is None when the demo was asked for and so stays."""
+
+    def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
+        self.fleet = fleet
+        self.demo = demo
+        self.end_demo: Callable[[], None] | None = None
+        self._clock = clock
+
+    def take(
+        self, body: bytes, content_type: str, encoding: str = "", *, via: str = "push", sent_at: float | None = None
+    ) -> bool:
+        """Take one report; False when it was a repeated one. Raises ReportRefused; every refusal is counted."""
+        try:
+            envelope = decode(body, content_type, encoding)
+            self._check_demo(envelope)
+            return self.fleet.apply(
+                envelope, via="simulated" if envelope.simulated else via, now=self._clock(), sent_at=sent_at
+            )
+        except ReportRefused as refusal:
+            self.fleet.counters[f"refused_{refusal.code}"] += 1
+            raise
+
+    def _check_demo(self, envelope: Envelope) -> None:
+        if envelope.simulated == self.demo:
+            return
+        if envelope.simulated:
+            raise ReportRefused(409, "not_a_demo", "this hub shows real hosts and takes no simulated reports")
+        if self.end_demo is None:
+            raise ReportRefused(
+                409,
+                "demo_hub",
+                "this hub was started with --demo and takes no real reports",
+                "Start it without --demo.",
+            )
+        self.demo = False
+        self.end_demo()

@@ -1,0 +1,20 @@
+"""What an operator decides about the hub's view of the fleet."""
+
+from msgspec import Struct, field
+
+from gpudeck.model.availability import AvailabilitySettings
+from gpudeck.model.health import HealthSettings
+from gpudeck.model.settings import Duration
+
+
+class FleetSettings(Struct, frozen=True):
+    """When a host counts as gone, and where the lines between GPU states are drawn."""
+
+    down_after: Duration = 60.0
+    """A host that has not reported for this long is down. It is late after three missed beats."""
+    forget_after: Duration = 30 * 86_400.0
+    """A host that has not reported for this long is removed from the fleet."""
+    max_hosts: int = 20_000
+    """Reports of further hosts are refused."""
+    availability: AvailabilitySettings = field(default_factory=AvailabilitySettings)
+    health: HealthSettings = field(default_factory=HealthSettings)

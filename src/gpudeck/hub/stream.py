@@ -1,0 +1,217 @@
+"""Out of the hub: once a second the changes of the fleet become one delta, encoded and compressed once for all viewers.
+
+What is published here is also what the API answers, so that page, terminal and script never disagree about a moment.
+"""
+
+import asyncio
+import secrets
+import threading
+import zlib
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from gpudeck import __version__
+from gpudeck.hub.delta import diff_host
+from gpudeck.hub.fleet import Fleet, count_totals
+from gpudeck.hub.gpu import View
+from gpudeck.hub.host import HostState
+from gpudeck.model.clock import Clock
+from gpudeck.model.view import Totals
+
+KEPT_DELTAS = 60
+"""How many ticks a viewer may miss and still resume without a new snapshot."""
+VIEWER_BACKLOG = 20
+"""A viewer this many events behind is cut off; its browser comes back and resumes."""
+
+GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+_encoder = msgspec.json.Encoder()
+
+
+class Event:
+    """One server-sent event.
+
+    `deflated` ends on a full flush: it refers to nothing before it, so the same bytes fit into every viewer's gzip
+    stream, wherever that stream stands.
+    """
+
+    def __init__(self, kind: str, number: int, epoch: str, data: bytes) -> None:
+        self.plain = b"event: %b\nid: %b-%d\ndata: %b\n\n" % (kind.encode(), epoch.encode(), number, data)
+        self._lock = threading.Lock()
+        self._deflated: bytes | None = None
+
+    def deflated(self) -> bytes:
+        """Blocks while it compresses; whoever comes second waits for the first and shares its work."""
+        with self._lock:
+            if self._deflated is None:
+                self._deflated = deflate(self.plain)
+            return self._deflated
+
+
+def deflate(plain: bytes) -> bytes:
+    packer = zlib.compressobj(level=1, wbits=-15)
+    return packer.compress(plain) + packer.flush(zlib.Z_FULL_FLUSH)
+
+
+class Viewer:
+    """One open stream: the events still to be sent to it."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self.is_open = True
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+        if len(self._events) > VIEWER_BACKLOG:
+            self.close()
+        self._wake.set()
+
+    def close(self) -> None:
+        """End this stream after the event now being sent."""
+        self.is_open = False
+        self._wake.set()
+
+    async def next(self) -> Event | None:
+        """The next event; None when the stream is over."""
+        while self.is_open and not self._events:
+            self._wake.clear()
+            await self._wake.wait()
+        return self._events.popleft() if self.is_open else None
+
+
+class Published:
+    """A host as of the last tick, and its JSON as soon as somebody asked for it."""
+
+    __slots__ = ("_encoded", "host", "view")
+
+    def __init__(self, host: HostState) -> None:
+        self.host = host
+        self.view: View = host.view
+        self._encoded: bytes | None = None
+
+    def replace(self, view: View) -> None:
+        self.view = view
+        self._encoded = None
+
+    def encoded(self) -> bytes:
+        if self._encoded is None:
+            self._encoded = _encoder.encode(self.view)
+        return self._encoded
+
+
+class Stream:
+    """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet."""
+
+    def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
+        self.fleet = fleet
+        self.demo = demo
+        self.hosts: dict[str, Published] = {}
+        self.totals: Totals = count_totals(())
+        self.time = clock()
+        self._clock = clock
+        self._epoch = secrets.token_hex(4)
+        self._number = 0
+        self._deltas: deque[Event] = deque(maxlen=KEPT_DELTAS)
+        self._viewers: set[Viewer] = set()
+        self._document: bytes | None = None
+        self._snapshot: Event | None = None
+
+    def tick(self) -> Event:
+        """Publish what changed since the last tick and hand it to every viewer."""
+        self.time = self._clock()
+        self.fleet.age(self.time)
+        delta = self._collect_delta()
+        self._number += 1
+        self._document = self._snapshot = None
+        event = Event("delta", self._number, self._epoch, _encoder.encode(delta))
+        self._deltas.append(event)
+        for viewer in self._viewers:
+            viewer.put(event)
+        return event
+
+    def restart(self, *, demo: bool) -> None:
+        """Another fleet from here on: every viewer gets a new snapshot instead of a delta."""
+        self.demo = demo
+        self.tick()
+        self._epoch = secrets.token_hex(4)
+        self._deltas.clear()
+        for viewer in self._viewers:
+            viewer.put(self.snapshot())
+
+    def document(self) -> bytes:
+        """The whole fleet as JSON, as of the last tick."""
+        if self._document is None:
+            head = _encoder.encode(
+                {"demo": self.demo, "time": self.time, "version": __version__, "totals": self.totals, "hosts": []}
+            )
+            hosts = b",".join(self.hosts[host_id].encoded() for host_id in self.ordered_ids())
+            self._document = head[:-2] + hosts + b"]}"
+        return self._document
+
+    def ordered_ids(self) -> list[str]:
+        """Host ids by name: the order in which everything lists hosts."""
+        return sorted(self.hosts, key=lambda host_id: (self.hosts[host_id].view["name"], host_id))
+
+    def snapshot(self) -> Event:
+        if self._snapshot is None:
+            self._snapshot = Event("snapshot", self._number, self._epoch, self.document())
+        return self._snapshot
+
+    def watch(self, last_event_id: str = "") -> Viewer:
+        """Open a stream: the deltas missed since `last_event_id` where they are still kept, else a snapshot first."""
+        viewer = Viewer()
+        missed = self._missed_since(last_event_id)
+        for event in [self.snapshot()] if missed is None else missed:
+            viewer.put(event)
+        self._viewers.add(viewer)
+        return viewer
+
+    def unwatch(self, viewer: Viewer) -> None:
+        self._viewers.discard(viewer)
+
+    @property
+    def viewers(self) -> int:
+        return len(self._viewers)
+
+    def close(self) -> None:
+        """End every stream: the hub is stopping."""
+        for viewer in self._viewers:
+            viewer.close()
+
+    def _collect_delta(self) -> dict[str, Any]:
+        changed, removed = self.fleet.take_changes()
+        whole: list[View] = []
+        patches: list[View] = []
+        for host_id in removed:
+            self.hosts.pop(host_id, None)
+        for host in changed:
+            self._publish(host, whole, patches)
+        self.totals = self.fleet.totals()
+        delta: dict[str, Any] = {"time": self.time, "totals": self.totals}
+        parts = {"hosts": whole, "changes": patches, "removed": removed}
+        return delta | {name: part for name, part in parts.items() if part}
+
+    def _publish(self, host: HostState, whole: list[View], patches: list[View]) -> None:
+        published = self.hosts.get(host.id)
+        if published is None:
+            self.hosts[host.id] = Published(host)
+            whole.append(host.view)
+            return
+        patch = diff_host(published.view, host.view)
+        if patch is None:
+            whole.append(host.view)
+        elif len(patch) > 1:
+            patches.append(patch)
+        published.replace(host.view)
+
+    def _missed_since(self, last_event_id: str) -> list[Event] | None:
+        epoch, _, number = last_event_id.partition("-")
+        if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 15:
+            return None
+        behind = self._number - int(number)
+        if not 0 <= behind <= min(len(self._deltas), VIEWER_BACKLOG):
+            return None
+        return list(self._deltas)[len(self._deltas) - behind :]

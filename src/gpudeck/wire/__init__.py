@@ -1,0 +1,6 @@
+"""How a report travels: the envelope around it, its versions, and the bytes."""
+
+from gpudeck.wire.codec import CONTENT_TYPES, MAX_BODY_BYTES, MAX_DECODED_BYTES, decode, encode
+from gpudeck.wire.envelope import VERSION, Envelope
+
+__all__ = ["CONTENT_TYPES", "MAX_BODY_BYTES", "MAX_DECODED_BYTES", "VERSION", "Envelope", "decode", "encode"]
