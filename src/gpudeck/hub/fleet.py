@@ -69,10 +69,6 @@ class Fleet:
         self._removed.clear()
         return changed, removed
 
-    def find(self, name: str) -> HostState | None:
-        """A host by its id or, failing that, by its name."""
-        return self.hosts.get(name) or next((host for host in self.hosts.values() if host.name == name), None)
-
     def totals(self) -> Totals:
         return count_totals(self.hosts.values())
 

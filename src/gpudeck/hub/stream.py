@@ -155,6 +155,14 @@ class Stream:
         """Host ids by name: the order in which everything lists hosts."""
         return sorted(self.hosts, key=lambda host_id: (self.hosts[host_id].view["name"], host_id))
 
+    def find(self, name: str) -> Published | None:
+        """A published host by its id or, failing that, by its name."""
+        return self.hosts.get(name) or next((host for host in self.hosts.values() if host.view["name"] == name), None)
+
+    def tick_age(self) -> float:
+        """Seconds since the fleet was last published."""
+        return max(0.0, self._clock() - self.time)
+
     def snapshot(self) -> Event:
         if self._snapshot is None:
             self._snapshot = Event("snapshot", self._number, self._epoch, self.document())

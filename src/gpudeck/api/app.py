@@ -1,0 +1,78 @@
+"""The hub's HTTP front door: two raw routes first, the framework for the rest, everything below an optional prefix."""
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+
+from gpudeck import __version__
+from gpudeck.api import fleet, gpus, hosts, page, probes
+from gpudeck.api.asgi import App, Message, Receive, Scope, Send
+from gpudeck.api.errors import on_bug, on_http_error
+from gpudeck.api.reports import MayIngest, ReportsRoute
+from gpudeck.api.schema import CompleteSchema
+from gpudeck.api.stream import StreamRoute
+from gpudeck.hub.hub import Hub
+
+_SAFE = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin")]
+
+
+def build_framework(hub: Hub) -> Litestar:
+    return Litestar(
+        route_handlers=[
+            fleet.read_fleet,
+            hosts.list_hosts,
+            hosts.read_host,
+            gpus.list_gpus,
+            probes.read_health,
+            probes.read_readiness,
+            page.read_page,
+            page.read_asset,
+        ],
+        dependencies={"hub": Provide(lambda: hub, sync_to_thread=False)},
+        exception_handlers={HTTPException: on_http_error, Exception: on_bug},
+        openapi_config=OpenAPIConfig(
+            title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
+        ),
+        logging_config=None,
+        signature_types=[Hub],
+    )
+
+
+class FrontDoor:
+    """The ASGI application.
+
+    `prefix` ("/gpus") is taken off the path; a path without it is taken as it comes, so both a proxy that strips the
+    prefix and one that does not will do.
+    """
+
+    def __init__(self, hub: Hub, may_ingest: MayIngest, prefix: str = "") -> None:
+        self._framework: App = build_framework(hub)  # type: ignore[assignment]
+        self._raw: dict[str, App] = {
+            "/api/v1/reports": ReportsRoute(hub, may_ingest),
+            "/api/v1/stream": StreamRoute(hub),
+        }
+        self._prefix = prefix.rstrip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._framework(scope, receive, send)
+            return
+        path = scope["path"]
+        if self._prefix and path.startswith(self._prefix):
+            path = path[len(self._prefix) :] or "/"
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        raw = self._raw.get(path)
+        if raw is not None:
+            await raw(scope, receive, send)
+        else:
+            await self._framework(scope, receive, _with_safe_headers(send))
+
+
+def _with_safe_headers(send: Send) -> Send:
+    async def send_safely(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *_SAFE]
+        await send(message)
+
+    return send_safely

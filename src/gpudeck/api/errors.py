@@ -1,0 +1,64 @@
+"""The one shape of every error: {"error": {"code", "message", "hint"}}."""
+
+import logging
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from msgspec import Struct
+
+log = logging.getLogger(__name__)
+
+_CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_type",
+    422: "invalid",
+    429: "too_many",
+    503: "unavailable",
+}
+
+
+class ErrorDetail(Struct, frozen=True):
+    """`code` is for programs and stays; `message` says what is wrong, `hint` what to do."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class ErrorBody(Struct, frozen=True):
+    error: ErrorDetail
+
+
+def encode_error(code: str, message: str, hint: str = "") -> bytes:
+    return msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
+
+
+def respond(
+    status: int, code: str, message: str, hint: str = "", headers: dict[str, str] | None = None
+) -> Response[bytes]:
+    return Response(
+        encode_error(code, message, hint), status_code=status, media_type="application/json", headers=headers
+    )
+
+
+def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Litestar's own errors (no such route, a parameter that does not parse) in our shape."""
+    code = _CODES.get(error.status_code, "error")
+    extra = error.extra if isinstance(error.extra, list) else []
+    details = "; ".join(f"{item.get('key', 'value')}: {item['message']}" for item in extra if "message" in item)
+    hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
+    return respond(error.status_code, code, details or str(error.detail), hint, dict(error.headers or {}))
+
+
+def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """A bug of ours: the trace goes to the log, not to the caller."""
+    log.error("bug while answering %s %s", request.method, request.url.path, exc_info=error)
+    return respond(500, "bug", "the hub made a mistake while answering", "Its log has the details.")

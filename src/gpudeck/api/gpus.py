@@ -1,0 +1,73 @@
+"""GET /api/v1/gpus: GPUs across hosts, filtered: what a script asks when it looks for a free one."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, get
+from litestar.exceptions import ValidationException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
+
+from gpudeck.api.answers import HubRequest, answer_json
+from gpudeck.api.errors import ErrorBody
+from gpudeck.hub.gpu import View
+from gpudeck.hub.hub import Hub
+from gpudeck.model.availability import Availability
+from gpudeck.model.quantity import parse_bytes
+from gpudeck.model.view import Gpu
+
+_fields: list[Any] = [("host", str), ("host_id", str)]
+GpuOfHost = msgspec.defstruct("GpuOfHost", _fields, bases=(Gpu,), kw_only=True, module=__name__)
+GpuList = msgspec.defstruct("GpuList", [("gpus", list[GpuOfHost])], module=__name__)  # type: ignore[valid-type]
+
+_Text = Annotated[str | None, Parameter(max_length=256)]
+
+
+@get(
+    "/api/v1/gpus",
+    responses={
+        200: ResponseSpec(GpuList, description="The GPUs that match, by host and index"),
+        400: ResponseSpec(ErrorBody, description="A filter that cannot be understood"),
+    },
+)
+async def list_gpus(
+    *,
+    hub: Hub,
+    request: HubRequest,
+    availability: Annotated[
+        list[Availability] | None, Parameter(description="Only these states; may be given several times")
+    ] = None,
+    min_memory: Annotated[
+        str | None, Parameter(description="At least this much memory: 40G, 40GiB", max_length=40)
+    ] = None,
+    model: _Text = None,
+    user: _Text = None,
+    host: _Text = None,
+) -> Response[bytes]:
+    """GPUs across hosts. `model` is any part of the model's name; `user` and `host` are exact names."""
+    least = _least_memory(min_memory)
+    gpus = [
+        {"host": view["name"], "host_id": view["id"], **gpu}
+        for view, gpu in _walk(hub, host)
+        if (not availability or gpu["availability"] in availability)
+        and (least is None or (gpu["memory_total_bytes"] or 0) >= least)
+        and (model is None or model.lower() in gpu["name"].lower())
+        and (user is None or user in gpu["users"])
+    ]
+    return await answer_json(request, msgspec.json.encode({"gpus": gpus}))
+
+
+def _walk(hub: Hub, host: str | None) -> Iterator[tuple[View, View]]:
+    for host_id in hub.stream.ordered_ids():
+        view = hub.stream.hosts[host_id].view
+        if host is None or host in {view["name"], view["id"]}:
+            for gpu in view["gpus"]:
+                yield view, gpu
+
+
+def _least_memory(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise ValidationException(f"min_memory: {error}") from error

@@ -1,0 +1,83 @@
+"""POST /api/v1/reports: where agents push. A raw ASGI route, the hottest one of the hub."""
+
+import math
+from collections.abc import Callable
+
+from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
+from gpudeck.hub.hub import Hub
+from gpudeck.model.errors import ReportRefused
+from gpudeck.wire import MAX_BODY_BYTES
+
+MayIngest = Callable[[str], bool]
+"""Whether the bearer token in hand may send reports."""
+
+_TAKEN = b'{"status":"taken"}'
+_REPEATED = b'{"status":"repeated"}'
+
+
+class ReportsRoute:
+    def __init__(self, hub: Hub, may_ingest: MayIngest) -> None:
+        self._hub = hub
+        self._may_ingest = may_ingest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await send_error(send, 405, "method_not_allowed", "reports are sent with POST", "", (b"allow", b"POST"))
+            return
+        authorization, media, encoding, length, sent_at = read_headers(
+            scope, b"authorization", b"content-type", b"content-encoding", b"content-length", b"gpudeck-sent-at"
+        )
+        try:
+            self._authorize(authorization)
+            body = await _read_body(receive, length)
+            if body is None:
+                return
+            taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at))
+        except ReportRefused as refusal:
+            # A refused body may not have been read to its end: this connection cannot be used again.
+            close = ((b"connection", b"close"),) if refusal.status in {401, 413} else ()
+            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, *close)
+            return
+        await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED)
+
+    def _authorize(self, authorization: str) -> None:
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not self._may_ingest(token.strip()):
+            self._hub.fleet.counters["refused_unauthorized"] += 1
+            raise ReportRefused(
+                401,
+                "unauthorized",
+                "reports need an agent token that this hub knows",
+                "Send 'Authorization: Bearer TOKEN' with the token from the hub's token file.",
+            )
+
+
+async def _read_body(receive: Receive, length: str) -> bytes | None:
+    """The request's body; None when the sender went away in the middle of it."""
+    if length.isdigit() and int(length[:15]) > MAX_BODY_BYTES:
+        raise _too_large()
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > MAX_BODY_BYTES:
+                raise _too_large()
+        body = b"".join(parts)
+    return None if message["type"] == "http.disconnect" else body
+
+
+def _too_large() -> ReportRefused:
+    return ReportRefused(413, "too_large", f"the report is larger than {MAX_BODY_BYTES // 1024} KiB")
+
+
+def _parse_time(text: str) -> float | None:
+    """The agent's clock in the Gpudeck-Sent-At header; None when absent or rubbish: the report itself is still good."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value <= 1e11 else None
