@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gpudeck.hub.host import HostState
-from gpudeck.hub.settings import FleetSettings
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
 

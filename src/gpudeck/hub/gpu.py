@@ -9,10 +9,9 @@ from typing import Any
 
 from gpudeck.model.availability import Availability, judge
 from gpudeck.model.catalog import GPU_METRICS, Metric
+from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import judge_health
 from gpudeck.model.report import GpuReading, Number, Process
-
-from .settings import FleetSettings
 
 View = dict[str, Any]
 

@@ -3,9 +3,9 @@
 from collections import deque
 
 from gpudeck.hub.gpu import GpuTrack, View, check_metrics, show_gpu, show_silent
-from gpudeck.hub.settings import FleetSettings
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
+from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.view import HostStatus
 from gpudeck.wire import Envelope
 

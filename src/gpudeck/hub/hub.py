@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.ingest import Ingest
-from gpudeck.hub.settings import FleetSettings
 from gpudeck.hub.stream import Stream
 from gpudeck.model import clock
+from gpudeck.model.fleet_settings import FleetSettings
 
 
 class Hub:

@@ -1,4 +1,7 @@
-"""What an operator decides about the hub's view of the fleet."""
+"""What an operator decides about how the fleet is judged.
+
+Here and not in the hub's room, so that reading the configuration file needs no hub to be installed.
+"""
 
 from msgspec import Struct, field
 

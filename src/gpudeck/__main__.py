@@ -1,0 +1,5 @@
+"""`python -m gpudeck`."""
+
+from gpudeck.cli import main
+
+main()

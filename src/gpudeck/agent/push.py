@@ -1,0 +1,144 @@
+"""The sender: takes reports out of the outbox and pushes them to the hub, in order, for as long as it takes.
+
+A hub that is away is tried again after a random, growing pause, and a backlog is sent at a bounded pace, so that a
+thousand agents do not fall upon a hub that has just come back.
+"""
+
+import logging
+import random
+import threading
+from pathlib import Path
+
+import urllib3
+
+from gpudeck.agent.outbox import Outbox, Parcel
+from gpudeck.model import clock
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.hub_url import check_hub_url
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 60.0
+FIRST_PAUSE = 1.0
+_HEADERS = {"Content-Type": "application/msgpack", "Content-Encoding": "zstd", "User-Agent": "gpudeck-agent"}
+
+
+class _Later(GpudeckError):
+    """The report could not be sent now. `pause` is what the hub asked for, if it did."""
+
+    def __init__(self, message: str, pause: float | None = None) -> None:
+        super().__init__(message)
+        self.pause = pause
+
+
+class Backoff:
+    """Pauses that grow with each failure, each drawn at random from the whole span up to its limit."""
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._rng = rng or random.Random()  # noqa: S311
+        self._failures = 0
+
+    def fail(self, at_least: float | None = None) -> float:
+        """The next pause in seconds; what the hub asked for is the least, spread by half."""
+        self._failures += 1
+        if at_least is not None:
+            return min(at_least, 3600.0) * self._rng.uniform(1.0, 1.5)
+        return self._rng.uniform(0.2, 1.0) * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
+
+    def succeed(self) -> None:
+        self._failures = 0
+
+
+class Sender:
+    """Pushes an outbox to one hub. `token_file` is read again before each attempt that follows a refusal."""
+
+    def __init__(self, outbox: Outbox, hub: str, token_file: Path, pace: float, now: clock.Clock = clock.wall) -> None:
+        """`pace` is the shortest time between two reports of a backlog. Raises UsageError for a wrong URL or token."""
+        self._outbox = outbox
+        self._url = f"{check_hub_url(hub)}/api/v1/reports"
+        self._token_file = token_file
+        self._token = read_token(token_file)
+        self._pace = pace
+        self._now = now
+        self._backoff = Backoff()
+        self._trouble: str | None = None
+        self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=urllib3.Timeout(connect=5.0, read=15.0))
+        self.refused = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Send until `stop` is set; a report being sent is finished, the rest stays."""
+        while not stop.is_set():
+            parcel = self._outbox.wait(timeout=0.5)
+            if parcel is not None:
+                stop.wait(self._send(parcel))
+        self._pool.clear()
+
+    def _send(self, parcel: Parcel) -> float:
+        """Send one report; returns how long to pause."""
+        try:
+            self._post(parcel)
+        except _Later as later:
+            self._note_trouble(later.message)
+            return self._backoff.fail(later.pause)
+        self._outbox.done(parcel)
+        self._backoff.succeed()
+        if self._trouble is not None:
+            log.info("%s takes reports again; %d are waiting", self._url, len(self._outbox))
+            self._trouble = None
+        return self._pace if len(self._outbox) else 0.0
+
+    def _post(self, parcel: Parcel) -> None:
+        headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(self._now())}
+        try:
+            answer = self._pool.request("POST", self._url, body=parcel.body, headers=headers, redirect=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _Later(f"{self._url} does not answer: {_cause(error)}") from error
+        if 200 <= answer.status < 300:
+            return
+        told = f"{self._url} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
+        if answer.status in {400, 409, 413, 415, 422}:
+            # This report will never be taken; the ones behind it may be.
+            self.refused += 1
+            self._note_trouble(told)
+            return
+        if answer.status in {401, 403}:
+            self._read_token_again()
+            raise _Later(told, pause=15.0)
+        raise _Later(told, pause=_retry_after(answer.headers.get("Retry-After")))
+
+    def _read_token_again(self) -> None:
+        try:
+            self._token = read_token(self._token_file)
+        except UsageError as error:
+            log.warning("%s", error)
+
+    def _note_trouble(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("%s", trouble)
+        self._trouble = trouble
+
+
+def read_token(file: Path) -> str:
+    """The token in the file's first line; raises UsageError."""
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the token file {file} cannot be read: {getattr(error, 'strerror', None) or error}.",
+            "Copy it from the hub, which made it in its data folder.",
+        ) from error
+    token = lines[0].strip() if lines else ""
+    if not token or not token.isascii() or not token.isprintable():
+        raise UsageError(f"the token file {file} holds no token in its first line.", "Copy the hub's token file again.")
+    return token
+
+
+def _retry_after(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _cause(error: Exception) -> str:
+    """The innermost reason, without urllib3's object names."""
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return getattr(error, "strerror", None) or str(error).rpartition(": ")[2] or type(error).__name__

@@ -1,0 +1,58 @@
+"""An agent as a child of the hub: for this machine's own GPUs, or for the simulated fleet.
+
+It is an ordinary agent that pushes over HTTP like any other, so the demo takes the same way as a real report. It ends
+with the hub: its standard input is a pipe that closes when the hub dies, however it dies.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+
+
+class ChildAgent:
+    """Keeps one child running until `stop`; one that dies is started again after a growing pause."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = [sys.executable, "-m", "gpudeck", "agent", "--until-stdin-closes", *arguments]
+        self._task: asyncio.Task[None] | None = None
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep_running())
+
+    async def stop(self) -> None:
+        """End the child: politely, and after three seconds not."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), 3)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    async def _keep_running(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            started = asyncio.get_running_loop().time()
+            self._process = await asyncio.create_subprocess_exec(*self._arguments, stdin=PIPE, stdout=DEVNULL)
+            code = await self._process.wait()
+            if asyncio.get_running_loop().time() - started > LONGEST_PAUSE:
+                pause = FIRST_PAUSE
+            log.warning("the hub's own agent ended with code %d; starting it again in %g s", code, pause)
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 2)

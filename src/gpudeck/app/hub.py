@@ -1,0 +1,183 @@
+"""Start a hub: settings → fleet, API, ticks, and the agent that belongs to it, until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from msgspec import Struct
+
+from gpudeck.api.app import FrontDoor
+from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.settings import Settings, exposure_problem, find_data_dir
+from gpudeck.app.tokens import ensure_token, token_check
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.stream import Stream
+from gpudeck.model.errors import UsageError
+from gpudeck.model.settings import Address
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+DEMO_HOSTS = 24
+
+
+class Plan(Struct, frozen=True):
+    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report."""
+
+    demo_hosts: int | None = None
+    demo_is_asked: bool = False
+    watch_this_machine: bool = False
+
+
+def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool]) -> Plan:
+    """The demo when it is asked for; else this machine where it has GPUs; else the demo until somebody reports."""
+    if demo_hosts is not None:
+        return Plan(demo_hosts=demo_hosts, demo_is_asked=True)
+    if settings.local == "auto" and has_gpus():
+        return Plan(watch_this_machine=True)
+    return Plan(demo_hosts=DEMO_HOSTS if settings.demo == "auto" else None)
+
+
+class Started(Struct, frozen=True):
+    """A running hub as its starter wants to know it."""
+
+    url: str
+    plan: Plan
+    token_file: Path
+
+
+class HubServer:
+    """A hub with its listening socket and files: made by `open`, which raises UsageError, then `serve`d."""
+
+    def __init__(self, settings: Settings, plan: Plan, listening: socket.socket, token_file: Path, token: str) -> None:
+        self._plan = plan
+        self._listening = listening
+        self._token_file = token_file
+        self.hub = Hub(settings.fleet, demo=plan.demo_hosts is not None)
+        self.url = _url_of(settings.listen, listening)
+        self._child: ChildAgent | None = None
+        self._door = FrontDoor(self.hub, token_check(token), settings.path_prefix)
+        self._endings: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def open(cls, settings: Settings, plan: Plan) -> "HubServer":
+        problem = exposure_problem(settings.listen, settings.read)
+        if problem:
+            raise UsageError(f"{problem}.")
+        data_dir = find_data_dir(settings)
+        token_file = Path(settings.token_file).expanduser() if settings.token_file else data_dir / "agent.token"
+        token = ensure_token(token_file)
+        return cls(settings, plan, _listen(settings.listen), token_file, token)
+
+    async def serve(self, when_started: Callable[[Started], None]) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        server = _Server(self._door, self.hub.stream, lambda: self._begin(when_started))
+        ticking = asyncio.create_task(tick_forever(self.hub.stream))
+        try:
+            await server.serve(sockets=[self._listening])
+        finally:
+            ticking.cancel()
+            if self._child is not None:
+                await self._child.stop()
+
+    def _begin(self, when_started: Callable[[Started], None]) -> None:
+        arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
+        if self._plan.demo_hosts is not None:
+            self._child = ChildAgent([*arguments, "--simulate", str(self._plan.demo_hosts)])
+            if not self._plan.demo_is_asked:
+                self.hub.end_demo_on_first_real_report(self._end_demo)
+        elif self._plan.watch_this_machine:
+            self._child = ChildAgent(arguments)
+        if self._child is not None:
+            self._child.start()
+        when_started(Started(self.url, self._plan, self._token_file))
+
+    def _end_demo(self) -> None:
+        log.info("a real host reports: the simulated fleet ends")
+        if self._child is not None:
+            ending = asyncio.get_running_loop().create_task(self._child.stop())
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that tells when it has started, and ends the open streams before it waits for them."""
+
+    def __init__(self, app: FrontDoor, stream: Stream, when_started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=5,
+                backlog=2048,
+            )
+        )
+        self._stream = stream
+        self._when_started = when_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._when_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stream.close()
+        await super().shutdown(sockets)
+
+
+async def tick_forever(stream: Stream) -> None:
+    """Publish once a second. A tick that fails is logged, and the next one comes all the same."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        try:
+            stream.tick()
+        except Exception:
+            log.exception("a tick failed")
+        due = max(due + TICK_SECONDS, loop.time())
+        await asyncio.sleep(due - loop.time())
+
+
+def _listen(address: Address) -> socket.socket:
+    """A bound socket. Raises UsageError when the address is taken or is not of this machine."""
+    try:
+        if not address.host and socket.has_dualstack_ipv6():
+            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {address}: {_reason(error)}.",
+            "Stop what uses it, or choose another with --listen HOST:PORT.",
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    """What the system said, without the address that create_server adds to it."""
+    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
+
+
+def _url_of(address: Address, listening: socket.socket) -> str:
+    """The address for a browser on this machine."""
+    port = listening.getsockname()[1]
+    anywhere = address.host in {"", "0.0.0.0", "::"}  # noqa: S104
+    host = "127.0.0.1" if anywhere else address.host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
+    """Serve in this thread until Ctrl-C or SIGTERM."""
+    import uvloop  # noqa: PLC0415 - only the running hub needs it
+
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(server.serve(when_started))

@@ -1,0 +1,88 @@
+"""The whole configuration file: the settings of every room, put together. Knows their types, imports no hub."""
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, field
+
+from gpudeck.agent.settings import AgentSettings
+from gpudeck.config import ConfigMistakes, find_config, load_file
+from gpudeck.model.errors import UsageError
+from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.settings import Address
+
+
+class Settings(Struct, frozen=True):
+    """gpudeck.yaml. Everything has a default: without any file the hub listens on this machine alone."""
+
+    listen: Address = Address("127.0.0.1", 8042)
+    """Where the hub listens. Anything but this machine needs a decision about `read`."""
+    read: Literal["open"] | None = None
+    """Who may look at a hub that others can reach. `open`: everybody who can reach it."""
+    path_prefix: str = ""
+    """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
+    data_dir: str | None = None
+    """Where the hub keeps its files: ~/.local/share/gpudeck if not given. $GPUDECK_DATA_DIR overrides it."""
+    token_file: str | None = None
+    """The file with the token that agents send; made in the data folder if not given."""
+    local: Literal["auto", "never"] = "auto"
+    """Whether the hub watches the machine it runs on, if that has GPUs."""
+    demo: Literal["auto", "never"] = "auto"
+    """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports."""
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+    agent: AgentSettings = field(default_factory=AgentSettings)
+
+    def __post_init__(self) -> None:
+        if self.path_prefix and not self.path_prefix.startswith("/"):
+            raise ValueError("path_prefix has to begin with /")
+        problem = exposure_problem(self.listen, self.read)
+        if problem:
+            raise ValueError(problem)
+
+
+def exposure_problem(listen: Address, read: str | None) -> str | None:
+    """Why a hub may not listen there without a decision; None when it may."""
+    if read is not None or is_loopback(listen.host):
+        return None
+    return (
+        f"listening on {listen} lets others reach the hub, and nothing says who may look; add the line "
+        "`read: open` to let everybody who can reach it, or listen on 127.0.0.1"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
+    """The settings and the file they come from, if there is one. Raises UsageError with every mistake."""
+    try:
+        file = find_config(config, os.environ, Path.cwd(), Path.home())
+        return (Settings(), None) if file is None else (load_file(file, Settings), file)
+    except ConfigMistakes as mistakes:
+        raise UsageError(str(mistakes)) from mistakes
+
+
+def find_data_dir(settings: Settings) -> Path:
+    """The data folder, made if it is not there. Raises UsageError when it cannot be written."""
+    named = os.environ.get("GPUDECK_DATA_DIR") or settings.data_dir
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    folder = Path(named).expanduser() if named else base / "gpudeck"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"the data folder {folder} cannot be written: {error.strerror}.",
+            "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own.",
+        ) from error
+    return folder

@@ -1,0 +1,56 @@
+"""gpudeck agent: reports this machine to a hub."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpudeck.cli.logs import start_logging
+from gpudeck.model.errors import UsageError
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck agent --hub http://hub:8042 --token-file ~/agent.token
+  gpudeck agent --config /etc/gpudeck/gpudeck.yaml
+"""
+
+
+@click.command("agent", epilog=_EXAMPLES)
+@click.option("--config", type=click.Path(path_type=Path), help="The configuration file (default: see the docs).")
+@click.option("--hub", metavar="URL", envvar="GPUDECK_HUB", help="The hub's address (default http://127.0.0.1:8042).")
+@click.option("--token-file", metavar="FILE", help="A copy of the hub's token file.")
+@click.option("--interval", metavar="SECONDS", help="How often to report (default 2s).")
+@click.option("--name", help="The name to report under (default: the host's name).")
+@click.option(
+    "--simulate", type=click.IntRange(1, 10_000), metavar="HOSTS", help="Report simulated hosts, to a demo hub."
+)
+@click.option("--seed", type=int, default=1, help="Which simulated fleet: the same seed gives the same one.")
+@click.option("--until-stdin-closes", is_flag=True, hidden=True)
+@click.option("--verbose", is_flag=True, help="Log more.")
+def command(
+    *,
+    config: Path | None,
+    hub: str | None,
+    token_file: str | None,
+    interval: str | None,
+    name: str | None,
+    simulate: int | None,
+    seed: int,
+    until_stdin_closes: bool,
+    verbose: bool,
+) -> None:
+    """Report this machine's GPUs to a hub until stopped. Survives the hub's absence."""
+    start_logging(verbose)
+    from gpudeck.app.agent import run_agent  # noqa: PLC0415
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415
+    from gpudeck.config import parse_duration  # noqa: PLC0415
+
+    settings, _ = load_settings(config)
+    given: dict[str, str | float | None] = {"hub": hub, "token_file": token_file, "name": name}
+    try:
+        if interval is not None:
+            given["interval"] = parse_duration(interval)
+        agent = msgspec.structs.replace(settings.agent, **{key: value for key, value in given.items() if value})
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
+    run_agent(agent, simulate=simulate, seed=seed, until_stdin_closes=until_stdin_closes)

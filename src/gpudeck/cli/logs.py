@@ -1,0 +1,24 @@
+"""What commands write to the log: one line a message on standard error, without anything a terminal would act upon."""
+
+import logging
+import sys
+
+from gpudeck.views.table import clean
+
+
+class OneLine(logging.Formatter):
+    """A message is one clean line; only a trace of a bug may be more."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = self.formatTime(record, "%H:%M:%S")
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"{stamp} {level}{clean(record.getMessage())}{trace}"
+
+
+def start_logging(verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    for noisy in ("urllib3", "uvicorn", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,61 @@
+"""gpudeck show: the fleet as a table, or as JSON."""
+
+import os
+import shutil
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from gpudeck.client import Client
+from gpudeck.model.errors import GpudeckError, Unreachable
+from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.views.text import render_fleet
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck show                    every GPU of the fleet
+  gpudeck show gpu07 --detail     one host with its processes
+  gpudeck show --json | jq '.totals.free'
+"""
+
+
+@click.command("show", epilog=_EXAMPLES)
+@click.argument("hosts", nargs=-1, metavar="[HOST…]")
+@click.option("--detail", is_flag=True, help="Processes too.")
+@click.option("--json", "as_json", is_flag=True, help="The hub's answer as JSON.")
+@click.option(
+    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
+)
+def command(hosts: tuple[str, ...], detail: bool, as_json: bool, hub: str) -> None:
+    """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer."""
+    fleet = _decode(Client(hub).fleet(), hub)
+    _check_hosts(fleet, hosts)
+    if as_json:
+        wanted = [host for host in fleet["hosts"] if not hosts or host["name"] in hosts or host["id"] in hosts]
+        click.echo(msgspec.json.encode(fleet | {"hosts": wanted}))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    click.echo(render_fleet(fleet, hosts=hosts, detail=detail, width=width, colour=_wants_colour()), nl=False)
+
+
+def _decode(body: bytes, hub: str) -> dict[str, Any]:
+    try:
+        fleet = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise Unreachable(f"{hub} answers, but not as a gpudeck hub.") from error
+    if not isinstance(fleet, dict) or "hosts" not in fleet:
+        raise Unreachable(f"{hub} answers, but not as a gpudeck hub.")
+    return fleet
+
+
+def _check_hosts(fleet: dict[str, Any], names: tuple[str, ...]) -> None:
+    known = {name for host in fleet["hosts"] for name in (host["name"], host["id"])}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise GpudeckError(f"no host is called {', '.join(missing)}.", "`gpudeck show` lists the hosts.")
+
+
+def _wants_colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,76 @@
+"""gpudeck up: the hub."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from gpudeck import __version__
+from gpudeck.cli.logs import start_logging
+from gpudeck.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpudeck.app.hub import Started
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck up                          this machine's GPUs, or a simulated fleet where there are none
+  gpudeck up --demo 500               a simulated fleet of 500 hosts
+  gpudeck up --listen 127.0.0.1:9000  another port
+  gpudeck up --config gpudeck.yaml    listen for others: needs `listen:` and `read: open` in that file
+"""
+
+
+@click.command("up", epilog=_EXAMPLES)
+@click.option("--config", type=click.Path(path_type=Path), help="The configuration file (default: see the docs).")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen (default 127.0.0.1:8042).")
+@click.option(
+    "--demo",
+    type=click.IntRange(1, 10_000),
+    is_flag=False,
+    flag_value=24,
+    metavar="[HOSTS]",
+    help="Show a simulated fleet (24 hosts).",
+)
+@click.option("--verbose", is_flag=True, help="Log more.")
+def command(config: Path | None, listen: str | None, demo: int | None, verbose: bool) -> None:
+    """Start the hub and print the page's address. It watches this machine too if it has GPUs."""
+    start_logging(verbose)
+    try:
+        from gpudeck.app.hub import HubServer, make_plan, run_hub  # noqa: PLC0415 - the hub may not be installed
+    except ImportError as error:
+        raise UsageError(
+            f"the hub's parts are not installed ({error.name}).", "Run: pip install 'gpudeck[hub]'"
+        ) from error
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415
+    from gpudeck.collectors.machine import has_gpus  # noqa: PLC0415
+    from gpudeck.config import parse_address  # noqa: PLC0415
+
+    settings, _ = load_settings(config)
+    if listen is not None:
+        try:
+            host, port = parse_address(listen)
+            settings = msgspec.structs.replace(settings, listen=type(settings.listen)(host, port))
+        except ValueError as error:
+            raise UsageError(f"--listen: {error}.") from error
+    run_hub(HubServer.open(settings, make_plan(settings, demo, has_gpus)), _greet)
+
+
+def _greet(started: "Started") -> None:
+    plan = started.plan
+    if plan.watch_this_machine:
+        shows = "this machine's GPUs, and every host that reports"
+    elif plan.demo_hosts is None:
+        shows = "every host that reports"
+    else:
+        until = "" if plan.demo_is_asked else ", until the first real host reports"
+        shows = f"a simulated fleet of {plan.demo_hosts} hosts (demo data){until}"
+    click.echo(
+        f"gpudeck {__version__} shows {shows}.\n"
+        f"  page      {started.url}/\n"
+        f"  terminal  gpudeck show --hub {started.url}\n"
+        f"  add a host, on that host, with a copy of the token file:\n"
+        f"            gpudeck agent --hub {started.url} --token-file {started.token_file}\n"
+        "Ctrl-C stops it."
+    )

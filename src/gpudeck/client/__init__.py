@@ -1,0 +1,5 @@
+"""A typed client of the hub's API, small enough for the command line."""
+
+from gpudeck.client.client import Client
+
+__all__ = ["Client"]
