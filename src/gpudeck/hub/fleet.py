@@ -38,8 +38,8 @@ class Fleet:
         skew = None if sent_at is None else round(sent_at - now, 1)
         self.hosts[host.id] = host
         self._removed.discard(host.id)
-        self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now, self.settings)
-        host.age(now, self.settings)
+        self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
+        host.age(now)
         self.counters["reports_taken"] += 1
         self._dirty.add(host.id)
         return True
@@ -48,7 +48,7 @@ class Fleet:
         """Let time pass for every host: late, down, and at last forgotten."""
         forgotten = []
         for host in self.hosts.values():
-            if host.age(now, self.settings):
+            if host.age(now):
                 self._dirty.add(host.id)
             if now - host.observed_at > self.settings.forget_after:
                 forgotten.append(host.id)
@@ -85,7 +85,7 @@ class Fleet:
                 f"this hub already watches {len(self.hosts)} hosts",
                 "Raise fleet.max_hosts in its configuration.",
             )
-        return HostState(host_id, via)
+        return HostState(host_id, via, self.settings)
 
 
 def count_totals(hosts: Iterable[HostState]) -> Totals:

@@ -1,124 +1,145 @@
-"""One GPU of the live fleet: its reading becomes what everybody outside sees.
+"""One GPU of the live fleet: its readings become what everybody outside sees.
 
-The dictionaries made here have exactly the fields of `model.view.Gpu`; they are dictionaries because the stream
-compares and encodes thousands of them a second.
+A view is a dictionary with exactly the fields of `model.view.Gpu`. It is never changed in place: the stream still
+publishes the old one while the next is being made. Each update computes only the parts whose input changed and returns
+what differs, so that neither a report nor a tick has to compare everything with everything.
 """
 
-import math
 from typing import Any
 
-from gpudeck.model.availability import Availability, judge
-from gpudeck.model.catalog import GPU_METRICS, Metric
+from gpudeck.hub.metrics import bounds_of, check_metrics
+from gpudeck.model.availability import Availability, Verdict, judge
+from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import judge_health
-from gpudeck.model.report import GpuReading, Number, Process
+from gpudeck.model.report import GpuReading, Process
 
 View = dict[str, Any]
 
-
-class GpuTrack:
-    """What the hub remembers of a GPU between reports: since when it is in its state, when it last worked."""
-
-    __slots__ = ("availability", "last_work_at", "since")
-
-    def __init__(self, now: float) -> None:
-        self.availability: Availability | None = None
-        self.since = now
-        self.last_work_at = now
-
-    def settle(self, availability: Availability, now: float) -> float:
-        """Since when the GPU has been in this state."""
-        if availability != self.availability:
-            self.availability = availability
-            self.since = now
-        return self.since
+_BOUNDS = bounds_of(GPU_METRICS)
 
 
-def check_metrics(
-    metrics: dict[str, Number], unknown: dict[str, str], catalog: dict[str, Metric], view: View, reasons: dict[str, str]
-) -> int:
-    """Fill `view` with a value or None for every metric of the catalog, `reasons` with why; count the unbelievable."""
-    rejected = 0
-    for name, metric in catalog.items():
-        value = metrics.get(name)
-        if value is None:
-            view[name] = None
-            reasons[name] = unknown.get(name, "not reported")
-        elif metric.low <= value <= metric.high:
-            view[name] = value
-        else:
-            # NaN and the infinities land here too: every comparison with NaN is false.
-            view[name] = None
-            reasons[name] = f"the agent sent {value!r}, which cannot be" if math.isfinite(value) else "not a number"
-            rejected += 1
-    return rejected
+def differences(old: View, new: View) -> View:
+    """The fields of `new` that `old` has otherwise."""
+    return {name: value for name, value in new.items() if value is not old[name] and value != old[name]}
 
 
-def show_gpu(reading: GpuReading, track: GpuTrack, now: float, settings: FleetSettings) -> tuple[View, int]:
-    """The GPU as seen from outside after a fresh reading, and how many of its values were not believed."""
-    reasons: dict[str, str] = {}
-    label = str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
-    view: View = {
+class GpuState:
+    """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked."""
+
+    def __init__(self, reading: GpuReading, now: float, settings: FleetSettings) -> None:
+        """Its first report: `view` is complete at once."""
+        self.rejected = 0
+        self._settings = settings
+        self._reading = reading
+        self._availability: Availability | None = None
+        self._since = now
+        self._last_work_at = now
+        self._metric_reasons: dict[str, str] = {}
+        self.view: View = _identity(reading)
+        values = self._take_metrics(reading)
+        self.view |= values | _occupants(reading.processes) | {"reasons": self._reasons(reading), "reservation": None}
+        self.view |= self._take_verdict(reading, values, now)
+
+    def update(self, reading: GpuReading, now: float) -> View:
+        """Take the next reading of the same GPU; returns the fields of its view that changed."""
+        last, self._reading = self._reading, reading
+        parts: View = {}
+        other_metrics = reading.metrics != last.metrics or reading.unknown != last.unknown
+        if other_metrics:
+            parts |= self._take_metrics(reading)
+        other_processes = reading.processes != last.processes
+        if other_processes:
+            parts |= _occupants(reading.processes)
+        if other_processes or reading.unknown != last.unknown or self.rejected:
+            parts["reasons"] = self._reasons(reading)
+        if reading.name != last.name or reading.index != last.index:
+            parts |= _identity(reading)
+        parts |= self._take_verdict(reading, parts if other_metrics else self.view, now)
+        changes = differences(self.view, parts)
+        self.view = self.view | changes
+        return changes
+
+    def silence(self, reason: str, now: float) -> View:
+        """Its host fell silent: the last values stay to be read, but nothing is claimed any more."""
+        changes = differences(
+            self.view,
+            {
+                "availability": "unknown",
+                "availability_reason": reason,
+                "last_seen": self.view["last_seen"] or self.view["availability"],
+                "since": self._settle("unknown", now),
+                "health": "unknown",
+                "health_reason": reason,
+                "health_action": "See the host's status and problems.",
+            },
+        )
+        self.view = self.view | changes
+        return changes
+
+    def _take_metrics(self, reading: GpuReading) -> View:
+        values, self._metric_reasons, self.rejected = check_metrics(reading.metrics, reading.unknown, _BOUNDS)
+        return values
+
+    def _take_verdict(self, reading: GpuReading, values: View, now: float) -> View:
+        availability, reason = self._judge(reading, values, now)
+        health = judge_health(reading.missing, values["temperature_celsius"], self._settings.health)
+        return {
+            "availability": availability,
+            "availability_reason": reason,
+            "last_seen": None,
+            "since": self._settle(availability, now),
+            "health": health.level,
+            "health_reason": health.reason,
+            "health_action": health.action,
+        }
+
+    def _judge(self, reading: GpuReading, values: View, now: float) -> Verdict:
+        if reading.missing is not None:
+            return "unknown", reading.missing
+        rules = self._settings.availability
+        utilization = values["utilization_percent"]
+        if utilization is None or utilization >= rules.work_percent:
+            self._last_work_at = now
+        processes, memory = _relevant(reading.processes, values["memory_used_bytes"])
+        return judge(
+            processes=processes,
+            memory_used_bytes=memory,
+            utilization_percent=utilization,
+            # The agent has often watched for longer than this hub has been running.
+            idle_seconds=max(now - self._last_work_at, reading.idle_seconds or 0.0),
+            booked=False,
+            settings=rules,
+        )
+
+    def _settle(self, availability: Availability, now: float) -> float:
+        if availability != self._availability:
+            self._availability = availability
+            self._since = round(now, 3)
+        return self._since
+
+    def _reasons(self, reading: GpuReading) -> dict[str, str]:
+        if reading.processes is not None:
+            return self._metric_reasons
+        return self._metric_reasons | {"processes": reading.processes_reason or reading.missing or "not reported"}
+
+
+def _identity(reading: GpuReading) -> View:
+    return {
         "uuid": reading.uuid,
         "index": reading.index,
-        "label": label,
+        "label": str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}",
         "name": reading.name,
         "vendor": reading.vendor,
         "parent": reading.parent,
     }
-    rejected = check_metrics(reading.metrics, reading.unknown, GPU_METRICS, view, reasons)
-    availability, reason = _judge(reading, view, track, now, settings)
-    health = judge_health(reading.missing, view["temperature_celsius"], settings.health)
-    if reading.processes is None:
-        reasons["processes"] = reading.processes_reason or reading.missing or "not reported"
-    view["availability"] = availability
-    view["availability_reason"] = reason
-    view["last_seen"] = None
-    view["since"] = track.settle(availability, now)
-    view["health"] = health.level
-    view["health_reason"] = health.reason
-    view["health_action"] = health.action
-    view["users"] = _users(reading.processes)
-    view["processes"] = reading.processes
-    view["reservation"] = None
-    view["reasons"] = reasons
-    return view, rejected
 
 
-def show_silent(view: View, reason: str, track: GpuTrack, now: float) -> View:
-    """The same GPU after its host fell silent: its last values stay to be read, but nothing is claimed any more."""
-    return view | {
-        "availability": "unknown",
-        "availability_reason": reason,
-        "last_seen": view["last_seen"] or view["availability"],
-        "since": track.settle("unknown", now),
-        "health": "unknown",
-        "health_reason": reason,
-        "health_action": "See the host's status and problems.",
-    }
+def _occupants(processes: list[Process] | None) -> View:
+    return {"users": _users(processes), "processes": processes}
 
 
-def _judge(
-    reading: GpuReading, view: View, track: GpuTrack, now: float, settings: FleetSettings
-) -> tuple[Availability, str | None]:
-    if reading.missing is not None:
-        return "unknown", reading.missing
-    utilization = view["utilization_percent"]
-    if utilization is None or utilization >= settings.availability.work_percent:
-        track.last_work_at = now
-    processes, memory = _occupants(reading.processes, view["memory_used_bytes"])
-    return judge(
-        processes=processes,
-        memory_used_bytes=memory,
-        utilization_percent=utilization,
-        # The agent has often watched for longer than this hub has been running.
-        idle_seconds=max(now - track.last_work_at, reading.idle_seconds or 0.0),
-        booked=False,
-        settings=settings.availability,
-    )
-
-
-def _occupants(processes: list[Process] | None, memory_used: float | None) -> tuple[int | None, float | None]:
+def _relevant(processes: list[Process] | None, memory_used: float | None) -> tuple[int | None, float | None]:
     """How many processes matter and how much memory is theirs: display servers are left out of both."""
     if not processes:
         return (None if processes is None else 0), memory_used
@@ -130,13 +151,8 @@ def _occupants(processes: list[Process] | None, memory_used: float | None) -> tu
 
 def _users(processes: list[Process] | None) -> list[str]:
     """The distinct users on the GPU, most memory first; display servers do not count."""
-    if not processes:
-        return []
-    if len(processes) == 1:
-        only = processes[0]
-        return [only.user] if only.user is not None and not only.display else []
     memory: dict[str, int] = {}
-    for process in processes:
+    for process in processes or ():
         if process.user is not None and not process.display:
             memory[process.user] = memory.get(process.user, 0) + (process.memory_used_bytes or 0)
     return sorted(memory, key=lambda user: (-memory[user], user))

@@ -1,21 +1,24 @@
-"""One host of the live fleet: the order of its reports, its status, and its view."""
+"""One host of the live fleet: the order of its reports, its status, its view, and what of it is not published yet."""
 
 from collections import deque
 
-from gpudeck.hub.gpu import GpuTrack, View, check_metrics, show_gpu, show_silent
+from gpudeck.hub.gpu import GpuState, View, differences
+from gpudeck.hub.metrics import bounds_of, check_metrics
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.report import GpuReading
 from gpudeck.model.view import HostStatus
 from gpudeck.wire import Envelope
 
 LATE_BEATS = 3.0
+_BOUNDS = bounds_of(HOST_METRICS)
 
 
 class HostState:
-    """A host as the hub knows it. `view` is its newest face; the stream keeps the one it last published."""
+    """A host as the hub knows it. `view` has exactly the fields of `model.view.Host` and is never changed in place."""
 
-    def __init__(self, host_id: str, via: str) -> None:
+    def __init__(self, host_id: str, via: str, settings: FleetSettings) -> None:
         self.id = host_id
         self.via = via
         self.name = host_id
@@ -26,10 +29,14 @@ class HostState:
         self.counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
         self.power_watts: float | None = None
         self.users: frozenset[str] = frozenset()
+        self._settings = settings
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: deque[tuple[str, str]] = deque(maxlen=16)
         self._sequence = -1
-        self._tracks: dict[str, GpuTrack] = {}
+        self._gpus: dict[str, GpuState] = {}
+        self._host_changes: View = {}
+        self._gpu_changes: dict[str, View] = {}
+        self._other_gpus = True
 
     def accepts(self, envelope: Envelope) -> bool:
         """Whether the report is news: not one seen before, and not from an agent that has since been replaced."""
@@ -38,9 +45,7 @@ class HostState:
             return envelope.sequence > self._sequence
         return run not in self._ended_runs
 
-    def take(
-        self, envelope: Envelope, observed_at: float, skew: float | None, now: float, settings: FleetSettings
-    ) -> int:
+    def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
         """Make the report this host's state; returns how many of its values were not believed."""
         self._advance(envelope)
         self.name = envelope.host
@@ -48,46 +53,38 @@ class HostState:
         self.observed_at = max(self.observed_at, observed_at)
         self.status = "up"
         report = envelope.report
-        reasons: dict[str, str] = {}
-        view: View = {
-            "id": self.id,
-            "name": envelope.host,
-            "display_name": envelope.host,
-            "status": "up",
-            "via": self.via,
-            "last_report_at": round(self.observed_at, 3),
-            "interval_seconds": envelope.interval_seconds,
-            "clock_skew_seconds": skew,
-            "agent_version": envelope.agent_version or None,
-            "driver_version": report.driver_version,
-            "os": report.os,
-            "labels": report.labels,
-            "problems": report.problems,
-            "reasons": reasons,
-        }
-        rejected = check_metrics(report.metrics, report.unknown, HOST_METRICS, view, reasons)
-        view["gpus"], rejected_of_gpus = self._show_gpus(envelope, reasons, now, settings)
-        self.view = view
-        self._count()
-        return rejected + rejected_of_gpus
-
-    def age(self, now: float, settings: FleetSettings) -> bool:
-        """Let time pass: up becomes late becomes down. Returns whether anything changed."""
-        silent = now - self.observed_at
-        late_after = LATE_BEATS * self.interval
-        if silent > max(settings.down_after, late_after + self.interval):
-            status: HostStatus = "down"
-        elif silent > late_after:
-            status = "late"
+        metrics, reasons, rejected = check_metrics(report.metrics, report.unknown, _BOUNDS)
+        if report.gpus is None:
+            reasons["gpus"] = report.gpus_reason or "the GPUs of this host could not be read"
+            self._silence_gpus(reasons["gpus"], now)
         else:
-            status = "up"
+            self._take_gpus(report.gpus, now)
+            rejected += sum(gpu.rejected for gpu in self._gpus.values())
+        self._show(self._facts(envelope, skew) | metrics | {"reasons": reasons})
+        return rejected
+
+    def age(self, now: float) -> bool:
+        """Let time pass: up becomes late becomes down. Returns whether anything changed."""
+        status = self._status_at(now)
         if status == self.status:
             return False
         self.status = status
-        self.view = self.view | {"status": status}
         if status != "up":
-            self._silence(now)
+            self._silence_gpus(f"the host is {status}: it has stopped reporting", now)
+        self._show({"status": status})
         return True
+
+    def take_changes(self) -> View | None:
+        """What changed since the last call, its GPUs' changes below `gpus`; None when the whole host has to be sent.
+
+        A patch that holds nothing but `id` says that nothing changed.
+        """
+        patch = self._host_changes | {"id": self.id}
+        if self._gpu_changes:
+            patch["gpus"] = [changes | {"uuid": uuid} for uuid, changes in self._gpu_changes.items()]
+        whole = self._other_gpus
+        self._host_changes, self._gpu_changes, self._other_gpus = {}, {}, False
+        return None if whole else patch
 
     def _advance(self, envelope: Envelope) -> None:
         run = (envelope.boot_id, envelope.run_id)
@@ -97,45 +94,73 @@ class HostState:
             self._run = run
         self._sequence = envelope.sequence
 
-    def _show_gpus(
-        self, envelope: Envelope, reasons: dict[str, str], now: float, settings: FleetSettings
-    ) -> tuple[list[View], int]:
-        """A host whose GPUs could not be read keeps the ones it had, as unknown: a failed reading is no empty host."""
-        readings = envelope.report.gpus
-        if readings is None:
-            reason = envelope.report.gpus_reason or "the GPUs of this host could not be read"
-            reasons["gpus"] = reason
-            return self._show_silent_gpus(reason, now), 0
-        shown = [show_gpu(reading, self._track(reading.uuid, now), now, settings) for reading in readings]
-        if len(self._tracks) > len(shown):
-            present = {reading.uuid for reading in readings}
-            self._tracks = {uuid: track for uuid, track in self._tracks.items() if uuid in present}
-        return [view for view, _ in shown], sum(rejected for _, rejected in shown)
+    def _status_at(self, now: float) -> HostStatus:
+        silent = now - self.observed_at
+        late_after = LATE_BEATS * self.interval
+        if silent > max(self._settings.down_after, late_after + self.interval):
+            return "down"
+        return "late" if silent > late_after else "up"
 
-    def _silence(self, now: float) -> None:
-        reason = f"the host is {self.status}: it has stopped reporting"
-        self.view = self.view | {"gpus": self._show_silent_gpus(reason, now)}
+    def _facts(self, envelope: Envelope, skew: float | None) -> View:
+        report = envelope.report
+        return {
+            "id": self.id,
+            "name": envelope.host,
+            "display_name": envelope.host,
+            "status": self.status,
+            "via": self.via,
+            "last_report_at": round(self.observed_at, 3),
+            "interval_seconds": envelope.interval_seconds,
+            "clock_skew_seconds": skew,
+            "agent_version": envelope.agent_version or None,
+            "driver_version": report.driver_version,
+            "os": report.os,
+            "labels": report.labels,
+            "problems": report.problems,
+        }
+
+    def _take_gpus(self, readings: list[GpuReading], now: float) -> None:
+        """Update the GPUs that are known; where the set of them changed, the host is sent whole."""
+        states: dict[str, GpuState] = {}
+        for reading in readings:
+            state = self._gpus.get(reading.uuid)
+            if state is None:
+                state = GpuState(reading, now, self._settings)
+            else:
+                self._note(reading.uuid, state.update(reading, now))
+            states[reading.uuid] = state
+        if list(states) != list(self._gpus):
+            self._other_gpus = True
+        self._gpus = states
+
+    def _silence_gpus(self, reason: str, now: float) -> None:
+        """A failed reading is no empty host: its GPUs stay, as unknown."""
+        for uuid, gpu in self._gpus.items():
+            self._note(uuid, gpu.silence(reason, now))
+
+    def _note(self, uuid: str, changes: View) -> None:
+        if not changes:
+            return
+        waiting = self._gpu_changes.get(uuid)
+        self._gpu_changes[uuid] = changes if waiting is None else waiting | changes
+
+    def _show(self, facts: View) -> None:
+        """Make the host's next view out of new facts and its GPUs' views."""
+        changes = differences(self.view, facts) if self.view else facts
+        self._host_changes |= changes
+        self.view = self.view | changes | {"gpus": [gpu.view for gpu in self._gpus.values()]}
         self._count()
 
-    def _show_silent_gpus(self, reason: str, now: float) -> list[View]:
-        return [show_silent(gpu, reason, self._track(gpu["uuid"], now), now) for gpu in self.view.get("gpus", ())]
-
-    def _track(self, uuid: str, now: float) -> GpuTrack:
-        track = self._tracks.get(uuid)
-        if track is None:
-            track = self._tracks[uuid] = GpuTrack(now)
-        return track
-
     def _count(self) -> None:
-        """What this host adds to the fleet's totals. Silent hosts add to `unknown` alone."""
+        """What this host adds to the fleet's totals. A GPU in an unknown state adds no power and no user."""
         counts = dict.fromkeys(AVAILABILITIES, 0)
-        power: list[float | None] = []
+        power: list[float] = []
         users: set[str] = set()
         for gpu in self.view["gpus"]:
             counts[gpu["availability"]] += 1
             if gpu["availability"] != "unknown":
-                power.append(gpu["power_watts"])
                 users.update(gpu["users"])
-        known = [watts for watts in power if watts is not None]
+                if gpu["power_watts"] is not None:
+                    power.append(gpu["power_watts"])
         self.counts, self.users = counts, frozenset(users)
-        self.power_watts = sum(known) if known else None
+        self.power_watts = sum(power) if power else None

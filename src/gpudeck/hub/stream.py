@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.hub.delta import diff_host
 from gpudeck.hub.fleet import Fleet, count_totals
 from gpudeck.hub.gpu import View
 from gpudeck.hub.host import HostState
@@ -203,12 +202,11 @@ class Stream:
         return delta | {name: part for name, part in parts.items() if part}
 
     def _publish(self, host: HostState, whole: list[View], patches: list[View]) -> None:
-        published = self.hosts.get(host.id)
+        patch, published = host.take_changes(), self.hosts.get(host.id)
         if published is None:
             self.hosts[host.id] = Published(host)
             whole.append(host.view)
             return
-        patch = diff_host(published.view, host.view)
         if patch is None:
             whole.append(host.view)
         elif len(patch) > 1:

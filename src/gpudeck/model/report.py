@@ -2,6 +2,9 @@
 
 A metric is in `metrics` when it is known and in `unknown`, with the reason, when it is not. It is never both, and never
 a zero that stands for "could not read". A metric in neither was not reported by this agent.
+
+The structs hold plain values only, never each other in a circle, so the garbage collector need not look at the hundred
+thousand of them that a large hub keeps (`gc=False`).
 """
 
 from typing import Annotated, Literal
@@ -18,7 +21,7 @@ Reasons = Annotated[dict[Word, Sentence], Meta(max_length=256)]
 Index = Annotated[int, Meta(ge=0, le=65535)]
 
 
-class Process(Struct, frozen=True, omit_defaults=True):
+class Process(Struct, frozen=True, omit_defaults=True, gc=False):
     """One program on one GPU. A process on four GPUs appears four times, with its memory on each.
 
     None means unknown; `reasons` says why, by field name. `display` marks Xorg and the like, which do not make a GPU
@@ -38,7 +41,7 @@ class Process(Struct, frozen=True, omit_defaults=True):
     reasons: Reasons = field(default_factory=dict)
 
 
-class GpuReading(Struct, frozen=True, omit_defaults=True):
+class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     """One GPU, or one MIG instance (`parent` is then the board's UUID and `instance` its number on that board).
 
     `missing` is the reason why a GPU that belongs here cannot be read at all. `processes` is None when the list could
@@ -59,7 +62,7 @@ class GpuReading(Struct, frozen=True, omit_defaults=True):
     idle_seconds: Annotated[float, Meta(ge=0)] | None = None
 
 
-class Report(Struct, frozen=True, omit_defaults=True):
+class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
     `problems` are sentences for the admin ("driver not answering for 12 s").
