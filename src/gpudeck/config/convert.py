@@ -1,0 +1,227 @@
+"""Nodes → settings.
+
+A value that does not fit is noted and its neighbours are still read, so that all mistakes come at once.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from msgspec import NODEFAULT, Struct, inspect
+
+from gpudeck.config.found import show_found
+from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, write_path
+from gpudeck.config.scalars import Unfit, did_you_mean, read_scalar
+from gpudeck.config.sections import base_for, default_of, sections_of
+from gpudeck.config.words import ListLike, Option, expect, is_scalar, is_section, options_of
+from gpudeck.config.yaml_nodes import Mapping, Mark, Node, Scalar, Sequence
+
+_FAILED: Final = object()
+"""In place of a value that has been noted as a mistake."""
+
+_MAX_SUGGESTIONS = 100
+"""Looking for near names takes time; past so many mistakes nobody reads them."""
+
+_MAX_NAMES = 12
+
+
+class _Entry(NamedTuple):
+    name: str
+    mark: Mark
+    value: Node
+
+
+def convert(root: Node | None, source: str, settings_type: type[Struct]) -> object:
+    """The settings in a tree of nodes. Raises ConfigMistakes with everything that does not fit."""
+    converter = _Converter(source, settings_type)
+    node = Mapping(mark=Mark(1, 1), pairs=()) if root is None else root
+    settings = converter.convert(node, options_of(inspect.type_info(settings_type)), ())
+    if converter.mistakes:
+        raise ConfigMistakes(converter.mistakes)
+    return settings
+
+
+class _Converter:
+    def __init__(self, source: str, settings_type: type[Struct]) -> None:
+        self.mistakes: list[Mistake] = []
+        self._source = source
+        self._settings_type = settings_type
+
+    def convert(self, node: Node, options: list[Option], path: Path, default: object = NODEFAULT) -> object:
+        """The node as the first of the options that takes it. `default` fills in what a section leaves out."""
+        if node.tag:
+            return self._note(node.mark, path, "a tag (!)", "a plain value", "put text that begins with ! in quotes")
+        if isinstance(node, Scalar):
+            return self._convert_scalar(node, options, path, default)
+        if isinstance(node, Mapping):
+            return self._convert_mapping(node, options, path, default)
+        lists = [option.info for option in options if isinstance(option.info, ListLike)]
+        if not lists or not isinstance(node, Sequence):
+            return self._note_unfit(node, options, path)
+        return self._convert_list(node, lists[0], path)
+
+    def _convert_scalar(self, node: Scalar, options: list[Option], path: Path, default: object) -> object:
+        suggestion = ""
+        for option in filter(is_scalar, options):
+            try:
+                return read_scalar(node, option)
+            except Unfit as unfit:
+                suggestion = suggestion or unfit.suggestion
+        sections = [option for option in options if is_section(option)]
+        if sections and node.kind == "null":  # a section whose settings are all commented out
+            return self._convert_mapping(Mapping(mark=node.mark, pairs=()), sections, path, default)
+        return self._note_unfit(node, options, path, suggestion or _suggest_form(node, options))
+
+    def _convert_list(self, node: Sequence, info: ListLike, path: Path) -> object:
+        before = len(self.mistakes)
+        items = options_of(info.item_type)
+        values = [self.convert(item, items, (*path, index)) for index, item in enumerate(node.items)]
+        self._check_length(node, len(values), info, path)
+        if len(self.mistakes) > before:
+            return _FAILED
+        makers: dict[type[ListLike], Callable[[list[object]], object]] = {
+            inspect.VarTupleType: tuple,
+            inspect.FrozenSetType: frozenset,
+        }
+        return makers.get(type(info), list)(values)
+
+    def _convert_mapping(self, node: Mapping, options: list[Option], path: Path, default: object) -> object:
+        sections = [
+            option.info for option in options if is_section(option) and isinstance(option.info, inspect.StructType)
+        ]
+        if sections and sections[0].tag_field:
+            return self._convert_tagged(node, sections, path, default)
+        if sections:
+            return self._convert_section(node, sections[0], path, default)
+        for option in options:
+            if isinstance(option.info, inspect.DictType):
+                return self._convert_dict(node, option.info, path)
+        return self._note_unfit(node, options, path)
+
+    def _convert_dict(self, node: Mapping, info: inspect.DictType, path: Path) -> object:
+        before = len(self.mistakes)
+        keys, values = options_of(info.key_type), options_of(info.value_type)
+        converted: dict[object, object] = {}
+        for entry in self._entries(node, path):
+            name = Scalar(mark=entry.mark, text=entry.name, kind="text")
+            key = self.convert(name, keys, (*path, entry.name))
+            converted[key] = self.convert(entry.value, values, (*path, entry.name))
+        self._check_length(node, len(converted), info, path)
+        return converted if len(self.mistakes) == before else _FAILED
+
+    def _convert_tagged(self, node: Mapping, sections: list[inspect.StructType], path: Path, default: object) -> object:
+        """The section of several that the setting `type` (or however the structs call their tag) names."""
+        tag_field = sections[0].tag_field or ""
+        by_tag = {str(section.tag): section for section in sections}
+        entry = next((pair for pair in node.pairs if isinstance(pair[0], Scalar) and pair[0].text == tag_field), None)
+        expected = f"one of {', '.join(by_tag)}" if len(by_tag) > 1 else next(iter(by_tag))
+        if entry is None and len(sections) == 1:
+            return self._convert_section(node, sections[0], path, default)
+        if entry is None:
+            return self._note(node.mark, (*path, tag_field), "", expected)
+        tag = entry[1]
+        if isinstance(tag, Scalar) and tag.text in by_tag:
+            return self._convert_section(node, by_tag[tag.text], path, default)
+        found = show_found(tag, secret=is_secret(path), scalar_wanted=True)
+        suggestion = did_you_mean(tag.text, by_tag) if isinstance(tag, Scalar) else ""
+        return self._note(tag.mark, (*path, tag_field), found, expected, suggestion)
+
+    def _convert_section(self, node: Mapping, info: inspect.StructType, path: Path, default: object) -> object:
+        before = len(self.mistakes)
+        base = base_for(info, default)
+        fields = {field.encode_name: field for field in info.fields}
+        values: dict[str, object] = {}
+        for entry in self._entries(node, path):
+            field = fields.get(entry.name)
+            if field is not None:
+                options, inner_default = options_of(field.type), default_of(field, base)
+                values[field.name] = self.convert(entry.value, options, (*path, entry.name), inner_default)
+            elif entry.name != info.tag_field:
+                self._note_unknown(entry, list(fields), path)
+        for field in fields.values():
+            values.setdefault(field.name, default_of(field, base))
+            if values[field.name] is NODEFAULT:
+                self._note(node.mark, (*path, field.encode_name), "", expect(options_of(field.type)))
+        return self._make(info.cls, values, node, path) if len(self.mistakes) == before else _FAILED
+
+    def _make(self, cls: type[Struct], values: dict[str, object], node: Mapping, path: Path) -> object:
+        """The struct. What its `__post_init__` objects to is a mistake of this section."""
+        try:
+            return cls(**values)
+        except ValueError as error:
+            said = str(error)
+            for secret in sorted(_secrets(node, path), key=len, reverse=True):
+                said = said.replace(secret, "…").replace(repr(secret)[1:-1], "…")
+            said = one_line(" ".join(said.split()))
+            return self._note(node.mark, path, said or "these settings do not fit together")
+
+    def _entries(self, node: Mapping, path: Path) -> Iterator[_Entry]:
+        """Names and values; what cannot be a name and what is set again is noted and left out."""
+        lines: dict[str, int] = {}
+        for key, value in node.pairs:
+            if not isinstance(key, Scalar) or key.tag or not key.text:
+                self._note(key.mark, path, "a value in place of a name", "name: value")
+            elif key.text == "<<" and key.kind == "text":
+                self._note(key.mark, path, "a merge (<<)", "the settings themselves", "write them out")
+            elif key.text in lines:
+                self._note(key.mark, (*path, key.text), f"set twice, first on line {lines[key.text]}")
+            else:
+                lines[key.text] = key.mark.line
+                yield _Entry(key.text, key.mark, value)
+
+    def _check_length(self, node: Node, count: int, info: ListLike | inspect.DictType, path: Path) -> None:
+        too_many = info.max_length is not None and count > info.max_length
+        if too_many or count < (info.min_length or 0):
+            self._note(node.mark, path, f"{count} item{'' if count == 1 else 's'}", expect([Option(info)]))
+
+    def _note_unknown(self, entry: _Entry, names: list[str], path: Path) -> None:
+        suggestion = ""
+        if len(self.mistakes) < _MAX_SUGGESTIONS:
+            suggestion = did_you_mean(entry.name, names) or self._place_of(entry.name) or _list_names(names)
+        self._note(entry.mark, (*path, entry.name), "unknown setting", suggestion=suggestion)
+
+    def _place_of(self, name: str) -> str:
+        """The one place of a setting of this name: wrong indentation puts a setting into the wrong section."""
+        places = (
+            f"{section.path}.{name}".lstrip(".")
+            for section in sections_of(self._settings_type)
+            if not section.repeats and name in {field.encode_name for field in section.info.fields}
+        )
+        place = next(places, "")
+        return f"did you mean {place}?" if place else ""
+
+    def _note_unfit(self, node: Node, options: list[Option], path: Path, suggestion: str = "") -> object:
+        found = show_found(node, secret=is_secret(path), scalar_wanted=any(map(is_scalar, options)))
+        return self._note(node.mark, path, found, expect(options), suggestion)
+
+    def _note(self, mark: Mark, path: Path, found: str, expected: str = "", suggestion: str = "") -> object:
+        where = write_path(path)
+        self.mistakes.append(Mistake(self._source, mark.line, mark.column, where, found, expected, suggestion))
+        return _FAILED
+
+
+def _suggest_form(node: Scalar, options: list[Option]) -> str:
+    """How to write a list or mapping where one value was given."""
+    lists = [option.info for option in options if isinstance(option.info, ListLike)]
+    if lists:
+        return "write [] for none" if node.kind == "null" else "begin each item with '- ' on a line of its own"
+    dicts = any(isinstance(option.info, inspect.DictType) for option in options)
+    if dicts and node.kind == "null":
+        return "write {} for none"
+    forgot_space = (dicts or any(map(is_section, options))) and ":" in node.text
+    return "put a space after the colon" if forgot_space else ""
+
+
+def _list_names(names: list[str]) -> str:
+    return f"known here: {', '.join(names)}" if 0 < len(names) <= _MAX_NAMES else ""
+
+
+def _secrets(node: Node, path: Path) -> Iterator[str]:
+    """The texts below a node that must not be shown."""
+    if isinstance(node, Scalar) and node.text and is_secret(path):
+        yield node.text
+    elif isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from _secrets(item, (*path, index))
+    elif isinstance(node, Mapping):
+        for key, value in node.pairs:
+            yield from _secrets(value, (*path, key.text if isinstance(key, Scalar) else 0))

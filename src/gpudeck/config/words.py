@@ -1,0 +1,126 @@
+"""Types in the words of the person who writes the file. Messages and the reference page share them."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from msgspec import inspect
+
+from gpudeck.config.values import format_duration, format_size
+
+ListLike = inspect.ListType | inspect.VarTupleType | inspect.FrozenSetType
+Number = inspect.IntType | inspect.FloatType
+_Supported = (
+    ListLike
+    | Number
+    | inspect.BoolType
+    | inspect.DictType
+    | inspect.EnumType
+    | inspect.LiteralType
+    | inspect.NoneType
+    | inspect.StrType
+    | inspect.StructType
+)
+
+
+class Option(NamedTuple):
+    """One type that a value may have. `mark` makes it special: `duration`, `size` or `address`."""
+
+    info: _Supported
+    mark: str = ""
+
+
+def options_of(info: inspect.Type, mark: str = "") -> list[Option]:
+    """The types behind unions and annotations. Raises TypeError for one that no file can hold: a bug of ours."""
+    if isinstance(info, inspect.Metadata):
+        return options_of(info.type, (info.extra or {}).get("config", mark))
+    if isinstance(info, inspect.UnionType):
+        return [option for member in info.types for option in options_of(member, mark)]
+    if isinstance(info, inspect.StructType):
+        return [Option(info, getattr(info.cls, "config_kind", mark))]
+    if isinstance(info, _Supported):
+        return [Option(info, mark if isinstance(info, Number) else "")]
+    raise TypeError(f"a setting cannot have the type {info}")
+
+
+def is_section(option: Option) -> bool:
+    """Whether the option is a struct that is written as settings of its own, not as one value."""
+    return isinstance(option.info, inspect.StructType) and option.mark != "address"
+
+
+def is_scalar(option: Option) -> bool:
+    """Whether the option is written as one value."""
+    return option.mark == "address" or not isinstance(option.info, ListLike | inspect.DictType | inspect.StructType)
+
+
+def expect(options: Iterable[Option]) -> str:
+    """What may stand there, in words: `a duration such as 10s, at least 1s`."""
+    named = [option for option in options if not isinstance(option.info, inspect.NoneType)]
+    return " or ".join(dict.fromkeys(map(_expect_one, named))) or "nothing"
+
+
+def choices(info: inspect.LiteralType | inspect.EnumType) -> list[str | int | None]:
+    """What may be written for a type that names its values."""
+    return list(info.values) if isinstance(info, inspect.LiteralType) else [member.value for member in info.cls]
+
+
+def _expect_one(option: Option) -> str:
+    info = option.info
+    if option.mark == "address":
+        return "HOST:PORT such as 127.0.0.1:8042"
+    if isinstance(info, Number):
+        return _expect_number(info, option.mark)
+    if isinstance(info, inspect.StrType):
+        return _expect_text(info)
+    if isinstance(info, inspect.LiteralType | inspect.EnumType):
+        return _expect_choice(info)
+    if isinstance(info, ListLike | inspect.DictType):
+        return _expect_collection(info)
+    return "true or false" if isinstance(info, inspect.BoolType) else "a mapping (name: value)"
+
+
+def _expect_collection(info: ListLike | inspect.DictType) -> str:
+    if isinstance(info, ListLike):
+        items = options_of(info.item_type)
+        each = "a list of mappings" if all(map(is_section, items)) else f"a list, each item {expect(items)}"
+        return each + _expect_length(info.min_length, info.max_length, "item")
+    values = options_of(info.value_type)
+    each = "" if all(map(is_section, values)) else f", each value {expect(values)}"
+    return f"a mapping (name: value){each}" + _expect_length(info.min_length, info.max_length, "item")
+
+
+def _expect_choice(info: inspect.LiteralType | inspect.EnumType) -> str:
+    named = [str(choice) for choice in choices(info) if choice is not None]
+    return named[0] if len(named) == 1 else f"one of {', '.join(named)}"
+
+
+def _expect_text(info: inspect.StrType) -> str:
+    length = _expect_length(info.min_length, info.max_length, "character")
+    return "text" + length + (f" that matches {info.pattern}" if info.pattern else "")
+
+
+def _expect_length(minimum: int | None, maximum: int | None, unit: str) -> str:
+    said = {"at least": minimum, "at most": maximum}
+    parts = [f"{word} {count} {unit}{'' if count == 1 else 's'}" for word, count in said.items() if count is not None]
+    return " of " + " and ".join(parts) if parts else ""
+
+
+def _expect_number(info: Number, mark: str) -> str:
+    nouns = {"duration": "a duration such as 10s", "size": "a size such as 512MiB"}
+    noun = nouns.get(mark) or ("a whole number" if isinstance(info, inspect.IntType) else "a number")
+    write = number_writer(mark)
+    if info.ge is not None and info.le is not None:
+        return f"{noun} from {write(info.ge)} to {write(info.le)}"
+    bounds = {"at least": info.ge, "above": info.gt, "at most": info.le, "below": info.lt}
+    parts = [f"{word} {write(bound)}" for word, bound in bounds.items() if bound is not None]
+    if info.multiple_of is not None:
+        parts.append(f"a multiple of {write(info.multiple_of)}")
+    return f"{noun}, {' and '.join(parts)}" if parts else noun
+
+
+def number_writer(mark: str) -> Callable[[float], str]:
+    """How a number of this kind is written in the file."""
+    return {"duration": format_duration, "size": format_size}.get(mark, _write_number)
+
+
+def _write_number(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else repr(number)
