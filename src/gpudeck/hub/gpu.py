@@ -51,7 +51,7 @@ class GpuState:
         other_processes = reading.processes != last.processes
         if other_processes:
             parts |= _occupants(reading.processes)
-        if other_processes or reading.unknown != last.unknown or self.rejected:
+        if other_metrics or other_processes:
             parts["reasons"] = self._reasons(reading)
         if reading.name != last.name or reading.index != last.index:
             parts |= _identity(reading)

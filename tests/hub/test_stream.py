@@ -1,0 +1,196 @@
+"""Snapshot and deltas: whoever applies them in order has exactly what the API answers."""
+
+import asyncio
+import random
+import zlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, VIEWER_BACKLOG, Event, Viewer
+from gpudeck.wire import Envelope
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.hub = Hub(now=self.clock)
+        self.stream = self.hub.stream
+
+    def send(self, envelope: Envelope) -> None:
+        self.hub.fleet.apply(envelope, via="push", now=self.clock())
+
+    def tick(self) -> dict[str, Any]:
+        self.clock.advance(1)
+        return parse(self.stream.tick())[1]
+
+
+def parse(event: Event) -> tuple[str, Any]:
+    kind, _, data = event.plain.decode().strip().split("\n")
+    return kind.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))
+
+
+def event_id(event: Event) -> str:
+    return event.plain.decode().split("\n")[1].removeprefix("id: ")
+
+
+def drain(viewer: Viewer) -> list[Event]:
+    """Everything that waits for a viewer."""
+    return list(viewer._events)
+
+
+def apply(state: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
+    """What a page does with a delta."""
+    hosts = {host["id"]: host for host in state["hosts"]} | {host["id"]: host for host in delta.get("hosts", ())}
+    for patch in delta.get("changes", ()):
+        gpus = {gpu["uuid"]: gpu for gpu in patch.get("gpus", ())}
+        merged = hosts[patch["id"]] | patch
+        merged["gpus"] = [gpu | gpus.get(gpu["uuid"], {}) for gpu in hosts[patch["id"]]["gpus"]]
+        hosts[patch["id"]] = merged
+    left = [host for host_id, host in hosts.items() if host_id not in delta.get("removed", ())]
+    ordered = sorted(left, key=lambda host: (host["name"], host["id"]))
+    return state | {"time": delta["time"], "totals": delta["totals"], "hosts": ordered}
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_new_host_comes_whole_and_then_in_changes(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=1))
+    first = stage.tick()
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(metrics={"temperature_celsius": 44})]))
+    second = stage.tick()
+    assert [host["name"] for host in first["hosts"]] == ["gpu01"]
+    assert second["changes"][0]["gpus"] == [{"uuid": "GPU-0", "temperature_celsius": 44}]
+    assert "hosts" not in second
+
+
+def test_a_quiet_tick_is_a_heartbeat_with_nothing_in_it(stage: Stage) -> None:
+    stage.send(make_envelope())
+    stage.tick()
+    assert set(stage.tick()) == {"time", "totals"}
+
+
+def test_several_reports_in_a_tick_become_one_change(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=1, gpus=[make_gpu(0), make_gpu(1)]))
+    stage.tick()
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(0, metrics={"fan_percent": 33}), make_gpu(1)]))
+    stage.send(make_envelope(sequence=3, gpus=[make_gpu(0, metrics={"fan_percent": 33}), make_busy_gpu(1)]))
+    changes = {gpu["uuid"]: gpu for gpu in stage.tick()["changes"][0]["gpus"]}
+    assert changes["GPU-0"] == {"uuid": "GPU-0", "fan_percent": 33}
+    assert changes["GPU-1"]["availability"] == "busy"
+
+
+def test_another_set_of_gpus_sends_the_host_whole(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=1, gpus=[make_gpu(0)]))
+    stage.tick()
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(0), make_gpu(1)]))
+    assert [len(host["gpus"]) for host in stage.tick()["hosts"]] == [2]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_snapshot_and_deltas_add_up_to_the_document(seed: int) -> None:
+    """Random reports, silences, losses and returns; the one who watched knows what the one who asks is told."""
+    rng, stage = random.Random(seed), Stage()
+    stage.tick()
+    state = msgspec.json.decode(stage.stream.document())
+    for step in range(60):
+        for name in rng.sample(["a", "b", "c", "d"], rng.randrange(4)):
+            count = rng.choice([2, 2, 2, 3])
+            gpus = [
+                rng.choice([make_gpu, make_busy_gpu])(n, metrics={"temperature_celsius": rng.randrange(30, 99)})
+                for n in range(count)
+            ]
+            stage.send(make_envelope(name, sequence=step, gpus=gpus, run_id=f"run-{step // 30}"))
+        stage.clock.advance(rng.choice([0, 0, 3, 70]))
+        state = apply(state, stage.tick())
+        assert state == msgspec.json.decode(stage.stream.document())
+
+
+def test_a_viewer_starts_with_a_snapshot(stage: Stage) -> None:
+    stage.send(make_envelope())
+    stage.tick()
+    kind, fleet = parse(drain(stage.stream.watch())[0])
+    assert (kind, fleet["totals"]["gpus"], fleet["demo"]) == ("snapshot", 1, False)
+
+
+def test_a_viewer_resumes_with_what_it_missed(stage: Stage) -> None:
+    stage.tick()
+    last = event_id(drain(stage.stream.watch())[0])
+    missed = [stage.tick() for _ in range(3)]
+    assert [parse(event) for event in drain(stage.stream.watch(last))] == [("delta", delta) for delta in missed]
+
+
+def test_a_viewer_that_missed_nothing_gets_nothing_twice(stage: Stage) -> None:
+    stage.tick()
+    last = event_id(drain(stage.stream.watch())[0])
+    assert drain(stage.stream.watch(last)) == []
+
+
+@pytest.mark.parametrize(
+    "last", ["", "x", "deadbeef-1", "-1", "{epoch}--1", "{epoch}-99999", "{epoch}-1e3", "{epoch}-" + "9" * 99]
+)
+def test_a_foreign_or_wrong_event_id_gets_a_snapshot(stage: Stage, last: str) -> None:
+    stage.tick()
+    epoch = event_id(stage.stream.snapshot()).partition("-")[0]
+    assert parse(drain(stage.stream.watch(last.format(epoch=epoch)))[0])[0] == "snapshot"
+
+
+def test_a_viewer_away_for_too_long_gets_a_snapshot(stage: Stage) -> None:
+    stage.tick()
+    last = event_id(stage.stream.snapshot())
+    for _ in range(KEPT_DELTAS + 1):
+        stage.tick()
+    assert parse(drain(stage.stream.watch(last))[0])[0] == "snapshot"
+
+
+def test_a_viewer_that_does_not_read_is_cut_off_and_others_are_not(stage: Stage) -> None:
+    slow, quick = stage.stream.watch(), stage.stream.watch()
+    for _ in range(VIEWER_BACKLOG + 1):
+        stage.tick()
+        quick._events.clear()
+    assert (slow.is_open, quick.is_open) == (False, True)
+
+
+def test_closing_ends_a_waiting_viewer(stage: Stage) -> None:
+    async def wait_and_close() -> Event | None:
+        viewer = stage.stream.watch()
+        await viewer.next()
+        waiting = asyncio.ensure_future(viewer.next())
+        await asyncio.sleep(0)
+        stage.stream.close()
+        return await asyncio.wait_for(waiting, 5)
+
+    assert asyncio.run(wait_and_close()) is None
+
+
+def test_deflated_events_of_any_order_make_one_gzip_stream(stage: Stage) -> None:
+    stage.send(make_envelope(gpus=[make_busy_gpu(n) for n in range(8)]))
+    events = [stage.stream.tick() for _ in range(3)]
+    chosen = [stage.stream.snapshot(), events[2], events[0], events[0]]
+    packed = GZIP_HEADER + b"".join(event.deflated() for event in chosen)
+    assert zlib.decompressobj(wbits=31).decompress(packed) == b"".join(event.plain for event in chosen)
+
+
+def test_the_demo_ends_with_the_first_real_report() -> None:
+    clock, ended = FakeClock(), []
+    hub = Hub(now=clock, demo=True)
+    hub.end_demo_on_first_real_report(lambda: ended.append(True))
+    hub.ingest.take(msgspec.msgpack.encode(make_envelope("sim", simulated=True)), "application/msgpack")
+    hub.stream.tick()
+    viewer = hub.stream.watch()
+    hub.ingest.take(msgspec.msgpack.encode(make_envelope("real")), "application/msgpack")
+    hub.stream.tick()
+    kinds = [parse(event) for event in drain(viewer)]
+    fleet = msgspec.json.decode(hub.stream.document())
+    assert ended == [True]
+    assert [host["name"] for host in fleet["hosts"]] == ["real"]
+    assert fleet["demo"] is False
+    assert kinds[-2][0] == "snapshot"
+    assert kinds[-2][1]["demo"] is False
