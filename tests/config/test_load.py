@@ -38,6 +38,20 @@ class Talkative(Struct, frozen=True):
         raise ValueError(f"one of {self.keys} is wrong")
 
 
+class Inner(Struct, frozen=True):
+    number: int = 1
+
+
+class Outer(Struct, frozen=True):
+    low: int = 1
+    high: int = 2
+    inner: Inner = Inner()
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+
+
 class Unreadable(Struct, frozen=True):
     value: complex = 0j
 
@@ -140,6 +154,18 @@ def test_limits_of_a_marked_field_are_kept(beat: str) -> None:
 def test_objection_of_the_settings_themselves_shows_no_secret() -> None:
     found = mistakes('keys: [hunter2, "two\\nlines"]', Talkative)
     assert [str(mistake) for mistake in found] == ["gpudeck.yaml:1: one of ['…', '…'] is wrong"]
+
+
+def test_objection_of_a_section_comes_together_with_mistakes_inside_inner_ones() -> None:
+    assert [str(mistake) for mistake in mistakes("low: 3\ninner: {number: x}", Outer)] == [
+        "gpudeck.yaml:1: low is above high",
+        "gpudeck.yaml:2: inner.number: found 'x' (text), expected a whole number",
+    ]
+
+
+def test_section_with_a_mistake_of_its_own_is_not_checked_as_a_whole() -> None:
+    found = mistakes("low: 3\nhigh: x", Outer)
+    assert [mistake.path for mistake in found] == ["high"]
 
 
 def test_type_that_no_file_can_hold_is_our_bug() -> None:

@@ -128,20 +128,35 @@ class _Converter:
     def _convert_section(self, node: Mapping, info: inspect.StructType, path: Path, default: object) -> object:
         before = len(self.mistakes)
         base = base_for(info, default)
-        fields = {field.encode_name: field for field in info.fields}
-        values: dict[str, object] = {}
-        for entry in self._entries(node, path):
-            field = fields.get(entry.name)
-            if field is not None:
-                options, inner_default = options_of(field.type), default_of(field, base)
-                values[field.name] = self.convert(entry.value, options, (*path, entry.name), inner_default)
-            elif entry.name != info.tag_field:
-                self._note_unknown(entry, list(fields), path)
-        for field in fields.values():
-            values.setdefault(field.name, default_of(field, base))
+        values = {field.name: default_of(field, base) for field in info.fields}
+        inside = self._fill(values, node, info, path)
+        for field in info.fields:
             if values[field.name] is NODEFAULT:
                 self._note(node.mark, (*path, field.encode_name), "", expect(options_of(field.type)))
-        return self._make(info.cls, values, node, path) if len(self.mistakes) == before else _FAILED
+        if len(self.mistakes) - before > inside:
+            return _FAILED
+        made = self._make(info.cls, values, node, path)
+        return _FAILED if inside else made
+
+    def _fill(self, values: dict[str, object], node: Mapping, info: inspect.StructType, path: Path) -> int:
+        """Puts what the file sets over the defaults in `values`.
+
+        An inner section with mistakes leaves its default there, so that the section around it can still be checked as
+        a whole. Returns how many mistakes lie in such inner sections.
+        """
+        inside = 0
+        fields = {field.encode_name: field for field in info.fields}
+        for entry in self._entries(node, path):
+            if entry.name in fields:
+                field, before = fields[entry.name], len(self.mistakes)
+                options, default = options_of(field.type), values[field.name]
+                value = self.convert(entry.value, options, (*path, entry.name), default)
+                keeps_default = value is _FAILED and any(map(is_section, options)) and default is not NODEFAULT
+                inside += len(self.mistakes) - before if keeps_default else 0
+                values[field.name] = default if keeps_default else value
+            elif entry.name != info.tag_field:
+                self._note_unknown(entry, list(fields), path)
+        return inside
 
     def _make(self, cls: type[Struct], values: dict[str, object], node: Mapping, path: Path) -> object:
         """The struct. What its `__post_init__` objects to is a mistake of this section."""
