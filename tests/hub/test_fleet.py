@@ -237,3 +237,19 @@ def test_a_host_that_stays_away_is_forgotten() -> None:
     stage.after(1001)
     assert stage.fleet.hosts == {}
     assert stage.fleet.take_changes() == ([], ["gpu01"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ago"),
+    [
+        (make_gpu(idle_seconds=500.0), 500),
+        (make_busy_gpu(), 0),
+        (make_gpu(metrics={"utilization_percent": 90}, processes=[make_process(started_at=1_789_999_000.0)]), 1000),
+        (make_gpu(metrics={"utilization_percent": 90}, processes=[make_process(started_at=1_790_009_999.0)]), 0),
+        (make_gpu(processes=[make_process()], idle_seconds=4000.0), 4000),
+    ],
+    ids=["free", "busy without a start", "busy", "busy with a wrong clock", "held"],
+)
+def test_a_state_older_than_the_hub_keeps_its_beginning(stage: Stage, gpu: GpuReading, ago: float) -> None:
+    stage.send(make_envelope(gpus=[gpu]))
+    assert stage.gpu()["since"] == stage.clock() - ago

@@ -13,7 +13,7 @@ from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.collectors.host import boot_id, host_name, machine_id
-from gpudeck.collectors.machine import Machine
+from gpudeck.collectors.machine import watch_this_machine
 from gpudeck.model.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until
 
 def _this_machine(settings: AgentSettings) -> Reporter:
     this_boot = boot_id()
-    return Reporter(settings.name or host_name(), machine_id() or "", lambda _: this_boot, Machine())
+    return Reporter(settings.name or host_name(), machine_id(), lambda _: this_boot, watch_this_machine())
 
 
 def _simulated(hosts: int, seed: int) -> list[Reporter]:

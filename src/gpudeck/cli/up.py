@@ -9,6 +9,7 @@ import msgspec
 from gpudeck import __version__
 from gpudeck.cli.logs import start_logging
 from gpudeck.model.errors import UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB
 
 if TYPE_CHECKING:
     from gpudeck.app.hub import Started
@@ -69,7 +70,7 @@ def _greet(started: "Started") -> None:
     click.echo(
         f"gpudeck {__version__} shows {shows}.\n"
         f"  page      {started.url}/\n"
-        f"  terminal  gpudeck show --hub {started.url}\n"
+        f"  terminal  gpudeck show{'' if started.url == DEFAULT_HUB else f' --hub {started.url}'}\n"
         f"  add a host, on that host, with a copy of the token file:\n"
         f"            gpudeck agent --hub {started.url} --token-file {started.token_file}\n"
         "Ctrl-C stops it."

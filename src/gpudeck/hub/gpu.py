@@ -68,7 +68,7 @@ class GpuState:
                 "availability": "unknown",
                 "availability_reason": reason,
                 "last_seen": self.view["last_seen"] or self.view["availability"],
-                "since": self._settle("unknown", now),
+                "since": self._settle("unknown", None, now),
                 "health": "unknown",
                 "health_reason": reason,
                 "health_action": "See the host's status and problems.",
@@ -88,7 +88,7 @@ class GpuState:
             "availability": availability,
             "availability_reason": reason,
             "last_seen": None,
-            "since": self._settle(availability, now),
+            "since": self._settle(availability, reading, now),
             "health": health.level,
             "health_reason": health.reason,
             "health_action": health.action,
@@ -112,16 +112,28 @@ class GpuState:
             settings=rules,
         )
 
-    def _settle(self, availability: Availability, now: float) -> float:
+    def _settle(self, availability: Availability, reading: GpuReading | None, now: float) -> float:
+        """Since when it is in this state. On first sight, and after a silence, the reading itself may know better."""
         if availability != self._availability:
+            is_first_sight = self._availability in {None, "unknown"}
+            self._since = round(_began(availability, reading, now) if is_first_sight and reading else now, 3)
             self._availability = availability
-            self._since = round(now, 3)
         return self._since
 
     def _reasons(self, reading: GpuReading) -> dict[str, str]:
         if reading.processes is not None:
             return self._metric_reasons
         return self._metric_reasons | {"processes": reading.processes_reason or reading.missing or "not reported"}
+
+
+def _began(availability: Availability, reading: GpuReading, now: float) -> float:
+    """When a state began that was already there when the hub first looked: as far as the reading can tell."""
+    if availability == "busy":
+        starts = [
+            process.started_at for process in reading.processes or () if process.started_at and not process.display
+        ]
+        return min([now, *starts])
+    return now - (reading.idle_seconds or 0.0)
 
 
 def _identity(reading: GpuReading) -> View:

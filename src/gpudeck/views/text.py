@@ -75,7 +75,8 @@ def _rows(host: Json, now: float) -> list[list[Cell]]:
 def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
-    note = note or gpu["health_reason"] or gpu["availability_reason"] or ""
+    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
+    note = note or gpu["health_reason"] or reason or ""
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [
         (gpu["label"], dim),
@@ -87,7 +88,7 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
         (_number(gpu["power_watts"], " W"), dim),
         (clean(", ".join(gpu["users"])) or "–", dim),
         (show_span(now - gpu["since"]), dim),
-        (clean(note), "grey" if dim else "yellow"),
+        (clean(note), dim or "yellow"),
     ]
 
 
