@@ -1,0 +1,30 @@
+/** The hub's words as TypeScript: names for the generated schema, and the stream's events, which OpenAPI cannot express. */
+import type { components } from './schema'
+
+type Schemas = components['schemas']
+
+export type Totals = Schemas['Totals']
+export type Gpu = Schemas['Gpu']
+export type Host = Schemas['Host']
+export type Fleet = Schemas['Fleet']
+export type Availability = Gpu['availability']
+export type HealthLevel = Gpu['health']
+export type HostStatus = Host['status']
+
+/** A process carries only what differs from "unknown": an absent field is unknown, an absent `display` is false. */
+export type Process = Pick<Schemas['Process'], 'pid'> & Partial<Schemas['Process']>
+
+/** The changed fields of a GPU; lists and `reasons` come whole. */
+export type GpuChange = { uuid: string } & Partial<Gpu>
+
+/** The changed fields of a host whose set of GPUs stayed the same. */
+export type HostChange = { id: string; gpus?: GpuChange[] } & Partial<Omit<Host, 'gpus'>>
+
+/** What became different since the event before. `hosts` are inserted or replaced whole. Without changes: a heartbeat. */
+export interface Delta {
+  time: number
+  totals: Totals
+  hosts?: Host[]
+  changes?: HostChange[]
+  removed?: string[]
+}

@@ -1,0 +1,130 @@
+/**
+ * The fleet page's state: what the stream brought, what the person asked for, and the board that follows from both.
+ *
+ * Figures change in place at once. The board itself (which lines, in which order) is arranged anew only while nobody
+ * works on it, so that nothing slips away under a pointer.
+ */
+import type { Availability, Fleet } from '../api/types'
+import { FleetStream, type Trouble } from '../stream/client'
+import { judgeLink } from '../stream/link'
+import { readAddress, type Address } from './address'
+import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
+import { FleetModel } from './fleet'
+import type { View } from './moves'
+import { parseQuery, toggleState } from './query'
+
+/** Above this many hosts the table is the better first view. */
+const CARDS_UP_TO_HOSTS = 100
+/** Seconds between two arrangements, and after the last sign of a person at work on the board. */
+const SETTLE_SECONDS = 2
+const ATTENDED_SECONDS = 5
+/** Seconds by which the clocks may drift before the offset to the hub's is taken anew. */
+const DRIFT_SECONDS = 2
+
+const seconds = (): number => Date.now() / 1000
+
+export class Board {
+  readonly fleet = new FleetModel()
+  text = $state('')
+  viewChoice = $state<View | null>(null)
+  sort = $state<Sort>('free')
+  placed = $state.raw<readonly Placed[]>([])
+  trouble = $state<Trouble | null>(null)
+
+  private now = $state(seconds())
+  private hubOffset = $state(0)
+  private lastEventAt = $state<number | null>(null)
+  private folds = new Map<string, boolean>()
+  private arrangedAt = 0
+  private attendedAt = 0
+  private stream: FleetStream
+  private timer: ReturnType<typeof setInterval> | undefined
+
+  readonly query = $derived(parseQuery(this.text))
+  readonly link = $derived(judgeLink(this.lastEventAt, this.now))
+  /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
+  readonly hubNow = $derived(this.now + this.hubOffset)
+  readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
+  readonly isDemo = $derived((this.fleet.pulse.read(), this.fleet.demo))
+  readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
+  readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
+  readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort })
+
+  constructor(streamUrl: string, search: string) {
+    const { text, view, sort } = readAddress(search)
+    this.text = text
+    this.viewChoice = view
+    this.sort = sort
+    this.stream = new FleetStream(streamUrl, {
+      snapshot: (fleet) => this.onSnapshot(fleet),
+      delta: (delta) => this.onEvent(this.fleet.apply(delta)),
+      trouble: (trouble) => (this.trouble = trouble),
+    })
+  }
+
+  start(): void {
+    this.stream.start()
+    // Events drive the clock while they come; the timer only takes over when they stop.
+    this.timer = setInterval(() => {
+      if (seconds() - this.now > 0.9) this.now = seconds()
+    }, 1000)
+  }
+
+  stop(): void {
+    this.stream.stop()
+    clearInterval(this.timer)
+  }
+
+  search(text: string): void {
+    this.text = text
+    this.arrange()
+  }
+
+  toggleState(state: Availability): void {
+    this.search(toggleState(this.text, state))
+  }
+
+  sortBy(sort: Sort): void {
+    this.sort = sort
+    this.arrange()
+  }
+
+  fold(host: string, folded: boolean): void {
+    this.folds.set(host, folded)
+    this.arrange()
+  }
+
+  foldAll(folded: boolean): void {
+    for (const { entry } of this.placed) this.folds.set(entry.id, folded)
+    this.arrange()
+  }
+
+  /** Somebody points at or walks through the board: leave everything where it is for a while. */
+  attend(): void {
+    this.attendedAt = seconds()
+  }
+
+  private onSnapshot(fleet: Fleet): void {
+    this.fleet.load(fleet)
+    this.onEvent(true)
+  }
+
+  private onEvent(reshaped: boolean): void {
+    this.now = this.lastEventAt = seconds()
+    this.trouble = null
+    const offset = this.fleet.time - this.now
+    if (Math.abs(offset - this.hubOffset) > DRIFT_SECONDS) this.hubOffset = offset
+    if (reshaped || this.isSettled()) this.arrange(reshaped)
+  }
+
+  private isSettled(): boolean {
+    return this.now - this.arrangedAt >= SETTLE_SECONDS && this.now - this.attendedAt >= ATTENDED_SECONDS
+  }
+
+  /** A reshaped host needs new measures even where the order stays. */
+  private arrange(reshaped = false): void {
+    this.arrangedAt = seconds()
+    const placed = arrange(this.fleet.entries.values(), this.query, this.sort, this.folds)
+    if (reshaped || !isSameBoard(placed, this.placed)) this.placed = placed
+  }
+}

@@ -1,0 +1,169 @@
+/**
+ * The fleet as the page holds it: plain objects, changed in place by the stream's events.
+ *
+ * A host that stays keeps its entry, so whatever is drawn for it stays too and only its figures change.
+ */
+import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, Totals } from '../api/types'
+import { inventory } from './models'
+import { Version } from './signal.svelte'
+
+export const AVAILABILITIES: readonly Availability[] = ['free', 'busy', 'held', 'booked', 'unknown']
+
+/** A host's GPUs in a few numbers. A mean or sum covers the GPUs whose value is known; null when none is. */
+export interface HostSummary {
+  counts: Record<Availability, number>
+  users: string[]
+  utilization: number | null
+  memoryUsed: number | null
+  memoryTotal: number | null
+  hottest: number | null
+  power: number | null
+  health: HealthLevel
+}
+
+export class HostEntry {
+  readonly id: string
+  /** Where the host stands by name among all hosts. Set by the model whenever hosts come or go. */
+  rank = 0
+  readonly version = new Version()
+  private byUuid = new Map<string, Gpu>()
+  private summaryCache: HostSummary | null = null
+  private inventoryCache: string | null = null
+
+  constructor(public host: Host) {
+    this.id = host.id
+    this.index()
+  }
+
+  get summary(): HostSummary {
+    return (this.summaryCache ??= summarize(this.host))
+  }
+
+  get inventory(): string {
+    return (this.inventoryCache ??= inventory(this.host.gpus))
+  }
+
+  /** The model without its count, so that equal machines stand together whatever their size. */
+  get inventoryKind(): string {
+    return this.inventory.replace(/^\d+× /, '')
+  }
+
+  replace(host: Host): void {
+    this.host = host
+    this.index()
+    this.touch()
+  }
+
+  /** True when the host takes another shape on the board: its status or its problems changed. */
+  change(change: HostChange): boolean {
+    const { gpus, ...facts } = change
+    Object.assign(this.host, facts)
+    for (const gpuChange of gpus ?? []) this.changeGpu(gpuChange)
+    this.touch()
+    return change.status !== undefined || change.problems !== undefined
+  }
+
+  private changeGpu(change: GpuChange): void {
+    const gpu = this.byUuid.get(change.uuid)
+    if (gpu === undefined) return
+    Object.assign(gpu, change)
+    if (change.name !== undefined || change.memory_total_bytes !== undefined) this.inventoryCache = null
+  }
+
+  private index(): void {
+    this.byUuid = new Map(this.host.gpus.map((gpu) => [gpu.uuid, gpu]))
+    this.inventoryCache = null
+  }
+
+  private touch(): void {
+    this.summaryCache = null
+    this.version.bump()
+  }
+}
+
+const byName = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
+
+export class FleetModel {
+  readonly entries = new Map<string, HostEntry>()
+  /** Bumped by every event. */
+  readonly pulse = new Version()
+  demo = false
+  /** The hub's clock at the last event, Unix seconds. */
+  time = 0
+  /** Null until the first snapshot. */
+  totals: Totals | null = null
+
+  /** Takes a snapshot, which replaces everything. */
+  load(fleet: Fleet): void {
+    const kept = new Set(fleet.hosts.map((host) => host.id))
+    for (const id of this.entries.keys()) if (!kept.has(id)) this.entries.delete(id)
+    fleet.hosts.forEach((host) => this.put(host))
+    this.demo = fleet.demo
+    this.rankByName()
+    this.beat(fleet.time, fleet.totals)
+  }
+
+  /** Takes a delta. True when hosts came, went or changed their shape: the board must then be arranged anew. */
+  apply(delta: Delta): boolean {
+    const rebuilt = Boolean(delta.removed?.length || delta.hosts?.length)
+    delta.removed?.forEach((id) => this.entries.delete(id))
+    delta.hosts?.forEach((host) => this.put(host))
+    let reshaped = false
+    for (const change of delta.changes ?? []) reshaped = this.entries.get(change.id)?.change(change) || reshaped
+    if (rebuilt) this.rankByName()
+    this.beat(delta.time, delta.totals)
+    return rebuilt || reshaped
+  }
+
+  private beat(time: number, totals: Totals): void {
+    this.time = time
+    this.totals = totals
+    this.pulse.bump()
+  }
+
+  private put(host: Host): void {
+    const entry = this.entries.get(host.id)
+    if (entry === undefined) this.entries.set(host.id, new HostEntry(host))
+    else entry.replace(host)
+  }
+
+  private rankByName(): void {
+    const sorted = [...this.entries.values()].sort((a, b) => byName.compare(a.host.display_name, b.host.display_name))
+    sorted.forEach((entry, rank) => (entry.rank = rank))
+  }
+}
+
+const SEVERITY: Record<HealthLevel, number> = { ok: 0, unknown: 1, warning: 2, critical: 3 }
+
+function summarize(host: Host): HostSummary {
+  const counts: Record<Availability, number> = { free: 0, busy: 0, held: 0, booked: 0, unknown: 0 }
+  const users = new Set<string>()
+  let health: HealthLevel = 'ok'
+  for (const gpu of host.gpus) {
+    counts[gpu.availability] += 1
+    gpu.users.forEach((user) => users.add(user))
+    if (SEVERITY[gpu.health] > SEVERITY[health]) health = gpu.health
+  }
+  const utilization = known(host.gpus, 'utilization_percent')
+  return {
+    counts,
+    users: [...users],
+    utilization: utilization.length ? sum(utilization) / utilization.length : null,
+    memoryUsed: sumOrNull(known(host.gpus, 'memory_used_bytes')),
+    memoryTotal: sumOrNull(known(host.gpus, 'memory_total_bytes')),
+    hottest: known(host.gpus, 'temperature_celsius').reduce<number | null>((a, b) => (a === null || b > a ? b : a), null),
+    power: sumOrNull(known(host.gpus, 'power_watts')),
+    health,
+  }
+}
+
+type NumberField = 'utilization_percent' | 'memory_used_bytes' | 'memory_total_bytes' | 'temperature_celsius' | 'power_watts'
+
+function known(gpus: readonly Gpu[], field: NumberField): number[] {
+  const values: number[] = []
+  for (const gpu of gpus) if (gpu[field] !== null) values.push(gpu[field])
+  return values
+}
+
+const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0)
+const sumOrNull = (values: readonly number[]): number | null => (values.length ? sum(values) : null)

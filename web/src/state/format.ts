@@ -1,0 +1,90 @@
+/** Figures as people read them. Base units in, short text out; an unknown value is a dash and never a zero. */
+
+export const DASH = '–'
+const GIB = 2 ** 30
+const MINUTE = 60
+const HOUR = 60 * MINUTE
+const DAY = 24 * HOUR
+
+export function percent(value: number | null): string {
+  return value === null ? DASH : `${Math.round(value)}%`
+}
+
+export function celsius(value: number | null): string {
+  return value === null ? DASH : `${Math.round(value)}°`
+}
+
+export function watts(value: number | null): string {
+  if (value === null) return DASH
+  if (value < 10_000) return `${Math.round(value)} W`
+  return value < 1_000_000 ? `${(value / 1000).toFixed(1)} kW` : `${(value / 1_000_000).toFixed(2)} MW`
+}
+
+/** GiB without its unit: one decimal below ten, where it matters. */
+export function gib(bytes: number): string {
+  const value = bytes / GIB
+  return value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)
+}
+
+export function bytes(value: number | null): string {
+  if (value === null) return DASH
+  return value >= 10_000 * GIB ? `${(value / GIB / 1024).toFixed(1)} TiB` : `${gib(value)} GiB`
+}
+
+/** `71/80G`; a dash for the half that is unknown. */
+export function memoryPair(used: number | null, total: number | null): string {
+  if (used === null && total === null) return DASH
+  return `${used === null ? DASH : gib(used)}/${total === null ? DASH : gib(total)}G`
+}
+
+/** 0…1, or null where either half is unknown. */
+export function fraction(used: number | null, total: number | null): number | null {
+  return used === null || total === null || total <= 0 ? null : Math.min(1, Math.max(0, used / total))
+}
+
+/** One unit, for a narrow column: `45s`, `12m`, `3h`, `9d`. */
+export function shortDuration(seconds: number): string {
+  const s = Math.max(0, Math.floor(seconds))
+  if (s < MINUTE) return `${s}s`
+  if (s < HOUR) return `${Math.floor(s / MINUTE)}m`
+  return s < DAY * 2 ? `${Math.floor(s / HOUR)}h` : `${Math.floor(s / DAY)}d`
+}
+
+/** Two units, for a sentence: `45 s`, `12 min`, `3 h 12 min`, `9 d 4 h`. */
+export function duration(seconds: number): string {
+  const s = Math.max(0, Math.floor(seconds))
+  if (s < MINUTE) return `${s} s`
+  if (s < HOUR) return `${Math.floor(s / MINUTE)} min`
+  if (s < DAY) return two(Math.floor(s / HOUR), 'h', Math.floor((s % HOUR) / MINUTE), 'min')
+  return two(Math.floor(s / DAY), 'd', Math.floor((s % DAY) / HOUR), 'h')
+}
+
+function two(large: number, largeUnit: string, small: number, smallUnit: string): string {
+  return small === 0 ? `${large} ${largeUnit}` : `${large} ${largeUnit} ${small} ${smallUnit}`
+}
+
+const pad = (value: number): string => String(value).padStart(2, '0')
+
+/** The viewer's wall clock: `14:02` on the same day, `Nov 3, 14:02` otherwise. */
+export function clockTime(unix: number, now: number): string {
+  const then = new Date(unix * 1000)
+  const time = `${pad(then.getHours())}:${pad(then.getMinutes())}`
+  if (then.toDateString() === new Date(now * 1000).toDateString()) return time
+  return `${then.toLocaleDateString('en', { month: 'short', day: 'numeric' })}, ${time}`
+}
+
+/** For a hover: the same moment where everybody agrees on it. */
+export function utcTime(unix: number): string {
+  return `${new Date(unix * 1000).toISOString().slice(0, 19).replace('T', ' ')} UTC`
+}
+
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+
+/** Foreign text without the characters that turn the line around or cannot be seen. */
+export function plain(text: string): string {
+  return text.replace(UNSEEN, '\ufffd')
+}
+
+export function count(value: number, one: string, many = `${one}s`): string {
+  return `${value.toLocaleString('en')} ${value === 1 ? one : many}`
+}

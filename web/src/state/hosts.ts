@@ -1,0 +1,103 @@
+/** A host in words: its title, its footer, its row in the table, and what to do when it is silent. */
+import type { Host } from '../api/types'
+import type { HostEntry } from './fleet'
+import { celsius, clockTime, count, DASH, duration, fraction, memoryPair, percent, plain, watts } from './format'
+import type { Figure } from './lines'
+
+export interface HostText {
+  name: string
+  inventory: string
+  /** `up 12 d`, `late 14 s`, `down 3 min`. */
+  status: string
+  statusTitle: string | undefined
+  isSilent: boolean
+  /** Sentences for whoever keeps the machine running. */
+  notes: string[]
+  free: string
+  hasFree: boolean
+  footer: { label: string; figure: Figure }[]
+}
+
+export function hostText(entry: HostEntry, now: number): HostText {
+  const { host, summary } = entry
+  const isSilent = host.status !== 'up'
+  return {
+    name: plain(host.display_name),
+    inventory: plain(host.gpus.length > 0 ? entry.inventory : (host.reasons['gpus'] ?? 'no GPU reported')),
+    status: statusText(host, now),
+    statusTitle: statusTitle(host, now),
+    isSilent,
+    notes: notes(host, now),
+    free: freeText(entry),
+    hasFree: summary.counts.free > 0,
+    footer: [
+      { label: 'cpu', figure: figure(percent(host.cpu_percent), host, 'cpu_percent') },
+      { label: 'ram', figure: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes') },
+      { label: 'disk', figure: figure(diskText(host), host, 'disk_used_bytes') },
+      { label: 'power', figure: { text: watts(summary.power), title: summary.power === null ? 'no GPU reports its power' : undefined } },
+    ],
+  }
+}
+
+function figure(text: string, host: Host, field: string): Figure {
+  return { text, title: text.includes(DASH) ? (host.reasons[field] ?? 'not reported') : undefined }
+}
+
+function diskText(host: Host): string {
+  const used = fraction(host.disk_used_bytes, host.disk_total_bytes)
+  return percent(used === null ? null : used * 100)
+}
+
+function statusText(host: Host, now: number): string {
+  if (host.status === 'never') return 'never seen'
+  if (host.status !== 'up') return host.last_report_at === null ? host.status : `${host.status} ${duration(now - host.last_report_at)}`
+  return host.uptime_seconds === null ? 'up' : `up ${duration(host.uptime_seconds).split(' ', 2).join(' ')}`
+}
+
+function statusTitle(host: Host, now: number): string | undefined {
+  if (host.status === 'late') return silentText(host, now)
+  return [host.os, host.driver_version === null ? null : `driver ${host.driver_version}`, `by ${host.via}`].filter(Boolean).join(' · ')
+}
+
+function notes(host: Host, now: number): string[] {
+  const problems = host.problems.slice(0, 2).map(plain)
+  if (host.problems.length > 2) problems[1] = `${count(host.problems.length - 1, 'more problem')}: ${problems[1]}`
+  return host.status === 'down' || host.status === 'never' ? [silentText(host, now), ...problems] : problems
+}
+
+function silentText(host: Host, now: number): string {
+  if (host.last_report_at === null) return 'No report so far. Start gpudeck agent there.'
+  const silence = `No report for ${duration(now - host.last_report_at)}, last ${clockTime(host.last_report_at, now)}.`
+  return host.status === 'down' ? `${silence} Is it on, and gpudeck agent running?` : silence
+}
+
+function freeText({ host, summary }: HostEntry): string {
+  if (host.gpus.length === 0) return DASH
+  return summary.counts.free === 0 ? '' : `${summary.counts.free} free`
+}
+
+/** The figures of a table row, over the host's GPUs. */
+export interface RowText {
+  users: Figure
+  utilization: string
+  memory: string
+  memoryFraction: number | null
+  hottest: string
+  power: string
+  cpu: Figure
+  ram: Figure
+}
+
+export function rowText({ host, summary }: HostEntry): RowText {
+  const users = plain(summary.users.join(', '))
+  return {
+    users: { text: users, title: summary.users.length > 1 ? users : undefined },
+    utilization: percent(summary.utilization),
+    memory: memoryPair(summary.memoryUsed, summary.memoryTotal),
+    memoryFraction: fraction(summary.memoryUsed, summary.memoryTotal),
+    hottest: celsius(summary.hottest),
+    power: watts(summary.power),
+    cpu: figure(percent(host.cpu_percent), host, 'cpu_percent'),
+    ram: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes'),
+  }
+}

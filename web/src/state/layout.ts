@@ -1,0 +1,91 @@
+/**
+ * Where things stand on the board, in pixels. Heights are known beforehand, so only what is visible has to exist.
+ * The measures are handed to the style sheet as custom properties: this file is their only home.
+ */
+import type { Placed } from './arrange'
+
+export interface Measures {
+  /** A GPU's line on a card. */
+  line: number
+  header: number
+  footer: number
+  /** A sentence below a card's header. */
+  note: number
+  gap: number
+  /** A row of the table, and a line of cells in it. */
+  row: number
+  cell: number
+}
+
+const DESK: Measures = { line: 24, header: 32, footer: 26, note: 22, gap: 12, row: 28, cell: 20 }
+/** Fingers need more room than a pointer. */
+const PHONE: Measures = { ...DESK, line: 32, header: 40, gap: 8, row: 40, cell: 26 }
+
+export const PHONE_WIDTH = 640
+const CARD_WIDTH = 400
+
+export function measuresFor(width: number): Measures {
+  return width < PHONE_WIDTH ? PHONE : DESK
+}
+
+export interface Box {
+  placed: Placed
+  column: number
+  x: number
+  y: number
+  width: number
+  height: number
+}
+
+export interface Layout {
+  boxes: readonly Box[]
+  height: number
+}
+
+export function cardHeight({ entry, shown, folded }: Placed, measures: Measures): number {
+  if (folded) return measures.header
+  const notes = noteCount(entry.host.problems.length, entry.host.status === 'up' || entry.host.status === 'late')
+  return measures.header + notes * measures.note + shown.length * measures.line + measures.footer + 2
+}
+
+/** Sentences on a card: up to two problems, and what to do about a host that is silent for good. */
+export function noteCount(problems: number, speaks: boolean): number {
+  return Math.min(problems, 2) + (speaks ? 0 : 1)
+}
+
+/** Cards in as many columns as fit, each where there is room first: the order reads from left to right and down. */
+export function layoutCards(board: readonly Placed[], width: number): Layout {
+  const measures = measuresFor(width)
+  const columns = Math.max(1, Math.floor((width + measures.gap) / (CARD_WIDTH + measures.gap)))
+  const cardWidth = (width - (columns - 1) * measures.gap) / columns
+  const ends = new Array<number>(columns).fill(0)
+  const boxes = board.map((placed): Box => {
+    const y = Math.min(...ends)
+    const column = ends.indexOf(y)
+    const height = cardHeight(placed, measures)
+    ends[column] = y + height + measures.gap
+    return { placed, column, x: column * (cardWidth + measures.gap), y, width: cardWidth, height }
+  })
+  return { boxes, height: Math.max(0, Math.max(...ends) - measures.gap) }
+}
+
+/** Cells in a line of the table; a machine with more GPUs, or cut into many instances, takes several lines. */
+export const CELLS_PER_LINE = 8
+
+export function layoutRows(board: readonly Placed[], width: number): Layout {
+  const measures = measuresFor(width)
+  let end = 0
+  const boxes = board.map((placed): Box => {
+    const lines = Math.max(1, Math.ceil(placed.entry.host.gpus.length / CELLS_PER_LINE))
+    const height = measures.row + (lines - 1) * measures.cell
+    const box = { placed, column: 0, x: 0, y: end, width, height }
+    end += height
+    return box
+  })
+  return { boxes, height: end }
+}
+
+/** The boxes that touch `top…bottom`, plus the one of `pinned`, which holds the focus and must not vanish. */
+export function visibleBoxes(layout: Layout, top: number, bottom: number, pinned: string | null): Box[] {
+  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || box.placed.entry.id === pinned)
+}

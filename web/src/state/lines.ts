@@ -1,0 +1,125 @@
+/** A GPU in the words of one line, ready to be drawn: nothing here is a number any more. */
+import type { Availability, Gpu, Host } from '../api/types'
+import { celsius, clockTime, DASH, duration, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime } from './format'
+
+/** A short text and, where it is a dash or cut off, what a hover says. */
+export interface Figure {
+  text: string
+  title: string | undefined
+}
+
+export interface GpuLine {
+  uuid: string
+  label: string
+  state: Availability
+  /** Set apart from `who` where the symbol alone could be misread. */
+  word: string
+  who: Figure
+  utilization: Figure
+  /** 0…1; null draws no bar. */
+  memoryFraction: number | null
+  memory: Figure
+  temperature: Figure
+  since: Figure
+  /** A sentence when the GPU is not well. */
+  alarm: string | undefined
+  isCritical: boolean
+  /** The figures are the last ones of a host that fell silent. */
+  isPast: boolean
+  /** The whole line for a screen reader. */
+  spoken: string
+}
+
+/** `now` is the hub's clock. */
+export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
+  const isPast = host.status !== 'up'
+  const isIdle = gpu.availability === 'free' || gpu.availability === 'booked'
+  const isUnreadable = !isPast && gpu.availability === 'unknown' && gpu.utilization_percent === null
+  const who = whoText(gpu, isPast, now)
+  const line = {
+    uuid: gpu.uuid,
+    label: gpu.label,
+    state: gpu.availability,
+    word: gpu.availability === 'held' ? 'held' : '',
+    who,
+    utilization: isIdle || isUnreadable ? blank : figure(percent(gpu.utilization_percent), gpu, 'utilization_percent'),
+    memoryFraction: isIdle ? null : fraction(gpu.memory_used_bytes, gpu.memory_total_bytes),
+    memory: isIdle ? wholeMemory(gpu) : figure(memoryPair(gpu.memory_used_bytes, gpu.memory_total_bytes), gpu, 'memory_used_bytes'),
+    temperature: figure(celsius(gpu.temperature_celsius), gpu, 'temperature_celsius'),
+    since: isPast ? blank : { text: shortDuration(now - gpu.since), title: sinceText(gpu, now) },
+    alarm: alarmText(gpu),
+    isCritical: gpu.health === 'critical',
+    isPast,
+  }
+  return { ...line, spoken: spokenText(gpu, line, now) }
+}
+
+const blank: Figure = { text: '', title: undefined }
+
+function figure(text: string, gpu: Gpu, field: string): Figure {
+  return { text, title: text.includes(DASH) ? (gpu.reasons[field] ?? 'not reported') : undefined }
+}
+
+/** Somebody who looks for a free GPU wants its size, not that it is empty. */
+function wholeMemory(gpu: Gpu): Figure {
+  const total = gpu.memory_total_bytes
+  return total === null ? figure(DASH, gpu, 'memory_total_bytes') : { text: `${gib(total)}G`, title: undefined }
+}
+
+function whoText(gpu: Gpu, isPast: boolean, now: number): Figure {
+  if (isPast) return { text: `last: ${lastText(gpu)}`, title: gpu.availability_reason ?? undefined }
+  if (gpu.availability === 'free') return { text: 'free', title: undefined }
+  if (gpu.availability === 'booked') return { text: bookedText(gpu, now), title: undefined }
+  if (gpu.availability === 'unknown') return sameTitle(gpu.availability_reason ?? 'unknown')
+  return { text: usersText(gpu), title: usersTitle(gpu) }
+}
+
+function lastText(gpu: Gpu): string {
+  if (gpu.users.length > 0) return people(gpu)
+  return gpu.last_seen ?? DASH
+}
+
+function bookedText(gpu: Gpu, now: number): string {
+  const { user, end } = (gpu.reservation ?? {}) as { user?: unknown; end?: unknown }
+  const by = typeof user === 'string' ? ` by ${plain(user)}` : ''
+  const until = typeof end === 'number' ? ` until ${clockTime(end, now)}` : ''
+  return `booked${by}${until}`
+}
+
+function usersText(gpu: Gpu): string {
+  if (gpu.users.length > 0) return people(gpu)
+  return gpu.processes !== null && gpu.processes.length === 0 ? 'nobody' : DASH
+}
+
+function usersTitle(gpu: Gpu): string | undefined {
+  if (gpu.users.length > 1) return people(gpu)
+  if (gpu.users.length === 1) return gpu.availability_reason ?? undefined
+  return gpu.availability_reason ?? gpu.reasons['processes'] ?? 'who is on it is not known'
+}
+
+function people(gpu: Gpu): string {
+  return plain(gpu.users.join(', '))
+}
+
+function sameTitle(text: string): Figure {
+  return { text: plain(text), title: text }
+}
+
+function sinceText(gpu: Gpu, now: number): string {
+  return `${gpu.availability} for ${duration(now - gpu.since)}, since ${clockTime(gpu.since, now)} (${utcTime(gpu.since)})`
+}
+
+export function alarmText(gpu: Gpu): string | undefined {
+  if (gpu.health !== 'warning' && gpu.health !== 'critical') return undefined
+  return [`${gpu.health}: ${gpu.health_reason ?? 'no reason given'}`, gpu.health_action].filter(Boolean).join('. ')
+}
+
+function spokenText(gpu: Gpu, line: Omit<GpuLine, 'spoken'>, now: number): string {
+  const parts = [`GPU ${gpu.label}`, gpu.availability]
+  if (line.who.text !== gpu.availability) parts.push(line.who.text)
+  if (line.utilization.text !== '') parts.push(`utilization ${line.utilization.text}`)
+  parts.push(`memory ${line.memory.text}`, `${line.temperature.text}C`)
+  if (!line.isPast) parts.push(`for ${duration(now - gpu.since)}`)
+  if (line.alarm !== undefined) parts.push(line.alarm)
+  return parts.join(', ').replaceAll(DASH, 'unknown')
+}

@@ -1,0 +1,125 @@
+/**
+ * The way in: server-sent events from the hub, kept alive.
+ *
+ * The browser reconnects by itself after a network fault, but not after an HTTP error (a proxy that answers 502 while
+ * the hub restarts), and it does not notice a connection that is open and silent. Both are watched here: the hub sends
+ * something every second, so silence means the line is dead.
+ */
+import type { Delta, Fleet } from '../api/types'
+
+/** Why nothing could be read yet, as far as one plain request can tell. */
+export type Trouble = 'unreachable' | 'refused' | 'not-found' | 'failing'
+
+export interface StreamListener {
+  snapshot(fleet: Fleet): void
+  delta(delta: Delta): void
+  trouble(trouble: Trouble): void
+}
+
+/** The parts of the browser that are used, so that a test can bring its own. */
+export interface Browser {
+  open(url: string): EventSource
+  fetch(url: string): Promise<{ status: number }>
+}
+
+const browser: Browser = {
+  open: (url) => new EventSource(url),
+  fetch: (url) => fetch(url, { method: 'HEAD', cache: 'no-store' }),
+}
+
+/** Seconds of silence after which an open connection is given up and opened anew. */
+export const SILENCE_SECONDS = 8
+const FIRST_RETRY_SECONDS = 1
+const LONGEST_RETRY_SECONDS = 10
+
+const CLOSED = 2
+
+export class FleetStream {
+  private source: EventSource | null = null
+  private hasSnapshot = false
+  private retrySeconds = FIRST_RETRY_SECONDS
+  private timer: ReturnType<typeof setTimeout> | undefined
+
+  constructor(
+    private readonly url: string,
+    private readonly listener: StreamListener,
+    private readonly parts: Browser = browser,
+  ) {}
+
+  start(): void {
+    this.stop()
+    this.hasSnapshot = false
+    const source = this.parts.open(this.url)
+    this.source = source
+    source.addEventListener('snapshot', (event) => this.receive(source, () => this.onSnapshot(JSON.parse(event.data) as Fleet)))
+    source.addEventListener('delta', (event) => this.receive(source, () => this.onDelta(JSON.parse(event.data) as Delta)))
+    source.addEventListener('error', () => this.onError(source))
+    this.expectEvent()
+  }
+
+  stop(): void {
+    clearTimeout(this.timer)
+    this.source?.close()
+    this.source = null
+  }
+
+  private receive(source: EventSource, take: () => void): void {
+    if (source !== this.source) return
+    this.retrySeconds = FIRST_RETRY_SECONDS
+    this.expectEvent()
+    try {
+      take()
+    } catch (cause) {
+      // A broken event leaves the picture in doubt: a new snapshot settles it.
+      console.warn('gpudeck: an event could not be read, asking for a new snapshot', cause)
+      this.retry()
+    }
+  }
+
+  private onSnapshot(fleet: Fleet): void {
+    this.hasSnapshot = true
+    this.listener.snapshot(fleet)
+  }
+
+  private onDelta(delta: Delta): void {
+    if (this.hasSnapshot) this.listener.delta(delta)
+  }
+
+  private onError(source: EventSource): void {
+    if (source !== this.source) return
+    void this.findTrouble()
+    if (source.readyState === CLOSED) this.retry()
+  }
+
+  private expectEvent(): void {
+    clearTimeout(this.timer)
+    this.timer = setTimeout(() => {
+      void this.findTrouble()
+      this.retry()
+    }, SILENCE_SECONDS * 1000)
+  }
+
+  /** Opens a new connection after a growing pause; the jitter keeps a room full of pages from knocking at once. */
+  private retry(): void {
+    this.stop()
+    const pause = this.retrySeconds * (0.75 + Math.random() / 2)
+    this.retrySeconds = Math.min(this.retrySeconds * 2, LONGEST_RETRY_SECONDS)
+    this.timer = setTimeout(() => this.start(), pause * 1000)
+  }
+
+  /** EventSource does not say why it failed; one plain request does. */
+  private async findTrouble(): Promise<void> {
+    try {
+      const { status } = await this.parts.fetch(this.url.replace(/stream$/, 'fleet'))
+      this.listener.trouble(troubleOf(status))
+    } catch {
+      this.listener.trouble('unreachable')
+    }
+  }
+}
+
+function troubleOf(status: number): Trouble {
+  if (status === 401 || status === 403) return 'refused'
+  if (status === 404) return 'not-found'
+  return 'failing'
+}

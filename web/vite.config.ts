@@ -1,0 +1,36 @@
+import { svelte } from '@sveltejs/vite-plugin-svelte'
+import { loadEnv, type Plugin } from 'vite'
+import { defineConfig } from 'vitest/config'
+
+/** Puts src/first.ts before everything else: a module would run after the first paint. */
+function runFirst(): Plugin {
+  return {
+    name: 'gpudeck:run-first',
+    transformIndexHtml: {
+      order: 'post',
+      handler(_html, { bundle }) {
+        const built = Object.keys(bundle ?? {}).find((file) => /^assets\/first-[^/]*\.js$/.test(file))
+        const attrs = built === undefined ? { type: 'module', src: '/src/first.ts' } : { src: `./${built}` }
+        return [{ tag: 'script', attrs, injectTo: 'head' }]
+      },
+    },
+  }
+}
+
+export default defineConfig(({ mode }) => ({
+  // Relative addresses only: the hub may live below any path prefix.
+  base: './',
+  plugins: [svelte(), runFirst()],
+  build: {
+    target: 'es2022',
+    cssTarget: ['chrome123', 'firefox120', 'safari17.5'],
+    // Nothing is inlined: the hub's content security policy allows files only.
+    assetsInlineLimit: 0,
+    modulePreload: false as const,
+    reportCompressedSize: false,
+    rolldownOptions: { input: { index: 'index.html', first: 'src/first.ts' } },
+  },
+  // `npm run dev` shows the page from source; the figures come from a hub that runs beside it.
+  server: { proxy: { '/api': loadEnv(mode, '.', 'GPUDECK_')['GPUDECK_HUB'] ?? 'http://127.0.0.1:8042' } },
+  test: { environment: 'node', include: ['src/**/*.test.ts'] },
+}))
