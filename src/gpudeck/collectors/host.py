@@ -1,0 +1,181 @@
+"""The host itself: CPU, memory, disk, load and uptime from /proc, and who this machine is.
+
+In a container the kernel's figures (CPU, load, memory, uptime) are the host's and are reported as such; the file system
+and the machine id are the container's own, so the disk is unknown and the id is left out.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from gpudeck.collectors.owners import read_boot_time
+from gpudeck.collectors.redaction import clean
+from gpudeck.model.catalog import HOST_METRICS
+from gpudeck.model.errors import Absent
+from gpudeck.model.report import Number, Report
+
+_ROOT = Path("/")
+_CONTAINER_MARKS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"))
+_CONTAINER_CGROUP = re.compile(r"[/-](docker|libpod|kubepods|lxc|containerd)\b")
+_ROOT_IS_DISK = re.compile(r"^\S+ \S+ \S+ / / .* - (?:ext4|xfs) ", re.MULTILINE)
+
+Values = dict[str, Number]
+CpuTimes = tuple[int, int]
+"""Ticks spent working, and ticks altogether."""
+
+
+class HostCollector:
+    """Reads the host's figures. The first reading has no CPU percentage: that needs two.
+
+    `root` is where the host's file system is seen: a container that has it mounted reads the host through it.
+    """
+
+    name = "host"
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        self._root = root
+        self._proc = root / "proc"
+        self._cpu_before: CpuTimes | None = None
+        self._container = find_container(root)
+        self._os = read_os_name(root)
+        self._readings: tuple[tuple[tuple[str, ...], Callable[[], Values]], ...] = (
+            (("cpu_percent", "cpu_count"), self._read_cpu),
+            (("load_1m",), self._read_load),
+            (("memory_used_bytes", "memory_total_bytes"), self._read_memory),
+            (("disk_used_bytes", "disk_total_bytes"), self._read_disk),
+            (("uptime_seconds",), self._read_uptime),
+        )
+
+    def collect(self, now: float) -> Report:
+        if not (self._proc / "stat").exists():
+            raise Absent(f"There is no {self._proc}/stat: host figures can be read on Linux only.")
+        metrics: Values = {}
+        unknown: dict[str, str] = {}
+        for names, read in self._readings:
+            try:
+                values = read()
+            except (OSError, ValueError, IndexError, KeyError) as error:
+                values = {}
+                unknown |= dict.fromkeys(names, _reason(error))
+            metrics |= {name: HOST_METRICS[name].round(value) for name, value in values.items()}
+        if "cpu_percent" not in metrics:
+            unknown.setdefault("cpu_percent", "needs two readings")
+        labels = {"container": self._container} if self._container else {}
+        return Report(metrics=metrics, unknown=unknown, os=self._os, labels=labels)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _read_cpu(self) -> Values:
+        lines = (self._proc / "stat").read_text().splitlines()
+        count = sum(line.startswith("cpu") for line in lines) - 1
+        before, after = self._cpu_before, _parse_cpu_times(lines[0])
+        self._cpu_before = after
+        percent = _percent_between(before, after)
+        return {"cpu_count": count} | ({} if percent is None else {"cpu_percent": percent})
+
+    def _read_load(self) -> Values:
+        return {"load_1m": float((self._proc / "loadavg").read_text().split()[0])}
+
+    def _read_memory(self) -> Values:
+        """Used is what programs could not get: caches that the kernel would give up do not count."""
+        lines = (line.partition(":") for line in (self._proc / "meminfo").read_text().splitlines())
+        kib = {name: int(value.split()[0]) for name, _, value in lines}
+        used = kib["MemTotal"] - kib["MemAvailable"]
+        return {"memory_used_bytes": used * 1024, "memory_total_bytes": kib["MemTotal"] * 1024}
+
+    def _read_disk(self) -> Values:
+        if self._container:
+            raise ValueError("the root file system is the container's, not the host's")
+        disk = os.statvfs(self._root)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        return {"disk_used_bytes": used, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
+
+    def _read_uptime(self) -> Values:
+        return {"uptime_seconds": float((self._proc / "uptime").read_text().split()[0])}
+
+
+def find_container(root: Path = _ROOT) -> str | None:
+    """What kind of container this process sees as its machine, or None on a host (or a virtual machine)."""
+    for mark, kind in _CONTAINER_MARKS:
+        # A virtual machine made from a container's image still has the mark, but a disk of its own.
+        if (root / mark).exists() and not _ROOT_IS_DISK.search(_read_text(root / "proc/self/mountinfo")):
+            return kind
+    # systemd-nspawn, podman and lxc set this variable, in lower case, for what they start.
+    variable = os.environ.get("container", "") if root == _ROOT else ""  # noqa: SIM112
+    named = _read_line(root / "run/systemd/container") or variable
+    if named:
+        return clean(named)[:64]
+    # Under cgroup v1, and v2 without its own namespace, the path of process 1 names the runtime.
+    found = _CONTAINER_CGROUP.search(_read_text(root / "proc/1/cgroup"))
+    return found[1] if found else None
+
+
+def machine_id(root: Path = _ROOT) -> str:
+    """An id of this machine that outlives renames and reboots; empty where there is none to trust.
+
+    It is derived: /etc/machine-id itself is confidential (machine-id(5)). A container has the id of its image, which
+    every other container of that image has too.
+    """
+    written = _read_line(root / "etc/machine-id") or _read_line(root / "var/lib/dbus/machine-id")
+    if not re.fullmatch(r"[0-9a-f]{32}", written) or find_container(root):
+        return ""
+    return hashlib.blake2b(b"gpudeck", key=written.encode(), digest_size=16).hexdigest()
+
+
+def boot_id(root: Path = _ROOT) -> str:
+    """An id of this run of the kernel. Where the kernel gives none, its time of boot serves as one."""
+    written = _read_line(root / "proc/sys/kernel/random/boot_id")
+    if written:
+        return written
+    try:
+        return f"booted-{read_boot_time(str(root / 'proc'))}"
+    except (OSError, ValueError):
+        return "unknown"
+
+
+def host_name(node: str | None = None) -> str:
+    """The machine's name as a report may carry it: letters, digits, dots and dashes."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.uname().nodename if node is None else node)
+    return name[:253].strip("._-") or "unnamed"
+
+
+def read_os_name(root: Path = _ROOT) -> str | None:
+    """ "Debian GNU/Linux 12 (bookworm)", or None where no os-release file says."""
+    for path in ("etc/os-release", "usr/lib/os-release"):
+        for line in _read_text(root / path).splitlines():
+            if line.startswith("PRETTY_NAME="):
+                return clean(line.partition("=")[2].strip().strip("\"'"))[:256] or None
+    return None
+
+
+def _parse_cpu_times(line: str) -> CpuTimes:
+    """`line` is the first one of /proc/stat. Guest time is left out: the kernel counts it as user time already."""
+    user, nice, system, idle, iowait, *rest = (int(ticks) for ticks in line.split()[1:9])
+    busy = user + nice + system + sum(rest)
+    return busy, busy + idle + iowait
+
+
+def _percent_between(before: CpuTimes | None, after: CpuTimes) -> float | None:
+    if before is None or after[1] <= before[1]:
+        return None
+    return min(100.0, max(0.0, 100.0 * (after[0] - before[0]) / (after[1] - before[1])))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return f"not found: {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_line(path: Path) -> str:
+    return _read_text(path).partition("\n")[0].strip()
