@@ -1,0 +1,277 @@
+"""A collector in a process of its own, so that a driver that hangs in the kernel stops nothing but that process.
+
+This is the parent's side; `serve` is what the child runs.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from gpudeck.collectors.serve import KINDS, LENGTH, Answer, Question, frame
+from gpudeck.model.errors import Absent, PluginError, Temporary, Wrong
+from gpudeck.model.report import Report
+
+_FRAME_BYTES_AT_MOST = 16 * 1024 * 1024
+_BACKOFF_SECONDS = 1.0
+_BACKOFF_SECONDS_AT_MOST = 60.0
+# A library that was replaced on disk is loaded anew only by a new process.
+_FAILURES_BEFORE_RENEWAL = 3
+_STUCK_AT_MOST = 3
+
+Spawn = Callable[[str], "subprocess.Popen[bytes]"]
+"""Starts the child for a collector's name, with pipes for its standard input and output."""
+
+
+def spawn_child(name: str) -> "subprocess.Popen[bytes]":
+    """A fresh interpreter: a fork would inherit threads' locks and the parent's memory."""
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and module; no shell
+        # -P: never import from the directory the agent happened to be started in.
+        [sys.executable, "-P", "-m", "gpudeck.collectors.serve", name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Out of the terminal's process group: Ctrl-C is the parent's to handle.
+        start_new_session=True,
+    )
+
+
+class _Child:
+    """One child process and its pipes. It is asked again only after it has answered."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        if process.stdin is None or process.stdout is None:
+            raise Wrong("A collector's child was started without pipes.")
+        self.process = process
+        self.asked_at: float | None = None
+        self._questions = process.stdin
+        self._answers = process.stdout
+        self._received = bytearray()
+        os.set_blocking(self._answers.fileno(), False)
+
+    def ask(self, question: Question, at: float) -> None:
+        """Raises OSError when the child is gone."""
+        self.asked_at = at
+        self._questions.write(frame(msgspec.msgpack.encode(question)))
+        self._questions.flush()
+
+    def receive(self, seconds: float) -> bytes | None:
+        """The body of the next frame, or None when it has not come within `seconds`. Raises EOFError, Wrong."""
+        ends_at = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        while (body := self._take_frame()) is None:
+            if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+                return None
+            received = os.read(self._answers.fileno(), 65536)
+            if not received:
+                raise EOFError
+            self._received += received
+        self.asked_at = None
+        return body
+
+    def _take_frame(self) -> bytes | None:
+        if len(self._received) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(self._received)
+        if length > _FRAME_BYTES_AT_MOST:
+            raise Wrong("A collector's child answered with something that is no frame.")
+        end = LENGTH.size + length
+        if len(self._received) < end:
+            return None
+        body = bytes(self._received[LENGTH.size : end])
+        del self._received[:end]
+        return body
+
+    def dismiss(self) -> None:
+        """Kills the process without waiting for its end: in the kernel's hands it may not end at all."""
+        self.process.kill()
+        self._answers.close()
+        with contextlib.suppress(OSError):  # what was left to write has no reader any more
+            self._questions.close()
+
+
+class ChildCollector:
+    """Runs the collector called `name` in a child process; no call of `collect` takes longer than `deadline` seconds.
+
+    A read that takes longer stays outstanding, and every later call fails at once until it returns; its late answer is
+    thrown away. After `kill_after` seconds the child is killed and replaced. One that cannot even be killed (D state)
+    is left alone and replaced after `abandon_after`, until three are stuck. A child that dies is restarted with a
+    growing pause. `close` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        subject: str = "driver",
+        deadline: float = 5.0,
+        kill_after: float = 120.0,
+        abandon_after: float = 600.0,
+        spawn: Spawn = spawn_child,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._subject = subject
+        self.deadline = deadline
+        self._kill_after = kill_after
+        self._abandon_after = abandon_after
+        self._spawn = spawn
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._child: _Child | None = None
+        self._dismissed: list[subprocess.Popen[bytes]] = []
+        self._stuck: list[subprocess.Popen[bytes]] = []
+        self._stuck_at = 0.0
+        self._silent_since: float | None = None
+        self._failures = 0
+        self._failure: PluginError | None = None
+        self._pause = 0.0
+        self._start_at = 0.0
+        self._decoder = msgspec.msgpack.Decoder(Answer)
+
+    def collect(self, now: float) -> Report:
+        with self._lock:
+            try:
+                self._bury()
+                self._check_outstanding()
+                return self._judge(self._ask(Question(now)))
+            finally:
+                if self._is_closed:
+                    self._dismiss()
+
+    def close(self) -> None:
+        self._is_closed = True
+        child = self._child
+        if child is not None:
+            child.process.kill()  # a reading under way in another thread ends with it
+        if self._lock.acquire(blocking=False):
+            try:
+                self._dismiss()
+                self._say_goodbye()
+            finally:
+                self._lock.release()
+
+    def _bury(self) -> None:
+        """Takes note of killed children that have ended; none is waited for."""
+        self._dismissed = [process for process in self._dismissed if process.poll() is None]
+        self._stuck = [process for process in self._stuck if process.poll() is None]
+
+    def _say_goodbye(self) -> None:
+        """Collects what ends at once, as killed processes do; what hangs in the kernel is left to it."""
+        for process in self._dismissed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1.0)
+        self._bury()
+
+    def _check_outstanding(self) -> None:
+        child = self._child
+        if child is None or child.asked_at is None:
+            return
+        if self._receive(child, 0.0) is not None:
+            self._silent_since = None  # late, so it says nothing about now
+            return
+        if self._clock() - child.asked_at >= self._kill_after:
+            self._give_up(child)
+        raise self._not_answering()
+
+    def _ask(self, question: Question) -> bytes:
+        child = self._child or self._start()
+        try:
+            child.ask(question, self._clock())
+        except OSError as error:
+            raise self._lose("ended by itself") from error
+        if self._silent_since is None:
+            self._silent_since = child.asked_at
+        body = self._receive(child, self.deadline)
+        if body is None:
+            raise self._not_answering()
+        self._silent_since = None
+        return body
+
+    def _receive(self, child: _Child, seconds: float) -> bytes | None:
+        try:
+            return child.receive(seconds)
+        except EOFError as error:
+            raise self._lose("ended in the middle of a reading") from error
+        except Wrong as error:
+            self._renew_later(error)
+            raise
+
+    def _start(self) -> _Child:
+        if self._is_closed:
+            raise Temporary(f"The collector {self.name} is closed.")
+        if self._failure is not None and self._clock() < self._start_at:
+            raise type(self._failure)(self._failure.message, self._failure.hint)
+        waiting = self._clock() - self._stuck_at < self._abandon_after
+        if self._stuck and (waiting or len(self._stuck) >= _STUCK_AT_MOST):
+            raise self._not_answering()
+        try:
+            self._child = _Child(self._spawn(self.name))
+        except OSError as error:
+            failure = Temporary(f"The process of the collector {self.name} cannot be started: {error}.")
+            self._renew_later(failure)
+            raise failure from error
+        return self._child
+
+    def _judge(self, body: bytes) -> Report:
+        try:
+            answer = self._decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise self._refuse(f"it cannot be read: {error}") from error
+        if answer.failure is not None:
+            raise self._take_failure(KINDS[answer.failure](answer.message, answer.hint), answer.trace)
+        if answer.report is None:
+            raise self._refuse("it is empty")
+        self._failures, self._failure, self._pause = 0, None, 0.0
+        return answer.report
+
+    def _refuse(self, why: str) -> Wrong:
+        failure = Wrong(f"The collector {self.name} gave a report that is none: {why}.")
+        self._renew_later(failure)
+        return failure
+
+    def _take_failure(self, failure: PluginError, trace: str) -> PluginError:
+        if trace:
+            failure.add_note(trace)
+        self._failures += 1
+        if isinstance(failure, Absent):
+            self._dismiss()  # the caller asks again in a while; until then nothing needs to be in memory
+        elif self._failures >= _FAILURES_BEFORE_RENEWAL:
+            self._renew_later(failure)
+        return failure
+
+    def _renew_later(self, failure: PluginError) -> None:
+        """Lets a new child take over after a pause that doubles each time, until a report comes."""
+        self._dismiss()
+        self._silent_since = None
+        self._failures, self._failure = 0, failure
+        self._pause = min(max(_BACKOFF_SECONDS, 2 * self._pause), _BACKOFF_SECONDS_AT_MOST)
+        self._start_at = self._clock() + self._pause
+
+    def _lose(self, how: str) -> Temporary:
+        failure = Temporary(f"The process of the collector {self.name} {how}.", "It is started again.")
+        self._renew_later(failure)
+        return failure
+
+    def _give_up(self, child: _Child) -> None:
+        child.dismiss()
+        self._child = None
+        self._stuck.append(child.process)
+        self._stuck_at = self._clock()
+
+    def _dismiss(self) -> None:
+        if self._child is not None:
+            self._child.dismiss()
+            self._dismissed.append(self._child.process)
+            self._child = None
+
+    def _not_answering(self) -> Temporary:
+        silent = 0.0 if self._silent_since is None else self._clock() - self._silent_since
+        return Temporary(f"{self._subject} not answering for {silent:.0f} s")

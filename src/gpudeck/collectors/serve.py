@@ -1,0 +1,87 @@
+"""What a collector's child process runs: `python -m gpudeck.collectors.serve NAME`. `child` is the parent's side.
+
+It answers one question at a time, on its standard input and output, in frames of a length and a msgpack body, and ends
+when its parent does. It imports little: there is one such process on every watched machine.
+"""
+
+import os
+import struct
+import sys
+import traceback
+from typing import BinaryIO, Literal
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.collectors.base import Collector
+from gpudeck.collectors.registry import make_collector
+from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageError, Wrong
+from gpudeck.model.report import Report
+
+LENGTH = struct.Struct("!I")
+"""How the length of a body is written."""
+
+Kind = Literal["absent", "temporary", "refused", "wrong"]
+KINDS: dict[Kind, type[PluginError]] = {"absent": Absent, "temporary": Temporary, "refused": Refused, "wrong": Wrong}
+
+
+class Question(Struct, frozen=True):
+    now: float
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """A report, or what kind of failure there was instead of one."""
+
+    report: Report | None = None
+    failure: Kind | None = None
+    message: str = ""
+    hint: str = ""
+    trace: str = ""
+
+
+def serve(collector: Collector, questions: BinaryIO, answers: BinaryIO) -> None:
+    """The child's work: answers every question in turn until the parent closes the pipe."""
+    while (body := _read_frame(questions)) is not None:
+        answers.write(frame(_answer(collector, msgspec.msgpack.decode(body, type=Question))))
+        answers.flush()
+
+
+def _answer(collector: Collector, question: Question) -> bytes:
+    try:
+        return msgspec.msgpack.encode(Answer(report=collector.collect(question.now)))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
+        return msgspec.msgpack.encode(_describe(error))
+
+
+def _describe(error: Exception) -> Answer:
+    for kind, error_type in KINDS.items():
+        if isinstance(error, error_type):
+            return Answer(failure=kind, message=error.message, hint=error.hint)
+    return Answer(failure="wrong", message=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+
+
+def _read_frame(stream: BinaryIO) -> bytes | None:
+    head = stream.read(LENGTH.size)
+    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+def frame(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body
+
+
+def main() -> None:
+    # A library that prints must not write into the answers: standard output becomes standard error.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        collector = make_collector(sys.argv[1])
+    except UsageError as error:
+        sys.exit(str(error))
+    try:
+        serve(collector, sys.stdin.buffer, answers)
+    finally:
+        collector.close()
+
+
+if __name__ == "__main__":
+    main()
