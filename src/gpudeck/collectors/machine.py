@@ -1,0 +1,179 @@
+"""This machine: what its collectors read, put together into one report.
+
+One collector that fails never hides what the others read. GPUs that were seen once do not vanish because they cannot be
+read: they are reported as missing, with the reason.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.collectors.base import Collector
+from gpudeck.collectors.child import ChildCollector
+from gpudeck.collectors.host import HostCollector
+from gpudeck.model.errors import Absent, PluginError, Wrong
+from gpudeck.model.report import GpuReading, Report
+
+log = logging.getLogger(__name__)
+
+_ABSENT_SECONDS = 60.0
+_SENTENCE_LENGTH = 1000
+_PROBLEMS_AT_MOST = 64
+
+
+class _Failure(Struct, frozen=True):
+    kind: type[PluginError]
+    reason: str
+    since: float
+
+
+class _Source:
+    """One collector and what it read last."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._last = Report()
+        self._known: dict[str, GpuReading] = {}
+        self._failure: _Failure | None = None
+        self._asked_at: float | None = None
+
+    def read(self, now: float) -> Report:
+        """What this collector has to say now. Never raises."""
+        if self._is_to_be_left_alone(now):
+            return self._stand_in()
+        self._asked_at = now
+        try:
+            report = self._collector.collect(now)
+        except PluginError as error:
+            self._fail(error, now)
+        except Exception as error:  # noqa: BLE001 - a bug in one collector must not silence the machine
+            wrong = Wrong(f"The collector {self._collector.name} failed: {type(error).__name__}: {error}.")
+            wrong.__cause__ = error
+            self._fail(wrong, now)
+        else:
+            self._recover(now)
+            return self._complete(report)
+        return self._stand_in()
+
+    def close(self) -> None:
+        self._collector.close()
+
+    def _is_to_be_left_alone(self, now: float) -> bool:
+        return (
+            self._failure is not None
+            and self._failure.kind is Absent
+            and self._asked_at is not None
+            and abs(now - self._asked_at) < _ABSENT_SECONDS
+        )
+
+    def _fail(self, error: PluginError, now: float) -> None:
+        """Logged when it begins or changes its kind, not on every beat."""
+        before, kind = self._failure, type(error)
+        self._failure = _Failure(kind, str(error)[:_SENTENCE_LENGTH], before.since if before else now)
+        if before and before.kind is kind:
+            return
+        if kind is Absent and not self._known:
+            log.info("%s: %s", self._collector.name, error)
+        else:
+            log.warning("%s: %s", self._collector.name, error, exc_info=error if kind is Wrong else None)
+
+    def _recover(self, now: float) -> None:
+        if self._failure is not None:
+            log.info("%s: can be read again after %.0f s", self._collector.name, now - self._failure.since)
+            self._failure = None
+
+    def _complete(self, report: Report) -> Report:
+        """`report` and the GPUs of boards that were here before and are not in it. MIG instances may come and go."""
+        self._last = report
+        if report.gpus is None:
+            return report
+        boards = {gpu.parent or gpu.uuid for gpu in report.gpus}
+        gone = [gpu for gpu in self._known.values() if (gpu.parent or gpu.uuid) not in boards]
+        self._known = {gpu.uuid: gpu for gpu in (*report.gpus, *gone)}
+        missing = [_as_missing(gpu, "the driver no longer lists this GPU") for gpu in gone]
+        return msgspec.structs.replace(report, gpus=[*report.gpus, *missing]) if missing else report
+
+    def _stand_in(self) -> Report:
+        """What is said for a collector that cannot be read: everything it knew is unknown now."""
+        failure = self._failure
+        if failure is None:
+            return Report()
+        unknown = dict.fromkeys((*self._last.metrics, *self._last.unknown), failure.reason)
+        gpus = [_as_missing(gpu, failure.reason) for gpu in self._known.values()] or None
+        is_quiet = failure.kind is Absent and gpus is None
+        problems = [] if is_quiet else [failure.reason]
+        return Report(gpus=gpus, gpus_reason=failure.reason, unknown=unknown, problems=problems)
+
+
+class Machine:
+    """All collectors of a machine as one. `collect` takes as long as they take together, and never raises."""
+
+    name = "machine"
+
+    def __init__(self, collectors: Iterable[Collector]) -> None:
+        self._sources = [_Source(collector) for collector in collectors]
+
+    def collect(self, now: float) -> Report:
+        return combine([source.read(now) for source in self._sources])
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+
+def combine(parts: Sequence[Report]) -> Report:
+    """One report of partial ones. Where two say the same thing the first one counts; a value counts before a reason."""
+    lists = [part.gpus for part in parts if part.gpus is not None]
+    reasons = [part.gpus_reason for part in parts if part.gpus_reason]
+    metrics = {name: value for part in reversed(parts) for name, value in part.metrics.items()}
+    unknown = {name: why for part in reversed(parts) for name, why in part.unknown.items() if name not in metrics}
+    return Report(
+        gpus=[gpu for gpus in lists for gpu in gpus] if lists else None,
+        gpus_reason=None if lists else "; ".join(reasons)[:_SENTENCE_LENGTH] or "nothing here reads GPUs",
+        metrics=metrics,
+        unknown=unknown,
+        driver_version=next((part.driver_version for part in parts if part.driver_version), None),
+        os=next((part.os for part in parts if part.os), None),
+        labels={key: value for part in reversed(parts) for key, value in part.labels.items()},
+        problems=[problem for part in parts for problem in part.problems][:_PROBLEMS_AT_MOST],
+    )
+
+
+def watch_this_machine() -> Machine:
+    """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
+    return Machine([ChildCollector("nvml"), HostCollector()])
+
+
+def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:
+    """Whether this machine has GPUs, also ones that cannot be read right now. Takes a few seconds at most.
+
+    `probe` is asked, and closed, where the kernel's files do not settle it (WSL has none, a container sees the host's).
+    """
+    if (root / "dev/nvidiactl").exists() and any((root / "proc/driver/nvidia/gpus").glob("*")):
+        return True
+    probe = probe or ChildCollector("nvml")
+    try:
+        return bool(probe.collect(time.time()).gpus)
+    except Absent:
+        return False
+    except PluginError as error:
+        log.warning("%s: %s", probe.name, error)
+        return True
+    finally:
+        probe.close()
+
+
+def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
+    return GpuReading(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        vendor=gpu.vendor,
+        parent=gpu.parent,
+        instance=gpu.instance,
+        missing=reason,
+    )
