@@ -1,6 +1,8 @@
 """What an operator decides about the agent."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
@@ -16,18 +18,14 @@ class AgentSettings(Struct, frozen=True):
     """A file whose first line is the agent token of that hub."""
     name: str | None = None
     """The name this host reports under; its host name if none is given."""
-    interval: Duration = 2.0
+    interval: Annotated[Duration, Meta(ge=0.1, le=3600)] = 2.0
     """How often this machine is read."""
-    outbox_reports: int = 3600
+    outbox_reports: Annotated[int, Meta(ge=1)] = 3600
     """How many reports are kept while the hub is away; the oldest go first."""
-    outbox_size: Size = 16 * 1024 * 1024
+    outbox_size: Annotated[Size, Meta(ge=1)] = 16 * 1024 * 1024
     """How much memory those reports may take."""
 
     def __post_init__(self) -> None:
-        if not 0.1 <= self.interval <= 3600:
-            raise ValueError("interval has to be between 0.1 s and 1 h")
-        if self.outbox_reports < 1:
-            raise ValueError("outbox_reports has to be at least 1")
         try:
             check_hub_url(self.hub)
         except UsageError as error:

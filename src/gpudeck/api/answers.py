@@ -1,12 +1,17 @@
-"""JSON that is already encoded, as an answer: compressed where the caller takes it and it pays."""
+"""What the routes share: how they get the hub, and how JSON that is already encoded becomes an answer."""
 
 import asyncio
 import gzip
 
 from litestar import MediaType, Request, Response
 from litestar.datastructures import State
+from litestar.di import NamedDependency
+
+from gpudeck.hub.hub import Hub
 
 HubRequest = Request[None, None, State]
+TheHub = NamedDependency[Hub]
+"""The hub, as a route's parameter `hub`."""
 
 
 async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:

@@ -59,7 +59,7 @@ class FrontDoor:
             await self._framework(scope, receive, send)
             return
         path = scope["path"]
-        if self._prefix and path.startswith(self._prefix):
+        if self._prefix and (path == self._prefix or path.startswith(f"{self._prefix}/")):
             path = path[len(self._prefix) :] or "/"
             scope = {**scope, "path": path, "raw_path": path.encode()}
         raw = self._raw.get(path)

@@ -7,9 +7,9 @@ import msgspec
 from litestar import Response, get
 from litestar.exceptions import ValidationException
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
-from gpudeck.api.answers import HubRequest, answer_json
+from gpudeck.api.answers import HubRequest, TheHub, answer_json
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.gpu import View
 from gpudeck.hub.hub import Hub
@@ -21,7 +21,7 @@ _fields: list[Any] = [("host", str), ("host_id", str)]
 GpuOfHost = msgspec.defstruct("GpuOfHost", _fields, bases=(Gpu,), kw_only=True, module=__name__)
 GpuList = msgspec.defstruct("GpuList", [("gpus", list[GpuOfHost])], module=__name__)  # type: ignore[valid-type]
 
-_Text = Annotated[str | None, Parameter(max_length=256)]
+_Text = Annotated[str | None, QueryParameter(max_length=256)]
 
 
 @get(
@@ -33,13 +33,13 @@ _Text = Annotated[str | None, Parameter(max_length=256)]
 )
 async def list_gpus(
     *,
-    hub: Hub,
+    hub: TheHub,
     request: HubRequest,
     availability: Annotated[
-        list[Availability] | None, Parameter(description="Only these states; may be given several times")
+        list[Availability] | None, QueryParameter(description="Only these states; may be given several times")
     ] = None,
     min_memory: Annotated[
-        str | None, Parameter(description="At least this much memory: 40G, 40GiB", max_length=40)
+        str | None, QueryParameter(description="At least this much memory: 40G, 40GiB", max_length=40)
     ] = None,
     model: _Text = None,
     user: _Text = None,

@@ -6,18 +6,17 @@ import msgspec
 from litestar import Response, get
 from litestar.exceptions import NotFoundException
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import PathParameter
 
-from gpudeck.api.answers import HubRequest, answer_json
+from gpudeck.api.answers import HubRequest, TheHub, answer_json
 from gpudeck.api.errors import ErrorBody
-from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Host
 
 HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name__)  # type: ignore[valid-type]
 
 
 @get("/api/v1/hosts", responses={200: ResponseSpec(HostList, description="All hosts by name")})
-async def list_hosts(hub: Hub, request: HubRequest) -> Response[bytes]:
+async def list_hosts(hub: TheHub, request: HubRequest) -> Response[bytes]:
     """All hosts, ordered by name."""
     hosts = b",".join(hub.stream.hosts[host_id].encoded() for host_id in hub.stream.ordered_ids())
     return await answer_json(request, b'{"hosts":[' + hosts + b"]}")
@@ -31,7 +30,7 @@ async def list_hosts(hub: Hub, request: HubRequest) -> Response[bytes]:
     },
 )
 async def read_host(
-    hub: Hub, request: HubRequest, host: Annotated[str, Parameter(description="A host's name or id")]
+    hub: TheHub, request: HubRequest, host: Annotated[str, PathParameter(description="A host's name or id")]
 ) -> Response[bytes]:
     """One host with its GPUs and processes."""
     found = hub.stream.find(host)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from litestar import MediaType, Request, Response, get
-from litestar.datastructures import State
+from litestar import MediaType, Response, get
 from litestar.exceptions import NotFoundException
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
-from gpudeck.hub.hub import Hub
+from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.views.text import render_fleet
 
 PAGE = Path(__file__).parent / "page"
@@ -30,12 +29,17 @@ _CSP = (
 )
 _NOT_BUILT = "The page has not been built into this installation. Run `make page`, or install gpudeck again with pip.\n"
 
-_Flag = Annotated[str | None, Parameter(max_length=16)]
+_Flag = Annotated[str | None, QueryParameter(max_length=16)]
 
 
 @get("/", include_in_schema=False)
 async def read_page(
-    *, hub: Hub, request: Request[None, None, State], term: _Flag = None, detail: _Flag = None, width: int | None = None
+    *,
+    hub: TheHub,
+    request: HubRequest,
+    term: _Flag = None,
+    detail: _Flag = None,
+    width: FromQuery[int | None] = None,
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
     if _wants_text(request.headers.get("user-agent", ""), term):
@@ -50,7 +54,7 @@ async def read_page(
 
 
 @get("/assets/{name:str}", include_in_schema=False)
-async def read_asset(request: Request[None, None, State], name: str) -> Response[bytes]:
+async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes]:
     file = PAGE / "assets" / name
     media = _TYPES.get(file.suffix)
     # A name holds no slash here, but may be "..", or on a strange route hold one encoded: only direct children count.

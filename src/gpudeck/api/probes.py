@@ -4,7 +4,7 @@ from litestar import Response, get
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.hub.hub import Hub
+from gpudeck.api.answers import TheHub
 
 
 class Health(Struct, frozen=True):
@@ -29,7 +29,7 @@ def read_health() -> Health:
 
 
 @get("/readyz", sync_to_thread=False)
-def read_readiness(hub: Hub) -> Response[Readiness]:
+def read_readiness(hub: TheHub) -> Response[Readiness]:
     """200 while the fleet is being published, 503 while it is not."""
     age = hub.stream.tick_age()
     ready = age < 10

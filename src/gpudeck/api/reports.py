@@ -34,6 +34,7 @@ class ReportsRoute:
                 return
             taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at))
         except ReportRefused as refusal:
+            self._hub.ingest.count(refusal)
             # A refused body may not have been read to its end: this connection cannot be used again.
             close = ((b"connection", b"close"),) if refusal.status in {401, 413} else ()
             await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, *close)
@@ -43,7 +44,6 @@ class ReportsRoute:
     def _authorize(self, authorization: str) -> None:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not self._may_ingest(token.strip()):
-            self._hub.fleet.counters["refused_unauthorized"] += 1
             raise ReportRefused(
                 401,
                 "unauthorized",

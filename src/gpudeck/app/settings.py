@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.config import ConfigMistakes, find_config, load_file
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import ConfigurationError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.settings import Address
 
@@ -62,12 +62,12 @@ def is_loopback(host: str) -> bool:
 
 
 def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
-    """The settings and the file they come from, if there is one. Raises UsageError with every mistake."""
+    """The settings and the file they come from, if there is one. Raises ConfigurationError with every mistake."""
     try:
         file = find_config(config, os.environ, Path.cwd(), Path.home())
         return (Settings(), None) if file is None else (load_file(file, Settings), file)
     except ConfigMistakes as mistakes:
-        raise UsageError(str(mistakes)) from mistakes
+        raise ConfigurationError(str(mistakes)) from mistakes
 
 
 def find_data_dir(settings: Settings) -> Path:

@@ -1,12 +1,13 @@
 """The command `gpudeck`: one file a command, imported only when that command runs, so that each starts quickly."""
 
+import difflib
 import importlib
 import sys
 
 import click
 
 from gpudeck import __version__
-from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
 
 _COMMANDS = ("up", "agent", "show", "check")
 _EXAMPLES = """\b
@@ -24,9 +25,11 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in _COMMANDS:
-            return None
+            near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
+            hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
+            raise UsageError(f"there is no command {cmd_name!r}.", hint)
         command: click.Command = importlib.import_module(f"gpudeck.cli.{cmd_name}").command
         return command
 
@@ -42,7 +45,8 @@ def main() -> None:
     try:
         gpudeck(prog_name="gpudeck")
     except GpudeckError as error:
-        click.echo(f"gpudeck: {error}", err=True)
+        # A configuration's mistakes begin with file and line, for editors that jump to them.
+        click.echo(str(error) if isinstance(error, ConfigurationError) else f"gpudeck: {error}", err=True)
         sys.exit(exit_code(error))
     except BrokenPipeError:
         # The reader of our output has gone (`gpudeck show | head`): nothing is wrong, and nothing is left to say.

@@ -50,7 +50,10 @@ def command(
     try:
         if interval is not None:
             given["interval"] = parse_duration(interval)
-        agent = msgspec.structs.replace(settings.agent, **{key: value for key, value in given.items() if value})
+        agent = msgspec.structs.replace(
+            settings.agent, **{key: value for key, value in given.items() if value is not None}
+        )
+        msgspec.convert(msgspec.to_builtins(agent), type(agent))
     except ValueError as error:
-        raise UsageError(f"{error}.") from error
+        raise UsageError(str(error).replace(" - at `$.", " for `--").rstrip(".") + ".") from error
     run_agent(agent, simulate=simulate, seed=seed, until_stdin_closes=until_stdin_closes)

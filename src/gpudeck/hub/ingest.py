@@ -24,16 +24,15 @@ class Ingest:
     def take(
         self, body: bytes, content_type: str, encoding: str = "", *, via: str = "push", sent_at: float | None = None
     ) -> bool:
-        """Take one report; False when it was a repeated one. Raises ReportRefused; every refusal is counted."""
-        try:
-            envelope = decode(body, content_type, encoding)
-            self._check_demo(envelope)
-            return self.fleet.apply(
-                envelope, via="simulated" if envelope.simulated else via, now=self._clock(), sent_at=sent_at
-            )
-        except ReportRefused as refusal:
-            self.fleet.counters[f"refused_{refusal.code}"] += 1
-            raise
+        """Take one report; False when it was a repeated one. Raises ReportRefused: whoever catches it counts it."""
+        envelope = decode(body, content_type, encoding)
+        self._check_demo(envelope)
+        via = "simulated" if envelope.simulated else via
+        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at)
+
+    def count(self, refusal: ReportRefused) -> None:
+        """Note a refusal, wherever on the way in it happened."""
+        self.fleet.counters[f"refused_{refusal.code}"] += 1
 
     def _check_demo(self, envelope: Envelope) -> None:
         if envelope.simulated == self.demo:

@@ -7,9 +7,11 @@ booked   nobody is on it, but it is reserved now
 unknown  stale, missing or unreadable; never guessed, never free
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from gpudeck.model.settings import Duration, Size
 
 Availability = Literal["free", "busy", "held", "booked", "unknown"]
 AVAILABILITIES: tuple[Availability, ...] = get_args(Availability)
@@ -21,11 +23,11 @@ Verdict = tuple[Availability, str | None]
 class AvailabilitySettings(Struct, frozen=True):
     """Where the lines between the states are drawn."""
 
-    held_after: float = 600.0
-    """Seconds without work after which an occupied GPU counts as held."""
-    work_percent: float = 5.0
+    held_after: Annotated[Duration, Meta(ge=0)] = 600.0
+    """An occupied GPU without work for this long counts as held."""
+    work_percent: Annotated[float, Meta(gt=0, le=100)] = 5.0
     """Utilization from which on a GPU counts as working."""
-    empty_bytes: float = 512.0 * 1024 * 1024
+    empty_bytes: Annotated[Size, Meta(ge=0)] = 512 * 1024 * 1024
     """Memory in use without any known process up to which a GPU still counts as empty."""
 
 

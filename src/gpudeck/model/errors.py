@@ -2,6 +2,7 @@
 
     GpudeckError                 something a person can act on; its text names the thing, the place, the next step
     ├── UsageError               wrong arguments or configuration (exit code 2)
+    │   └── ConfigurationError   mistakes in the configuration file, one located line each
     ├── Unreachable              the hub does not answer (exit code 3)
     ├── ReportRefused            a report that cannot be taken, with the HTTP answer it deserves
     └── PluginError              a collector, source, provider or notifier failed; its kind decides what the host does
@@ -28,6 +29,10 @@ class GpudeckError(Exception):
 
 class UsageError(GpudeckError):
     """Wrong arguments or configuration."""
+
+
+class ConfigurationError(UsageError):
+    """Mistakes in the configuration file: its text is one line a mistake, each beginning with its file and line."""
 
 
 class Unreachable(GpudeckError):

@@ -1,0 +1,96 @@
+"""A real hub in a process of its own, started as a person would start it."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Return as soon as the condition holds; fail when it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def environment(data_dir: Path) -> dict[str, str]:
+    """The environment of a command under test: no configuration of the person who runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUDECK", "XDG", "NO_COLOR"))}
+    return kept | {"GPUDECK_DATA_DIR": str(data_dir), "HOME": str(data_dir), "COLUMNS": "200"}
+
+
+def gpudeck(data_dir: Path, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpudeck", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(data_dir) | others,
+        cwd=data_dir,
+        timeout=60,
+        check=False,
+    )
+
+
+class HubProcess:
+    """`gpudeck up`, running. `url` is what it printed."""
+
+    def __init__(self, data_dir: Path, arguments: Sequence[str]) -> None:
+        self.data_dir = data_dir
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "gpudeck", "up", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=(data_dir / "log").open("a"),
+            text=True,
+            env=environment(data_dir),
+            cwd=data_dir,
+        )
+        self.greeting = self._read_greeting()
+        found = re.search(r"page +(http://\S+?)/?\n", self.greeting)
+        assert found, f"no address in {self.greeting!r}; log: {(data_dir / 'log').read_text()}"
+        self.url = found[1]
+
+    def _read_greeting(self) -> str:
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if line.startswith("Ctrl-C"):
+                break
+        return "".join(lines)
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return bytes(answer.read())
+
+    @property
+    def token_file(self) -> Path:
+        return self.data_dir / "agent.token"
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it and return its exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(15)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running_hub(data_dir: Path, *arguments: str) -> Iterator[HubProcess]:
+    """A hub on a port of its own, ended at the end."""
+    hub = HubProcess(data_dir, arguments if "--listen" in arguments else ["--listen", "127.0.0.1:0", *arguments])
+    try:
+        yield hub
+    finally:
+        hub.stop()
