@@ -11,26 +11,133 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get: {
-            parameters: {
-                query?: never;
-                header?: never;
-                path?: never;
-                cookie?: never;
-            };
-            requestBody?: never;
-            responses: {
-                /** @description everything now */
-                200: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Fleet"];
-                    };
-                };
-            };
+        /** ReadFleet */
+        get: operations["ApiV1FleetReadFleet"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/hosts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
         };
+        /** ListHosts */
+        get: operations["ApiV1HostsListHosts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/hosts/{host}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadHost */
+        get: operations["ApiV1HostsReadHost"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gpus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListGpus */
+        get: operations["ApiV1GpusListGpus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/healthz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadHealth */
+        get: operations["HealthzReadHealth"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/readyz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadReadiness */
+        get: operations["ReadyzReadReadiness"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take a report from an agent
+         * @description msgpack or JSON; plain, zstd or gzip (Content-Encoding). `Gpudeck-Sent-At` is the sender's clock in Unix seconds. A report seen before is answered 200 and changes nothing.
+         */
+        post: operations["PostReport"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The live fleet as server-sent events
+         * @description One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID.
+         */
+        get: operations["ReadStream"];
         put?: never;
         post?: never;
         delete?: never;
@@ -43,17 +150,265 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * Envelope
+         * @description One report on its way.
+         *
+         *         Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock: `run_id` is new each
+         *         time the agent starts. `collected_at` is the agent's clock. `host_id` outlives renames (the machine id); without one
+         *         the name is the identity. `simulated` reports are taken by a demo hub only.
+         */
+        Envelope: {
+            version: number;
+            host: string;
+            boot_id: string;
+            sequence: number;
+            collected_at: number;
+            interval_seconds: number;
+            report: components["schemas"]["Report"];
+            /** @default  */
+            run_id: string;
+            /** @default  */
+            host_id: string;
+            /** @default  */
+            agent_version: string;
+            /** @default false */
+            simulated: boolean;
+        };
+        /**
+         * Report
+         * @description A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
+         *
+         *         `problems` are sentences for the admin ("driver not answering for 12 s").
+         */
+        Report: {
+            /** @default null */
+            gpus: components["schemas"]["GpuReading"][] | null;
+            /** @default null */
+            gpus_reason: string | null;
+            /** @default {} */
+            metrics: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            unknown: {
+                [key: string]: string;
+            };
+            /** @default null */
+            driver_version: string | null;
+            /** @default null */
+            os: string | null;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
+            /** @default [] */
+            problems: string[];
+        };
+        /**
+         * GpuReading
+         * @description One GPU, or one MIG instance (`parent` is then the board's UUID and `instance` its number on that board).
+         *
+         *         `missing` is the reason why a GPU that belongs here cannot be read at all. `processes` is None when the list could
+         *         not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
+         */
+        GpuReading: {
+            uuid: string;
+            index: number;
+            name: string;
+            /**
+             * @default other
+             * @enum {unknown}
+             */
+            vendor: "amd" | "intel" | "nvidia" | "other";
+            /** @default null */
+            parent: string | null;
+            /** @default null */
+            instance: number | null;
+            /** @default null */
+            missing: string | null;
+            /** @default {} */
+            metrics: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            unknown: {
+                [key: string]: string;
+            };
+            /** @default null */
+            processes: components["schemas"]["Process"][] | null;
+            /** @default null */
+            processes_reason: string | null;
+            /** @default null */
+            idle_seconds: number | null;
+        };
+        /** Process */
+        Process: {
+            pid: number;
+            user?: string | null;
+            command?: string | null;
+            memory_used_bytes?: number | null;
+            started_at?: number | null;
+            utilization_percent?: number | null;
+            container?: string | null;
+            job?: string | null;
+            evidence?: string | null;
+            /** @default false */
+            display: boolean;
+            reasons?: {
+                [key: string]: string;
+            };
+        };
+        /** ErrorBody */
+        ErrorBody: {
+            error: components["schemas"]["ErrorDetail"];
+        };
+        /** ErrorDetail */
+        ErrorDetail: {
+            code: string;
+            message: string;
+            /** @default  */
+            hint: string;
+        };
         /** Fleet */
         Fleet: {
             demo: boolean;
             time: number;
+            version: string;
             totals: components["schemas"]["Totals"];
             hosts: components["schemas"]["Host"][];
         };
-        /**
-         * Totals
-         * @description Counts over the fleet; the five availabilities add up to `gpus`.
-         */
+        /** Gpu */
+        Gpu: {
+            uuid: string;
+            index: number;
+            label: string;
+            name: string;
+            vendor: string;
+            parent?: string | null;
+            /** @enum {string} */
+            availability: "free" | "busy" | "held" | "booked" | "unknown";
+            availability_reason?: string | null;
+            /** @enum {null|string} */
+            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            since: number;
+            /** @enum {string} */
+            health: "ok" | "warning" | "critical" | "unknown";
+            health_reason?: string | null;
+            health_action?: string | null;
+            users?: string[];
+            processes?: components["schemas"]["Process"][] | null;
+            reservation?: {
+                [key: string]: unknown;
+            } | null;
+            reasons?: {
+                [key: string]: string;
+            };
+            utilization_percent?: number | null;
+            memory_utilization_percent?: number | null;
+            memory_used_bytes?: number | null;
+            memory_total_bytes?: number | null;
+            temperature_celsius?: number | null;
+            power_watts?: number | null;
+            power_limit_watts?: number | null;
+            fan_percent?: number | null;
+            clock_sm_mhz?: number | null;
+            clock_memory_mhz?: number | null;
+        };
+        /** GpuList */
+        GpuList: {
+            gpus: components["schemas"]["GpuOfHost"][];
+        };
+        /** GpuOfHost */
+        GpuOfHost: {
+            uuid: string;
+            index: number;
+            label: string;
+            name: string;
+            vendor: string;
+            parent?: string | null;
+            /** @enum {string} */
+            availability: "free" | "busy" | "held" | "booked" | "unknown";
+            availability_reason?: string | null;
+            /** @enum {null|string} */
+            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            since: number;
+            /** @enum {string} */
+            health: "ok" | "warning" | "critical" | "unknown";
+            health_reason?: string | null;
+            health_action?: string | null;
+            users?: string[];
+            processes?: components["schemas"]["Process"][] | null;
+            reservation?: {
+                [key: string]: unknown;
+            } | null;
+            reasons?: {
+                [key: string]: string;
+            };
+            utilization_percent?: number | null;
+            memory_utilization_percent?: number | null;
+            memory_used_bytes?: number | null;
+            memory_total_bytes?: number | null;
+            temperature_celsius?: number | null;
+            power_watts?: number | null;
+            power_limit_watts?: number | null;
+            fan_percent?: number | null;
+            clock_sm_mhz?: number | null;
+            clock_memory_mhz?: number | null;
+            host: string;
+            host_id: string;
+        };
+        /** Health */
+        Health: {
+            status: string;
+            version: string;
+        };
+        /** Host */
+        Host: {
+            id: string;
+            name: string;
+            display_name: string;
+            /** @enum {string} */
+            status: "up" | "late" | "down" | "never";
+            via: string;
+            last_report_at?: number | null;
+            interval_seconds?: number | null;
+            clock_skew_seconds?: number | null;
+            agent_version?: string | null;
+            driver_version?: string | null;
+            os?: string | null;
+            labels?: {
+                [key: string]: string;
+            };
+            problems?: string[];
+            reasons?: {
+                [key: string]: string;
+            };
+            cpu_percent?: number | null;
+            cpu_count?: number | null;
+            load_1m?: number | null;
+            memory_used_bytes?: number | null;
+            memory_total_bytes?: number | null;
+            disk_used_bytes?: number | null;
+            disk_total_bytes?: number | null;
+            uptime_seconds?: number | null;
+            gpus?: components["schemas"]["Gpu"][];
+        };
+        /** HostList */
+        HostList: {
+            hosts: components["schemas"]["Host"][];
+        };
+        /** Readiness */
+        Readiness: {
+            status: string;
+            hosts: number;
+            viewers: number;
+            tick_age_seconds: number;
+            counters: {
+                [key: string]: number;
+            };
+        };
+        /** Totals */
         Totals: {
             gpus: number;
             free: number;
@@ -66,139 +421,6 @@ export interface components {
             users: number;
             power_watts: number | null;
         };
-        /** Host */
-        Host: {
-            id: string;
-            name: string;
-            display_name: string;
-            /** @enum {unknown} */
-            status: "down" | "late" | "never" | "up";
-            via: string;
-            /** @default null */
-            last_report_at: number | null;
-            /** @default null */
-            interval_seconds: number | null;
-            /** @default null */
-            clock_skew_seconds: number | null;
-            /** @default null */
-            agent_version: string | null;
-            /** @default null */
-            driver_version: string | null;
-            /** @default null */
-            os: string | null;
-            /** @default {} */
-            labels: {
-                [key: string]: string;
-            };
-            /** @default [] */
-            problems: string[];
-            /** @default {} */
-            reasons: {
-                [key: string]: string;
-            };
-            /** @default null */
-            cpu_percent: number | null;
-            /** @default null */
-            cpu_count: number | null;
-            /** @default null */
-            load_1m: number | null;
-            /** @default null */
-            memory_used_bytes: number | null;
-            /** @default null */
-            memory_total_bytes: number | null;
-            /** @default null */
-            disk_used_bytes: number | null;
-            /** @default null */
-            disk_total_bytes: number | null;
-            /** @default null */
-            uptime_seconds: number | null;
-            gpus: components["schemas"]["Gpu"][];
-        };
-        /** Gpu */
-        Gpu: {
-            uuid: string;
-            index: number;
-            label: string;
-            name: string;
-            vendor: string;
-            /** @default null */
-            parent: string | null;
-            /** @enum {unknown} */
-            availability: "booked" | "busy" | "free" | "held" | "unknown";
-            /** @default null */
-            availability_reason: string | null;
-            /** @default null */
-            last_seen: ("booked" | "busy" | "free" | "held" | "unknown") | null;
-            since: number;
-            /** @enum {unknown} */
-            health: "critical" | "ok" | "unknown" | "warning";
-            /** @default null */
-            health_reason: string | null;
-            /** @default null */
-            health_action: string | null;
-            /** @default [] */
-            users: string[];
-            /** @default null */
-            processes: components["schemas"]["Process"][] | null;
-            /** @default null */
-            reservation: Record<string, never> | null;
-            /** @default {} */
-            reasons: {
-                [key: string]: string;
-            };
-            /** @default null */
-            utilization_percent: number | null;
-            /** @default null */
-            memory_utilization_percent: number | null;
-            /** @default null */
-            memory_used_bytes: number | null;
-            /** @default null */
-            memory_total_bytes: number | null;
-            /** @default null */
-            temperature_celsius: number | null;
-            /** @default null */
-            power_watts: number | null;
-            /** @default null */
-            power_limit_watts: number | null;
-            /** @default null */
-            fan_percent: number | null;
-            /** @default null */
-            clock_sm_mhz: number | null;
-            /** @default null */
-            clock_memory_mhz: number | null;
-        };
-        /**
-         * Process
-         * @description One program on one GPU. A process on four GPUs appears four times, with its memory on each.
-         *
-         *         None means unknown; `reasons` says why, by field name. `display` marks Xorg and the like, which do not make a GPU
-         *         busy. `evidence` says how the owner was found.
-         */
-        Process: {
-            pid: number;
-            /** @default null */
-            user: string | null;
-            /** @default null */
-            command: string | null;
-            /** @default null */
-            memory_used_bytes: number | null;
-            /** @default null */
-            started_at: number | null;
-            /** @default null */
-            utilization_percent: number | null;
-            /** @default null */
-            container: string | null;
-            /** @default null */
-            job: string | null;
-            /** @default null */
-            evidence: string | null;
-            /** @default false */
-            display: boolean;
-            /** @default {} */
-            reasons: {
-                [key: string]: string;
-            };
-        };
     };
     responses: never;
     parameters: never;
@@ -207,4 +429,301 @@ export interface components {
     pathItems: never;
 }
 export type $defs = Record<string, never>;
-export type operations = Record<string, never>;
+export interface operations {
+    ApiV1FleetReadFleet: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The whole fleet as of the last second */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Fleet"];
+                };
+            };
+        };
+    };
+    ApiV1HostsListHosts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All hosts by name */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostList"];
+                };
+            };
+        };
+    };
+    ApiV1HostsReadHost: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description A host's name or id */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The host */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Host"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        status_code: number;
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                    };
+                };
+            };
+            /** @description No such host */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1GpusListGpus: {
+        parameters: {
+            query?: {
+                /** @description Only these states; may be given several times */
+                availability?: ("free" | "busy" | "held" | "booked" | "unknown")[] | null;
+                /** @description At least this much memory: 40G, 40GiB */
+                min_memory?: string | null;
+                model?: string | null;
+                user?: string | null;
+                host?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The GPUs that match, by host and index */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GpuList"];
+                };
+            };
+            /** @description A filter that cannot be understood */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    HealthzReadHealth: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    ReadyzReadReadiness: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Readiness"];
+                };
+            };
+        };
+    };
+    PostReport: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/msgpack": components["schemas"]["Envelope"];
+                "application/json": components["schemas"]["Envelope"];
+            };
+        };
+        responses: {
+            /** @description Seen before */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** @enum {unknown} */
+                        status: "taken" | "repeated";
+                    };
+                };
+            };
+            /** @description Taken */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        /** @enum {unknown} */
+                        status: "taken" | "repeated";
+                    };
+                };
+            };
+            /** @description The body is no report, or of a newer version */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No token, or one this hub does not know */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A simulated report to a real hub, or a real one to a demo */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too large, packed or unpacked */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A content type or encoding that is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A report whose fields are not as described */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The fleet is full */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ReadStream: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Events */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Too many streams are open */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+}

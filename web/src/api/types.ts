@@ -3,10 +3,11 @@ import type { components } from './schema'
 
 type Schemas = components['schemas']
 
-export type Totals = Schemas['Totals']
-export type Gpu = Schemas['Gpu']
-export type Host = Schemas['Host']
-export type Fleet = Schemas['Fleet']
+/** The hub writes every field: what it does not know is null. */
+export type Totals = Required<Schemas['Totals']>
+export type Gpu = Required<Schemas['Gpu']>
+export type Host = Required<Omit<Schemas['Host'], 'gpus'>> & { gpus: Gpu[] }
+export type Fleet = Required<Omit<Schemas['Fleet'], 'totals' | 'hosts'>> & { totals: Totals; hosts: Host[] }
 export type Availability = Gpu['availability']
 export type HealthLevel = Gpu['health']
 export type HostStatus = Host['status']

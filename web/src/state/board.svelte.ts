@@ -4,8 +4,8 @@
  * Figures change in place at once. The board itself (which lines, in which order) is arranged anew only while nobody
  * works on it, so that nothing slips away under a pointer.
  */
-import type { Availability, Fleet } from '../api/types'
-import { FleetStream, type Trouble } from '../stream/client'
+import type { Availability, Delta, Fleet } from '../api/types'
+import { FleetStream, type Browser, type Trouble } from '../stream/client'
 import { judgeLink } from '../stream/link'
 import { readAddress, type Address } from './address'
 import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
@@ -50,16 +50,17 @@ export class Board {
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort })
 
-  constructor(streamUrl: string, search: string) {
+  constructor(streamUrl: string, search: string, browser?: Browser) {
     const { text, view, sort } = readAddress(search)
     this.text = text
     this.viewChoice = view
     this.sort = sort
-    this.stream = new FleetStream(streamUrl, {
-      snapshot: (fleet) => this.onSnapshot(fleet),
-      delta: (delta) => this.onEvent(this.fleet.apply(delta)),
-      trouble: (trouble) => (this.trouble = trouble),
-    })
+    const listener = {
+      snapshot: (fleet: Fleet) => this.onSnapshot(fleet),
+      delta: (delta: Delta) => this.onEvent(this.fleet.apply(delta)),
+      trouble: (trouble: Trouble) => (this.trouble = trouble),
+    }
+    this.stream = new FleetStream(streamUrl, listener, browser)
   }
 
   start(): void {

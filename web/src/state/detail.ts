@@ -54,7 +54,7 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
     stateTitle: utcTime(gpu.since),
     reason: gpu.availability_reason ?? undefined,
     metrics: GPU_METRICS.map((metric) => ({ label: metric.label, figure: metricFigure(gpu, metric) })),
-    people: peopleOn(processes ?? [], now),
+    people: peopleOn((processes ?? []).filter((process) => !process.display), now),
     processes: shown,
     processesReason: gpu.reasons['processes'] ?? 'The list of processes could not be read.',
     moreProcesses: Math.max(0, (processes?.length ?? 0) - MOST_PROCESSES),
@@ -118,7 +118,7 @@ function processText(process: Process, now: number): ProcessOnGpu {
     command: orDash(process.command, reasons['command'], 'the command is not known', process.command),
     memory: orDash(used == null ? null : bytes(used), reasons['memory_used_bytes'], 'not reported'),
     runtime: orDash(start == null ? null : duration(now - start), reasons['started_at'], 'not reported'),
-    place: [process.container, process.job == null ? null : `job ${process.job}`].filter(Boolean).map((part) => plain(part ?? '')).join(' · ') || undefined,
+    place: [process.container, process.job == null ? null : `job ${process.job}`, process.display ? 'display' : null].filter(Boolean).map((part) => plain(part ?? '')).join(' · ') || undefined,
   }
 }
 

@@ -118,7 +118,7 @@ function isIn(word: Word, host: Host, gpu: Gpu | null): boolean {
   if (place === 'user') return gpu !== null && isInUsers(text, gpu)
   if (isInHost(text, host)) return true
   // A state that is still being typed fits already: "fre".
-  return gpu !== null && (isInModel(text, gpu) || isInUsers(text, gpu) || gpu.availability.startsWith(text) || lower(gpu.uuid).includes(text))
+  return gpu !== null && (isInModel(text, gpu) || isInUsers(text, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu))
 }
 
 function isInHost(text: string, host: Host): boolean {
@@ -132,6 +132,11 @@ function isInModel(text: string, gpu: Gpu): boolean {
 
 function isInUsers(text: string, gpu: Gpu): boolean {
   return gpu.users.some((user) => lower(user).includes(text))
+}
+
+/** Short text stands in many a UUID by chance: "4090" is a model. */
+function isInUuid(text: string, gpu: Gpu): boolean {
+  return text.length >= 8 && lower(gpu.uuid).includes(text)
 }
 
 const lowered = new Map<string, string>()

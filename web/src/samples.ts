@@ -1,0 +1,86 @@
+/** Hosts and GPUs for the unit tests: ordinary ones, with what a test is about put on top. */
+import type { Availability, Fleet, Gpu, Host, Totals } from './api/types'
+import { HostEntry } from './state/fleet'
+
+export const NOW = 1_800_000_000
+export const GIB = 2 ** 30
+
+export function gpu(changes: Partial<Gpu> = {}): Gpu {
+  return {
+    uuid: 'GPU-1',
+    index: 0,
+    label: '0',
+    name: 'NVIDIA A100-SXM4-80GB',
+    vendor: 'nvidia',
+    parent: null,
+    availability: 'free',
+    availability_reason: null,
+    last_seen: null,
+    since: NOW - 3 * 3600,
+    health: 'ok',
+    health_reason: null,
+    health_action: null,
+    users: [],
+    processes: [],
+    reservation: null,
+    reasons: {},
+    utilization_percent: 0,
+    memory_utilization_percent: 0,
+    memory_used_bytes: 0,
+    memory_total_bytes: 80 * GIB,
+    temperature_celsius: 31,
+    power_watts: 60,
+    power_limit_watts: 400,
+    fan_percent: null,
+    clock_sm_mhz: 210,
+    clock_memory_mhz: 1512,
+    ...changes,
+  }
+}
+
+export function busyGpu(user: string, changes: Partial<Gpu> = {}): Gpu {
+  return gpu({ availability: 'busy', users: [user], utilization_percent: 97, memory_used_bytes: 71 * GIB, ...changes })
+}
+
+export function host(name: string, gpus: Gpu[], changes: Partial<Host> = {}): Host {
+  return {
+    id: name,
+    name,
+    display_name: name,
+    status: 'up',
+    via: 'push',
+    last_report_at: NOW,
+    interval_seconds: 2,
+    clock_skew_seconds: 0,
+    agent_version: '0.1.0',
+    driver_version: '580.65',
+    os: 'Debian 13',
+    labels: {},
+    problems: [],
+    reasons: {},
+    cpu_percent: 22,
+    cpu_count: 64,
+    load_1m: 1.5,
+    memory_used_bytes: 310 * GIB,
+    memory_total_bytes: 2015 * GIB,
+    disk_used_bytes: 61 * GIB,
+    disk_total_bytes: 100 * GIB,
+    uptime_seconds: 12 * 86400,
+    gpus: gpus.map((each, index) => ({ ...each, uuid: `${name}-${index}`, index, label: String(index) })),
+    ...changes,
+  }
+}
+
+/** A host with one GPU a state. */
+export function entry(name: string, states: Availability[] = ['free'], changes: Partial<Host> = {}): HostEntry {
+  const gpus = states.map((availability) => gpu({ availability }))
+  return new HostEntry(host(name, gpus, changes))
+}
+
+export function totals(changes: Partial<Totals> = {}): Totals {
+  return { gpus: 0, free: 0, busy: 0, held: 0, booked: 0, unknown: 0, hosts: 0, hosts_up: 0, users: 0, power_watts: null, ...changes }
+}
+
+export function fleet(hosts: Host[], changes: Partial<Fleet> = {}): Fleet {
+  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), hosts, ...changes }
+}

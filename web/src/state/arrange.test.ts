@@ -1,0 +1,111 @@
+import { describe, expect, it } from 'vitest'
+import type { HostEntry } from './fleet'
+import { arrange, isSameBoard, MANY_HOSTS, type Sort } from './arrange'
+import { busyGpu, entry, gpu, host } from '../samples'
+import { HostEntry as Entry } from './fleet'
+import { parseQuery } from './query'
+
+const nobodyFolded = new Map<string, boolean>()
+
+function order(entries: HostEntry[], sort: Sort, text = ''): string[] {
+  entries.forEach((each, i) => (each.rank = i))
+  return arrange(entries, parseQuery(text), sort, nobodyFolded).map((placed) => placed.entry.id)
+}
+
+describe('order', () => {
+  it('puts more free GPUs first, then what may become free soonest, and silent hosts last', () => {
+    const hosts = [
+      entry('down', ['unknown'], { status: 'down' }),
+      entry('busy', ['busy', 'busy']),
+      entry('held', ['held', 'busy']),
+      entry('one', ['free', 'busy']),
+      entry('booked', ['booked', 'busy']),
+      entry('two', ['free', 'free']),
+    ]
+    expect(order(hosts, 'free')).toEqual(['two', 'one', 'booked', 'held', 'busy', 'down'])
+  })
+
+  it('falls back to the name', () => {
+    expect(order([entry('a'), entry('b')], 'free')).toEqual(['a', 'b'])
+  })
+
+  it('puts the busiest first and the unknown last', () => {
+    const at = (name: string, utilization_percent: number | null) => new Entry(host(name, [gpu({ utilization_percent })]))
+    expect(order([at('none', null), at('low', 10), at('high', 90), at('zero', 0)], 'utilization')).toEqual(['high', 'low', 'zero', 'none'])
+  })
+
+  it('puts the hottest first', () => {
+    const at = (name: string, temperature_celsius: number) => new Entry(host(name, [gpu(), gpu({ temperature_celsius })]))
+    expect(order([at('cool', 40), at('hot', 90)], 'temperature')).toEqual(['hot', 'cool'])
+  })
+
+  it('puts equal models together whatever their number', () => {
+    const of = (name: string, model: string, n: number) => new Entry(host(name, Array.from({ length: n }, () => busyGpu('ann', { name: model }))))
+    expect(order([of('a', 'NVIDIA H200', 8), of('b', 'NVIDIA A100', 4), of('c', 'NVIDIA H200', 4)], 'model')).toEqual(['b', 'a', 'c'])
+  })
+
+  it('puts silent hosts, unwell GPUs and problems first', () => {
+    const hosts = [
+      entry('fine'),
+      entry('problem', ['free'], { problems: ['driver slow'] }),
+      new Entry(host('hot', [gpu({ health: 'warning' })])),
+      entry('late', ['unknown'], { status: 'late' }),
+      entry('down', ['unknown'], { status: 'down' }),
+    ]
+    expect(order(hosts, 'problems')).toEqual(['down', 'late', 'hot', 'problem', 'fine'])
+  })
+})
+
+describe('choice', () => {
+  it('shows only the GPUs that fit, and only hosts that have one', () => {
+    const board = arrange([entry('a', ['busy', 'free', 'free']), entry('b', ['busy'])], parseQuery('free'), 'free', nobodyFolded)
+    expect(board.map((placed) => [placed.entry.id, placed.shown])).toEqual([['a', [1, 2]]])
+  })
+
+  it('keeps a host whose GPUs cannot be read', () => {
+    expect(order([entry('blind', [])], 'free')).toEqual(['blind'])
+    expect(order([entry('blind', [])], 'free', 'free')).toEqual([])
+  })
+})
+
+describe('folding', () => {
+  const full = Array.from({ length: MANY_HOSTS }, (_, i) => entry(`full${i}`, ['busy']))
+  const folded = (entries: HostEntry[], text = '', folds = nobodyFolded) =>
+    arrange(entries, parseQuery(text), 'name', folds).filter((placed) => placed.folded).map((placed) => placed.entry.id)
+
+  it('folds hosts with nothing free when there are many', () => {
+    expect(folded([...full, entry('some', ['free', 'busy'])])).toHaveLength(MANY_HOSTS)
+  })
+
+  it('folds nothing when there are few', () => {
+    expect(folded(full.slice(1))).toEqual([])
+  })
+
+  it('folds no answer of a search', () => {
+    expect(folded(full, 'busy')).toEqual([])
+  })
+
+  it('folds no host that has a problem', () => {
+    expect(folded([...full, entry('ill', ['busy'], { problems: ['disk full'] })])).not.toContain('ill')
+  })
+
+  it('lets a person decide otherwise', () => {
+    expect(folded(full, '', new Map([['full0', false]]))).not.toContain('full0')
+    expect(folded([entry('free')], '', new Map([['free', true]]))).toEqual(['free'])
+  })
+})
+
+describe('two boards', () => {
+  const a = entry('a', ['free', 'busy'])
+  const board = (text: string) => arrange([a], parseQuery(text), 'name', nobodyFolded)
+
+  it('are the same when every line stands where it stood', () => {
+    expect(isSameBoard(board(''), board(''))).toBe(true)
+  })
+
+  it('differ when a line came or went', () => {
+    expect(isSameBoard(board(''), board('free'))).toBe(false)
+    expect(isSameBoard(board('free'), board('busy'))).toBe(false)
+    expect(isSameBoard(board(''), [])).toBe(false)
+  })
+})

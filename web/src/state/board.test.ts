@@ -1,0 +1,141 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { busyGpu, fleet, gpu, host, NOW, totals } from '../samples'
+import { FakeBrowser } from '../stream/fake'
+import { Board } from './board.svelte'
+
+let browser: FakeBrowser
+let board: Board
+
+function start(search = ''): void {
+  browser = new FakeBrowser()
+  board = new Board('api/v1/stream', search, browser)
+  board.start()
+}
+
+beforeEach(() => {
+  vi.useFakeTimers({ now: NOW * 1000 })
+  start()
+})
+
+afterEach(() => {
+  board.stop()
+  vi.useRealTimers()
+})
+
+const snapshot = () => browser.last.send('snapshot', fleet([host('a', [gpu()]), host('b', [gpu(), gpu()])]))
+const ids = () => board.placed.map(({ entry }) => entry.id)
+const makeBusy = (...uuids: string[]) => ({ time: NOW, totals: totals(), changes: [{ id: 'b', gpus: uuids.map((uuid) => ({ uuid, availability: 'busy' })) }] })
+
+async function beat(seconds: number, delta: object = { time: NOW, totals: totals() }): Promise<void> {
+  for (let i = 0; i < seconds; i++) {
+    await vi.advanceTimersByTimeAsync(1000)
+    browser.last.send('delta', delta)
+  }
+}
+
+describe('order', () => {
+  it('follows the figures while nobody is at work', async () => {
+    snapshot()
+    expect(ids()).toEqual(['b', 'a'])
+    await beat(3, makeBusy('b-0', 'b-1'))
+    expect(ids()).toEqual(['a', 'b'])
+  })
+
+  it('stays while somebody points at the board, and the figures change all the same', async () => {
+    snapshot()
+    board.attend()
+    await beat(3, makeBusy('b-0', 'b-1'))
+    expect(ids()).toEqual(['b', 'a'])
+    expect(board.placed[0]?.entry.summary.counts.busy).toBe(2)
+    await beat(4)
+    expect(ids()).toEqual(['a', 'b'])
+  })
+
+  it('follows at once when a host goes', async () => {
+    snapshot()
+    board.attend()
+    await beat(1, { time: NOW, totals: totals(), removed: ['b'] })
+    expect(ids()).toEqual(['a'])
+  })
+
+  it('keeps its place in memory when nothing moved', async () => {
+    snapshot()
+    const before = board.placed
+    await beat(5)
+    expect(board.placed).toBe(before)
+  })
+})
+
+describe('search', () => {
+  it('answers at once', () => {
+    snapshot()
+    board.search('host:b')
+    expect(ids()).toEqual(['b'])
+    expect(board.shownGpus).toBe(2)
+  })
+
+  it('takes a state by a click as by a word', () => {
+    snapshot()
+    board.toggleState('busy')
+    expect([board.text, ids()]).toEqual(['busy', []])
+    board.toggleState('busy')
+    expect(ids()).toHaveLength(2)
+  })
+
+  it('begins with what the address says', () => {
+    start('?q=host:a&view=table&sort=name')
+    snapshot()
+    expect([ids(), board.view, board.sort]).toEqual([['a'], 'table', 'name'])
+  })
+})
+
+describe('view', () => {
+  it('is cards for a small fleet and the table for a large one', () => {
+    snapshot()
+    expect(board.view).toBe('cards')
+    browser.last.send('snapshot', fleet(Array.from({ length: 101 }, (_, i) => host(`h${i}`, [busyGpu('ann')]))))
+    expect(board.view).toBe('table')
+  })
+})
+
+describe('time', () => {
+  it('is the hub’s, whatever the clock of this machine says', async () => {
+    browser.last.send('snapshot', fleet([], { time: NOW + 500 }))
+    await beat(3, { time: NOW + 503, totals: totals() })
+    expect(board.hubNow).toBeCloseTo(NOW + 503)
+  })
+
+  it('ticks on when the connection is lost, and says so', async () => {
+    snapshot()
+    await vi.advanceTimersByTimeAsync(11_000)
+    expect(board.link).toMatchObject({ phase: 'lost', greyed: true })
+    expect(board.hubNow).toBeCloseTo(NOW + 11)
+  })
+
+  it('is live again with the next event', async () => {
+    snapshot()
+    await vi.advanceTimersByTimeAsync(11_000)
+    snapshot()
+    expect(board.link.phase).toBe('live')
+  })
+})
+
+it('knows what kept it from starting, and forgets it when it works', async () => {
+  browser.status = 403
+  browser.last.fail()
+  await vi.advanceTimersByTimeAsync(0)
+  expect(board.trouble).toBe('refused')
+  await vi.advanceTimersByTimeAsync(2000)
+  snapshot()
+  expect(board.trouble).toBeNull()
+})
+
+it('folds and unfolds by hand', () => {
+  snapshot()
+  board.foldAll(true)
+  board.fold('a', false)
+  expect(board.placed.map(({ entry, folded }) => [entry.id, folded])).toEqual([
+    ['b', true],
+    ['a', false],
+  ])
+})

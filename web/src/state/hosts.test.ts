@@ -1,0 +1,57 @@
+import { describe, expect, it } from 'vitest'
+import { busyGpu, entry, gpu, host, NOW } from '../samples'
+import { HostEntry } from './fleet'
+import { hostText, rowText } from './hosts'
+import { noteCount } from './layout'
+
+const text = (changes: Parameters<typeof entry>[2]) => hostText(entry('gpu01', ['free'], changes), NOW)
+
+describe('a title', () => {
+  it('names the host, what it carries and how long it is up', () => {
+    expect(text({})).toMatchObject({ name: 'gpu01', inventory: '1× A100 80G', status: 'up 12 d', isSilent: false })
+  })
+
+  it('gives the age of a late host', () => {
+    expect(text({ status: 'late', last_report_at: NOW - 14 })).toMatchObject({ status: 'late 14 s', isSilent: true })
+  })
+
+  it('says why a host shows no GPU', () => {
+    expect(hostText(entry('gpu01', [], { reasons: { gpus: 'driver not loaded' } }), NOW).inventory).toBe('driver not loaded')
+  })
+})
+
+describe('notes', () => {
+  it('say what to do about a host that is down', () => {
+    const [note] = text({ status: 'down', last_report_at: NOW - 180 }).notes
+    expect(note).toMatch(/^No report for 3 min, last .*Is it on, and gpudeck agent running\?$/)
+  })
+
+  it('say what to do about a host that never reported', () => {
+    expect(text({ status: 'never', last_report_at: null })).toMatchObject({ status: 'never seen', notes: ['No report so far. Start gpudeck agent there.'] })
+  })
+
+  it('count the problems that find no room', () => {
+    expect(text({ problems: ['one', 'two', 'three'] }).notes).toEqual(['one', '2 more problems: two'])
+  })
+
+  it.each([
+    ['up', []],
+    ['late', ['a', 'b', 'c']],
+    ['down', ['a']],
+    ['never', []],
+  ] as const)('of a host that is %s are as many as the card has room for', (status, problems) => {
+    const { notes } = text({ status, problems: [...problems] })
+    expect(notes).toHaveLength(noteCount(problems.length, status === 'up' || status === 'late'))
+  })
+})
+
+it('shows an unknown figure of the host as a dash with its reason', () => {
+  const [cpu, , disk] = text({ cpu_percent: null, disk_used_bytes: null, reasons: { cpu_percent: 'no /proc/stat' } }).footer
+  expect(cpu?.figure).toEqual({ text: '–', title: 'no /proc/stat' })
+  expect(disk?.figure).toEqual({ text: '–', title: 'not reported' })
+})
+
+it('adds up the GPUs of a row', () => {
+  const row = rowText(new HostEntry(host('gpu01', [busyGpu('ann', { temperature_celsius: 70 }), gpu()])))
+  expect(row).toMatchObject({ users: { text: 'ann' }, utilization: '49%', memory: '71/160G', hottest: '70°', power: '120 W', cpu: { text: '22%' } })
+})

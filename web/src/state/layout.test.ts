@@ -1,0 +1,74 @@
+import { describe, expect, it } from 'vitest'
+import { entry } from '../samples'
+import type { Placed } from './arrange'
+import { cardHeight, layoutCards, layoutRows, measuresFor, visibleBoxes } from './layout'
+
+const card = (id: string, gpus: number, folded = false): Placed => {
+  const states = Array.from({ length: gpus }, () => 'free' as const)
+  return { entry: entry(id, states), shown: [...states.keys()], folded }
+}
+
+const desk = measuresFor(1400)
+
+describe('a card', () => {
+  it('grows with its GPUs', () => {
+    expect(cardHeight(card('a', 8), desk) - cardHeight(card('b', 4), desk)).toBe(4 * desk.line)
+  })
+
+  it('is its title alone when folded', () => {
+    expect(cardHeight(card('a', 8, true), desk)).toBe(desk.header)
+  })
+
+  it('has room for two problems and for the words about a silent host', () => {
+    const ill = (problems: number, status: 'up' | 'late' | 'down'): Placed => ({
+      entry: entry('a', ['free'], { status, problems: Array.from({ length: problems }, () => 'slow') }),
+      shown: [0],
+      folded: false,
+    })
+    const notes = (placed: Placed) => (cardHeight(placed, desk) - cardHeight(card('b', 1), desk)) / desk.note
+    expect([notes(ill(1, 'up')), notes(ill(5, 'up')), notes(ill(0, 'late')), notes(ill(1, 'down'))]).toEqual([1, 2, 0, 2])
+  })
+})
+
+describe('cards', () => {
+  it.each([
+    [366, 1],
+    [992, 2],
+    [1408, 3],
+    [1900, 4],
+  ])('at %i px stand in %i columns that fill the width', (width, columns) => {
+    const { boxes } = layoutCards([0, 1, 2, 3, 4].map((i) => card(`h${i}`, 4)), width)
+    expect(new Set(boxes.map((box) => box.column)).size).toBe(columns)
+    expect(Math.max(...boxes.map((box) => box.x + box.width))).toBeCloseTo(width)
+  })
+
+  it('go where there is room first and never overlap', () => {
+    const { boxes, height } = layoutCards([card('tall', 8), card('short', 2), card('next', 4)], 900)
+    expect(boxes.map((box) => box.column)).toEqual([0, 1, 1])
+    expect(boxes[2]?.y).toBe((boxes[1]?.height ?? 0) + desk.gap)
+    expect(height).toBe(Math.max(...boxes.map((box) => box.y + box.height)))
+  })
+
+  it('take no room when there are none', () => {
+    expect(layoutCards([], 900)).toEqual({ boxes: [], height: 0 })
+  })
+})
+
+it('gives a machine with many instances several lines in the table', () => {
+  const { boxes, height } = layoutRows([card('a', 8), card('b', 9), card('c', 0)], 1400)
+  expect(boxes.map((box) => box.height)).toEqual([desk.row, desk.row + desk.cell, desk.row])
+  expect(height).toBe(3 * desk.row + desk.cell)
+})
+
+describe('what is visible', () => {
+  const layout = layoutRows(Array.from({ length: 1000 }, (_, i) => card(`h${i}`, 8)), 1400)
+  const names = (top: number, bottom: number, pinned: string | null = null) => visibleBoxes(layout, top, bottom, pinned).map((box) => box.placed.entry.id)
+
+  it('is what touches the window', () => {
+    expect(names(desk.row * 10, desk.row * 12)).toEqual(['h10', 'h11'])
+  })
+
+  it('includes the host that holds the focus wherever it is', () => {
+    expect(names(0, desk.row, 'h999')).toEqual(['h0', 'h999'])
+  })
+})

@@ -1,0 +1,95 @@
+import { describe, expect, it } from 'vitest'
+import { busyGpu, GIB, gpu, host, NOW } from '../samples'
+import { gpuLine } from './lines'
+
+const up = host('gpu01', [])
+const silent = host('gpu01', [], { status: 'late', last_report_at: NOW - 14 })
+
+describe('a busy GPU', () => {
+  const line = gpuLine(busyGpu('alice', { temperature_celsius: 68 }), up, NOW)
+
+  it('says who, how much and since when', () => {
+    expect(line).toMatchObject({
+      state: 'busy',
+      who: { text: 'alice' },
+      utilization: { text: '97%' },
+      memory: { text: '71/80G' },
+      memoryFraction: 71 / 80,
+      temperature: { text: '68°' },
+      since: { text: '3h' },
+    })
+  })
+
+  it('speaks the whole line', () => {
+    expect(line.spoken).toBe('GPU 0, busy, alice, utilization 97%, memory 71/80G, 68°C, for 3 h')
+  })
+
+  it('names everybody on it', () => {
+    expect(gpuLine(busyGpu('x', { users: ['alice', 'bob'] }), up, NOW).who).toEqual({ text: 'alice, bob', title: 'alice, bob' })
+  })
+
+  it('says why nobody is named', () => {
+    const orphan = gpuLine(busyGpu('x', { users: [], availability_reason: 'memory is held, but no process is on it' }), up, NOW)
+    expect(orphan.who).toEqual({ text: 'nobody', title: 'memory is held, but no process is on it' })
+    const blind = gpuLine(busyGpu('x', { users: [], processes: null, reasons: { processes: 'no permission' } }), up, NOW)
+    expect(blind.who).toEqual({ text: '–', title: 'no permission' })
+  })
+})
+
+describe('other states', () => {
+  it('free shows its size and no figures of work', () => {
+    expect(gpuLine(gpu(), up, NOW)).toMatchObject({ state: 'free', who: { text: 'free' }, utilization: { text: '' }, memory: { text: '80G' }, memoryFraction: null })
+  })
+
+  it('held says so in a word', () => {
+    expect(gpuLine(busyGpu('carol', { availability: 'held' }), up, NOW)).toMatchObject({ word: 'held', who: { text: 'carol' } })
+  })
+
+  it('booked says by whom and until when', () => {
+    const end = new Date(NOW * 1000)
+    end.setHours(23, 5)
+    const line = gpuLine(gpu({ availability: 'booked', reservation: { user: 'dan', end: end.getTime() / 1000 } as never }), up, NOW)
+    expect(line.who.text).toBe('booked by dan until 23:05')
+  })
+
+  it('unknown gives its reason in the place of a name', () => {
+    expect(gpuLine(gpu({ availability: 'unknown', availability_reason: 'fell off the bus', utilization_percent: null }), up, NOW).who.text).toBe('fell off the bus')
+  })
+})
+
+it('shows an unknown figure as a dash with its reason, never as zero', () => {
+  const blind = busyGpu('ann', { utilization_percent: null, temperature_celsius: null, memory_used_bytes: null, reasons: { utilization_percent: 'not readable under MIG' } })
+  const line = gpuLine(blind, up, NOW)
+  expect(line.utilization).toEqual({ text: '–', title: 'not readable under MIG' })
+  expect(line.temperature).toEqual({ text: '–', title: 'not reported' })
+  expect(line.memory.text).toBe('–/80G')
+  expect(line.memoryFraction).toBeNull()
+})
+
+describe('a GPU of a silent host', () => {
+  it('is unknown and shows what was last', () => {
+    const line = gpuLine(busyGpu('bob', { availability: 'unknown', last_seen: 'busy' }), silent, NOW)
+    expect(line).toMatchObject({ state: 'unknown', isPast: true, who: { text: 'last: bob' }, utilization: { text: '97%' }, since: { text: '' } })
+  })
+
+  it('never looks free, whatever it was', () => {
+    const line = gpuLine(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW)
+    expect(line).toMatchObject({ state: 'unknown', who: { text: 'last: free' } })
+  })
+})
+
+describe('health', () => {
+  it('is quiet when well or not known', () => {
+    expect(gpuLine(gpu(), up, NOW).alarm).toBeUndefined()
+    expect(gpuLine(gpu({ health: 'unknown' }), up, NOW).alarm).toBeUndefined()
+  })
+
+  it('says what is wrong and what to do', () => {
+    const hot = gpu({ health: 'warning', health_reason: '91 °C', health_action: 'Check the fans.' })
+    expect(gpuLine(hot, up, NOW)).toMatchObject({ alarm: 'warning: 91 °C. Check the fans.', isCritical: false })
+  })
+})
+
+it('takes the sting out of names that turn the text around', () => {
+  expect(gpuLine(busyGpu('\u202eevil', { memory_used_bytes: GIB }), up, NOW).who.text).toBe('\ufffdevil')
+})

@@ -1,0 +1,105 @@
+import { describe, expect, it } from 'vitest'
+import { busyGpu, GIB, gpu, host } from '../samples'
+import { matchesBareHost, matchesGpu, parseQuery, toggleState } from './query'
+
+const lab = host('gpu07', [busyGpu('alice'), gpu({ name: 'NVIDIA H200', memory_total_bytes: 140.4 * GIB })], {
+  display_name: 'Gpu07',
+  labels: { rack: 'r12' },
+})
+const [busy, free] = lab.gpus
+
+const found = (text: string): number[] => lab.gpus.flatMap((each, i) => (matchesGpu(parseQuery(text), lab, each) ? [i] : []))
+
+describe('words', () => {
+  it.each([
+    ['', [0, 1]],
+    ['free', [1]],
+    ['FREE', [1]],
+    ['fre', [1]],
+    ['busy', [0]],
+    ['free busy', [0, 1]],
+    ['held', []],
+    ['alice', [0]],
+    ['ALI', [0]],
+    ['h200', [1]],
+    ['gpu07', [0, 1]],
+    ['r12', [0, 1]],
+    ['rack=r12', [0, 1]],
+    ['free h200', [1]],
+    ['busy h200', []],
+    ['alice gpu07 a100', [0]],
+    ['up', [0, 1]],
+    ['down', []],
+    ['user:alice', [0]],
+    ['user:gpu07', []],
+    ['host:gpu07 model:h200', [1]],
+    ['-alice', [1]],
+    ['-gpu07', []],
+    ['"nvidia h200"', [1]],
+    ['critical', []],
+  ])('%s', (text, expected) => {
+    expect(found(text)).toEqual(expected)
+  })
+
+  it('finds a GPU that is unwell', () => {
+    expect(matchesGpu(parseQuery('critical'), lab, { ...busy!, health: 'critical' })).toBe(true)
+  })
+})
+
+it('finds a pasted UUID, but no model number that happens to stand in one', () => {
+  const named = { ...free!, uuid: 'GPU-4090ab12-77aa-4c11' }
+  const fits = (text: string) => matchesGpu(parseQuery(text), lab, named)
+  expect([fits('gpu-4090ab12'), fits('4090ab12'), fits('4090')]).toEqual([true, true, false])
+})
+
+describe('memory', () => {
+  it.each([
+    ['>40G', [0, 1]],
+    ['>80G', [1]],
+    ['>=80G', [0, 1]],
+    ['<100g', [0]],
+    ['<=80GiB', [0]],
+    ['=140GB', [1]],
+    ['>100', [1]],
+    ['>0.1T', [1]],
+    ['>100000M', [1]],
+  ])('%s', (text, expected) => {
+    expect(found(text)).toEqual(expected)
+  })
+
+  it('takes a card for what is written on its box', () => {
+    const card = { ...free!, memory_total_bytes: 79.65 * GIB }
+    expect(matchesGpu(parseQuery('>=80G'), lab, card)).toBe(true)
+    expect(matchesGpu(parseQuery('>80G'), lab, card)).toBe(false)
+  })
+
+  it('never fits a GPU whose memory is unknown', () => {
+    expect(matchesGpu(parseQuery('<1000G'), lab, { ...free!, memory_total_bytes: null })).toBe(false)
+  })
+})
+
+it('finds a silent host only by what it is, never as free', () => {
+  const silent = host('gpu08', [gpu({ availability: 'unknown', last_seen: 'free' })], { status: 'late' })
+  expect(matchesGpu(parseQuery('free'), silent, silent.gpus[0]!)).toBe(false)
+  expect(matchesGpu(parseQuery('unknown late'), silent, silent.gpus[0]!)).toBe(true)
+})
+
+it.each([
+  ['', true],
+  ['gpu09', true],
+  ['up', true],
+  ['free', false],
+  ['>1G', false],
+  ['h200', false],
+])('a host without GPUs fits "%s": %s', (text, expected) => {
+  expect(matchesBareHost(parseQuery(text), host('gpu09', []))).toBe(expected)
+})
+
+it.each([
+  ['', 'free'],
+  ['free', ''],
+  ['h200', 'free h200'],
+  ['h200 FREE >40G', 'h200 >40G'],
+])('toggling free in "%s" gives "%s"', (before, after) => {
+  expect(toggleState(before, 'free')).toBe(after)
+})

@@ -1,0 +1,125 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { fleet, totals } from '../samples'
+import { FleetStream, SILENCE_SECONDS, type Trouble } from './client'
+import { FakeBrowser } from './fake'
+
+const seen: string[] = []
+const troubles: Trouble[] = []
+let browser: FakeBrowser
+let stream: FleetStream
+
+beforeEach(() => {
+  vi.useFakeTimers()
+  vi.spyOn(console, 'warn').mockImplementation(() => {})
+  seen.length = troubles.length = 0
+  browser = new FakeBrowser()
+  stream = new FleetStream(
+    'api/v1/stream',
+    {
+      snapshot: (snapshot) => seen.push(`snapshot ${snapshot.time}`),
+      delta: (delta) => seen.push(`delta ${delta.time}`),
+      trouble: (trouble) => troubles.push(trouble),
+    },
+    browser,
+  )
+  stream.start()
+})
+
+afterEach(() => {
+  stream.stop()
+  vi.useRealTimers()
+  vi.restoreAllMocks()
+})
+
+const snapshot = (time: number) => fleet([], { time })
+const delta = (time: number) => ({ time, totals: totals() })
+
+describe('FleetStream', () => {
+  it('hands over snapshots and deltas in order', () => {
+    browser.last.send('snapshot', snapshot(1))
+    browser.last.send('delta', delta(2))
+    expect(seen).toEqual(['snapshot 1', 'delta 2'])
+  })
+
+  it('ignores a delta that has no snapshot to stand on', () => {
+    browser.last.send('delta', delta(2))
+    expect(seen).toEqual([])
+  })
+
+  it('leaves a broken line to the browser, which knows the last event', async () => {
+    browser.last.send('snapshot', snapshot(1))
+    browser.last.interrupt()
+    await vi.advanceTimersByTimeAsync(2000)
+    expect(browser.sources).toHaveLength(1)
+  })
+
+  it('opens a new connection when the browser has given up', async () => {
+    browser.last.fail()
+    await vi.advanceTimersByTimeAsync(2000)
+    expect(browser.sources).toHaveLength(2)
+  })
+
+  it('opens a new connection when an open one has been silent for too long', async () => {
+    browser.last.send('snapshot', snapshot(1))
+    await vi.advanceTimersByTimeAsync((SILENCE_SECONDS + 2) * 1000)
+    expect(browser.sources).toHaveLength(2)
+    expect(browser.sources[0]?.closed).toBe(true)
+  })
+
+  it('stays on a line that keeps talking', async () => {
+    browser.last.send('snapshot', snapshot(1))
+    for (let second = 0; second < 30; second++) {
+      await vi.advanceTimersByTimeAsync(1000)
+      browser.last.send('delta', delta(second))
+    }
+    expect(browser.sources).toHaveLength(1)
+  })
+
+  it('waits longer after each failure, up to a limit', async () => {
+    for (let failure = 0; failure < 8; failure++) {
+      browser.last.fail()
+      await vi.advanceTimersByTimeAsync(13_000)
+    }
+    const before = browser.sources.length
+    browser.last.fail()
+    await vi.advanceTimersByTimeAsync(5_000)
+    expect(browser.sources).toHaveLength(before)
+    await vi.advanceTimersByTimeAsync(8_000)
+    expect(browser.sources).toHaveLength(before + 1)
+  })
+
+  it('asks for a new snapshot after an event that cannot be read', async () => {
+    browser.last.send('snapshot', snapshot(1))
+    browser.last.sendText('delta', '{"time":')
+    await vi.advanceTimersByTimeAsync(2000)
+    expect(browser.sources).toHaveLength(2)
+  })
+
+  it('hears nothing from a connection it has left', async () => {
+    const old = browser.last
+    old.fail()
+    await vi.advanceTimersByTimeAsync(2000)
+    old.send('snapshot', snapshot(9))
+    expect(seen).toEqual([])
+  })
+
+  it.each<[number | null, Trouble]>([
+    [401, 'refused'],
+    [403, 'refused'],
+    [404, 'not-found'],
+    [502, 'failing'],
+    [null, 'unreachable'],
+  ])('finds out what an answer of %s means', async (status, trouble) => {
+    browser.status = status
+    browser.last.fail()
+    await vi.advanceTimersByTimeAsync(0)
+    expect(troubles).toEqual([trouble])
+  })
+
+  it('is quiet after stop', async () => {
+    stream.stop()
+    await vi.advanceTimersByTimeAsync(60_000)
+    expect(browser.sources).toHaveLength(1)
+    expect(browser.last.closed).toBe(true)
+  })
+})

@@ -1,0 +1,54 @@
+/** A browser without a network, for the unit tests: connections are opened, fed and broken by hand. */
+import type { Browser } from './client'
+
+export class FakeSource extends EventTarget {
+  readyState = 1
+  closed = false
+
+  close(): void {
+    this.closed = true
+  }
+
+  send(event: string, data: unknown): void {
+    this.sendText(event, JSON.stringify(data))
+  }
+
+  sendText(event: string, data: string): void {
+    this.dispatchEvent(new MessageEvent(event, { data }))
+  }
+
+  /** The browser gives up for good, as after an HTTP error. */
+  fail(): void {
+    this.readyState = 2
+    this.dispatchEvent(new Event('error'))
+  }
+
+  /** The line breaks; the browser will connect again by itself. */
+  interrupt(): void {
+    this.readyState = 0
+    this.dispatchEvent(new Event('error'))
+  }
+}
+
+export class FakeBrowser implements Browser {
+  readonly sources: FakeSource[] = []
+  /** The status of every plain request; null when nothing answers. */
+  status: number | null = 200
+
+  open(): EventSource {
+    const source = new FakeSource()
+    this.sources.push(source)
+    return source as unknown as EventSource
+  }
+
+  async fetch(): Promise<{ status: number }> {
+    if (this.status === null) throw new TypeError('network')
+    return { status: this.status }
+  }
+
+  get last(): FakeSource {
+    const source = this.sources.at(-1)
+    if (source === undefined) throw new Error('nothing was opened')
+    return source
+  }
+}
