@@ -223,6 +223,11 @@ def test_everything_works_below_a_prefix_with_and_without_it() -> None:
     assert {path: api.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
 
 
+def test_a_prefix_without_its_last_slash_leads_to_the_page() -> None:
+    answer = Api(prefix="/gpus/").get("/gpus")
+    assert (answer.status_code, answer.headers["location"]) == (308, "/gpus/")
+
+
 def test_a_prefix_is_a_whole_part_of_the_path() -> None:
     assert Api(prefix="/gpus").get("/gpusapi/v1/fleet").status_code == 404
 

@@ -7,7 +7,7 @@ from litestar.openapi import OpenAPIConfig
 
 from gpudeck import __version__
 from gpudeck.api import fleet, gpus, hosts, page, probes
-from gpudeck.api.asgi import App, Message, Receive, Scope, Send
+from gpudeck.api.asgi import App, Message, Receive, Scope, Send, send_json
 from gpudeck.api.errors import on_bug, on_http_error
 from gpudeck.api.reports import MayIngest, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
@@ -59,8 +59,12 @@ class FrontDoor:
             await self._framework(scope, receive, send)
             return
         path = scope["path"]
-        if self._prefix and (path == self._prefix or path.startswith(f"{self._prefix}/")):
-            path = path[len(self._prefix) :] or "/"
+        if self._prefix and path == self._prefix:
+            # The page's addresses are relative: without the last slash they would miss the prefix.
+            await send_json(send, 308, b"", (b"location", f"{self._prefix}/".encode()))
+            return
+        if self._prefix and path.startswith(f"{self._prefix}/"):
+            path = path[len(self._prefix) :]
             scope = {**scope, "path": path, "raw_path": path.encode()}
         raw = self._raw.get(path)
         if raw is not None:

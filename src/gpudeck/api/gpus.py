@@ -14,7 +14,7 @@ from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.gpu import View
 from gpudeck.hub.hub import Hub
 from gpudeck.model.availability import Availability
-from gpudeck.model.quantity import parse_bytes
+from gpudeck.model.quantity import AMOUNT, parse_bytes
 from gpudeck.model.view import Gpu
 
 _fields: list[Any] = [("host", str), ("host_id", str)]
@@ -39,7 +39,8 @@ async def list_gpus(
         list[Availability] | None, QueryParameter(description="Only these states; may be given several times")
     ] = None,
     min_memory: Annotated[
-        str | None, QueryParameter(description="At least this much memory: 40G, 40GiB", max_length=40)
+        str | None,
+        QueryParameter(description="At least this much memory: 40G, 40GiB", schema_extra={"pattern": AMOUNT}),
     ] = None,
     model: _Text = None,
     user: _Text = None,

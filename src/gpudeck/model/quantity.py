@@ -3,7 +3,9 @@
 import re
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_BYTES = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE | re.ASCII)
+AMOUNT = r"^([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([kKmMgGtT]i?)?[bB]?$"
+"""How an amount of memory is written, as a regular expression that the API's document repeats."""
+_BYTES = re.compile(AMOUNT)
 
 
 def parse_bytes(text: str) -> int:
@@ -11,7 +13,7 @@ def parse_bytes(text: str) -> int:
 
     G means 10^9, as on the label of a card: what is sold as 80 GB holds 79.6 GiB, and `80G` has to find it.
     """
-    match = _BYTES.fullmatch(text)
+    match = _BYTES.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text[:40]!r} is not an amount of memory such as 40G or 512MiB")
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
