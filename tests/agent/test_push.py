@@ -1,0 +1,177 @@
+"""The sender against a real HTTP server that misbehaves as told."""
+
+import random
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fakes.hubs import wait_until
+from gpudeck.agent.outbox import Outbox, Parcel
+from gpudeck.agent.push import LONGEST_PAUSE, Backoff, Sender, read_token
+from gpudeck.model.errors import UsageError
+
+
+class MoodyHub:
+    """Answers each POST with the next of its moods, 202 when it has none left; keeps what it took."""
+
+    def __init__(self) -> None:
+        self.moods: list[int] = []
+        self.taken: list[bytes] = []
+        self.seen: list[tuple[str | None, str | None]] = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                hub.seen.append((self.headers["Authorization"], self.headers["Gpudeck-Sent-At"]))
+                status = hub.moods.pop(0) if hub.moods else 202
+                hub.taken += [body] if status == 202 else []
+                self.send_response(status)
+                self.send_header("Content-Length", "2")
+                self.send_header("Retry-After", "0")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def hub() -> Iterator[MoodyHub]:
+    moody = MoodyHub()
+    yield moody
+    moody.stop()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    return file
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox(1000, 1_000_000)
+
+
+@pytest.fixture
+def sending(hub: MoodyHub, outbox: Outbox, token_file: Path) -> Iterator[Sender]:
+    sender, stop = Sender(outbox, hub.url, token_file, pace=0.0, now=lambda: 123.5), threading.Event()
+    thread = threading.Thread(target=sender.run, args=(stop,))
+    thread.start()
+    yield sender
+    stop.set()
+    thread.join(10)
+
+
+def put(outbox: Outbox, *bodies: bytes) -> None:
+    for body in bodies:
+        outbox.put(Parcel("gpu01", body))
+
+
+@pytest.mark.usefixtures("sending")
+def test_reports_arrive_in_order_with_token_and_time(hub: MoodyHub, outbox: Outbox) -> None:
+    put(outbox, b"1", b"2", b"3")
+    wait_until(lambda: len(hub.taken) == 3, "three reports")
+    assert hub.taken == [b"1", b"2", b"3"]
+    assert hub.seen[0] == ("Bearer s3cret", "123.5")
+
+
+@pytest.mark.usefixtures("sending")
+@pytest.mark.parametrize("mood", [500, 502, 503, 429, 404])
+def test_a_hub_in_trouble_gets_the_same_report_again(hub: MoodyHub, outbox: Outbox, mood: int) -> None:
+    hub.moods = [mood, mood]
+    put(outbox, b"1", b"2")
+    wait_until(lambda: len(hub.taken) == 2, "both reports")
+    assert hub.taken == [b"1", b"2"]
+    assert len(hub.seen) == 4
+
+
+@pytest.mark.parametrize("mood", [400, 409, 413, 415, 422])
+def test_a_refused_report_does_not_block_the_ones_behind_it(
+    hub: MoodyHub, outbox: Outbox, sending: Sender, mood: int
+) -> None:
+    hub.moods = [mood]
+    put(outbox, b"bad", b"good")
+    wait_until(lambda: hub.taken == [b"good"], "the good report")
+    assert sending.refused == 1
+
+
+def test_a_new_token_is_picked_up_after_a_refusal(
+    hub: MoodyHub, outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backoff, "fail", lambda *_: 0.0)
+    sender, stop = Sender(outbox, hub.url, token_file, pace=0.0), threading.Event()
+    hub.moods = [401]
+    token_file.write_text("n3w\n")
+    put(outbox, b"1")
+    thread = threading.Thread(target=sender.run, args=(stop,))
+    thread.start()
+    wait_until(lambda: hub.taken == [b"1"], "the report")
+    stop.set()
+    thread.join(10)
+    assert [seen[0] for seen in hub.seen] == ["Bearer s3cret", "Bearer n3w"]
+
+
+def test_a_hub_that_is_away_is_waited_for(outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens first; the same address is served later; everything arrives, in order."""
+    failed = threading.Event()
+    monkeypatch.setattr(Backoff, "fail", lambda *_: failed.set() or 0.05)  # type: ignore[func-returns-value]
+    moody = MoodyHub()
+    port = moody.server.server_port
+    moody.stop()
+    sender, stop = Sender(outbox, moody.url, token_file, pace=0.0), threading.Event()
+    thread = threading.Thread(target=sender.run, args=(stop,))
+    thread.start()
+    put(outbox, b"1", b"2")
+    assert failed.wait(10)
+    back = ThreadingHTTPServer(("127.0.0.1", port), moody.server.RequestHandlerClass)
+    back.daemon_threads = True
+    server = threading.Thread(target=back.serve_forever, args=(0.02,))
+    server.start()
+    wait_until(lambda: moody.taken == [b"1", b"2"], "both reports")
+    stop.set()
+    thread.join(10)
+    back.shutdown()
+    back.server_close()
+    server.join()
+
+
+def test_pauses_grow_and_never_march_in_step() -> None:
+    backoff = Backoff(random.Random(1))
+    pauses = [backoff.fail() for _ in range(40)]
+    others = [Backoff(random.Random(seed)) for seed in range(50)]
+    firsts = {round(other.fail(), 3) for other in others}
+    assert max(pauses[:3]) <= 4.0
+    assert max(pauses) <= LONGEST_PAUSE
+    assert min(pauses[10:]) >= LONGEST_PAUSE * 0.2
+    assert len(firsts) > 40
+
+
+def test_what_the_hub_asks_for_is_the_least() -> None:
+    assert 30.0 <= Backoff(random.Random(1)).fail(30.0) <= 45.0
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe", "tökén\n".encode(), b"a\tb\n"])
+def test_a_file_without_a_token_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=str(file)):
+        read_token(file)

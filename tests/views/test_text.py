@@ -1,0 +1,116 @@
+"""The fleet as text: aligned, honest about the unknown, and harmless to a terminal."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wcwidth import wcswidth
+
+from fakes.clock import FakeClock
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
+from gpudeck.hub.hub import Hub
+from gpudeck.model.report import GpuReading
+from gpudeck.views.table import clean, fit
+from gpudeck.views.text import render_fleet, short_model
+
+
+def fleet_of(*hosts: tuple[str, list[GpuReading]], silent_for: float = 0, demo: bool = False) -> dict[str, Any]:
+    clock = FakeClock()
+    hub = Hub(now=clock, demo=demo)
+    for name, gpus in hosts:
+        hub.fleet.apply(make_envelope(name, gpus=gpus), via="push", now=clock())
+    clock.advance(silent_for)
+    hub.stream.tick()
+    fleet: dict[str, Any] = msgspec.json.decode(hub.stream.document())
+    return fleet
+
+
+def test_a_line_a_gpu_with_its_state_in_words() -> None:
+    lines = render_fleet(fleet_of(("gpu01", [make_gpu(0), make_busy_gpu(1)]))).splitlines()
+    assert "● free" in lines[3]
+    assert lines[4].split()[:6] == ["gpu01", "1", "A100-SXM4-80GB", "■", "busy", "97%"]
+    assert "alice" in lines[4]
+
+
+def test_unknown_is_a_dash_and_never_a_zero() -> None:
+    gpu = make_gpu(metrics={"utilization_percent": None, "temperature_celsius": None, "power_watts": None})
+    line = render_fleet(fleet_of(("gpu01", [gpu]))).splitlines()[3]
+    assert "0%" not in line
+    assert line.count("–") == 4
+
+
+def test_stale_is_not_free_and_says_its_age() -> None:
+    text = render_fleet(fleet_of(("gpu01", [make_gpu()]), silent_for=125))
+    assert "● 0 free" in text
+    assert "? unknown" in text
+    assert "last report 2m ago" in text
+
+
+def test_the_demo_says_so() -> None:
+    assert render_fleet(fleet_of(demo=True)).startswith("DEMO DATA")
+
+
+def test_an_empty_fleet_tells_the_next_step() -> None:
+    assert "gpudeck agent --hub" in render_fleet(fleet_of())
+
+
+def test_hosts_can_be_chosen() -> None:
+    text = render_fleet(fleet_of(("gpu01", [make_gpu()]), ("gpu02", [make_gpu()])), hosts=["gpu02"])
+    assert ("gpu01" in text, "gpu02" in text) == (False, True)
+
+
+def test_detail_lists_the_processes() -> None:
+    process = make_process(4711, "alice", container="trainer", job="slurm 77")
+    text = render_fleet(fleet_of(("gpu01", [make_gpu(processes=[process])])), detail=True)
+    assert all(word in text for word in ("4711", "trainer, slurm 77", "python train.py"))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    fleet = fleet_of(("a-rather-long-host-name", [make_busy_gpu(n, user="somebody-long") for n in range(3)]))
+    table = render_fleet(fleet, width=width, detail=True).splitlines()[2:]
+    assert max(wcswidth(line) for line in table) <= max(width, 32)
+
+
+def test_narrow_terminals_keep_what_matters_most() -> None:
+    lines = render_fleet(fleet_of(("gpu01", [make_busy_gpu()])), width=40).splitlines()
+    assert lines[2].split() == ["HOST", "GPU", "STATE", "UTIL", "USERS"]
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "\u202eabc", "\x07bell", "\x9b31m", "tab\there"])
+def test_nothing_a_terminal_would_obey_gets_through(name: str) -> None:
+    text = render_fleet(fleet_of(("gpu01", [make_busy_gpu(user=name, name=name)])), detail=True)
+    assert text.replace("\n", "").isprintable()
+    assert len(text.splitlines()) == len(render_fleet(fleet_of(("gpu01", [make_busy_gpu()])), detail=True).splitlines())
+
+
+def test_colour_only_when_asked() -> None:
+    fleet = fleet_of(("gpu01", [make_gpu()]))
+    assert ("\x1b[" in render_fleet(fleet), "\x1b[32m" in render_fleet(fleet, colour=True)) == (False, True)
+
+
+_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+
+
+@given(st.lists(_names, min_size=1, max_size=5))
+def test_columns_stay_aligned_for_any_name(users: list[str]) -> None:
+    fleet = fleet_of(("gpu01", [make_busy_gpu(n, user=user) for n, user in enumerate(users)]))
+    lines = render_fleet(fleet).splitlines()[2:]
+    ends = {wcswidth(line[: line.rindex("0s") + 2]) for line in lines[1:]}
+    assert len(lines) == len(users) + 1
+    assert len(ends) == 1
+
+
+@given(st.text(max_size=60), st.integers(1, 40), st.sampled_from(["left", "right"]))
+def test_fitting_gives_exactly_the_width(text: str, width: int, align: str) -> None:
+    assert wcswidth(fit(clean(text), width, align)) == width
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("NVIDIA H200", "H200"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("AMD Instinct MI300X", "MI300X"), ("X", "X")],
+)
+def test_models_lose_their_maker(name: str, short: str) -> None:
+    assert short_model(name) == short
