@@ -1,0 +1,47 @@
+"""Seeded randomness: dice for what is settled once, draws and waves for what may be asked about any moment.
+
+Nothing here keeps state between questions, so the answers do not depend on their order.
+"""
+
+from hashlib import blake2b
+from random import Random
+
+
+def dice(*key: object) -> Random:
+    """A generator that rolls the same numbers whenever it is made from the same key."""
+    return Random("/".join(map(str, key)))  # noqa: S311 - the numbers are meant to be repeatable
+
+
+def draw(salt: int, number: int) -> float:
+    """The `number`-th value, 0 ≤ value < 1, of the endless list that belongs to `salt`."""
+    mixed = (salt * 0x9E3779B1 + number * 0x85EBCA77 + 0x27D4EB2F) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
+    return (mixed ^ (mixed >> 15)) / 0x100000000
+
+
+# Looking values up costs a tenth of computing them; a wave repeats only after 4096 of its swings.
+_SWINGS = 4096
+_ROLL = dice("waves").uniform
+_KNOTS = tuple(_ROLL(-1.0, 1.0) for _ in range(_SWINGS + 1))
+
+
+def wave(salt: int, t: float, seconds: float) -> float:
+    """A smooth curve between -1 and 1 that takes a new direction every `seconds`; each salt has its own."""
+    position = t / seconds + salt * 0.618034
+    whole = int(position)
+    part = position - whole
+    knot = whole % _SWINGS
+    before = _KNOTS[knot]
+    return before + (_KNOTS[knot + 1] - before) * part * part * (3.0 - 2.0 * part)
+
+
+def hex_name(*key: object) -> str:
+    """32 hexadecimal digits that belong to the key."""
+    return blake2b("/".join(map(str, key)).encode(), digest_size=16).hexdigest()
+
+
+def uuid_name(*key: object) -> str:
+    """The key's digits in the form of a UUID."""
+    digits = hex_name(*key)
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

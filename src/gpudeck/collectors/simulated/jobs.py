@@ -1,0 +1,263 @@
+"""Who ran what on which GPUs from when to when: a timeline that can be opened anywhere.
+
+A host's time is cut into blocks (`mishaps.Life`). The jobs that cross an edge between two blocks are drawn from the
+edge alone; the jobs inside a block fill what the crossing ones of its two edges leave free. So a block needs no history
+before it, and a job is the same seen from either side of an edge.
+"""
+
+from bisect import bisect
+from collections import OrderedDict
+from random import Random
+
+from msgspec import Struct
+
+from gpudeck.collectors.simulated.chance import dice, draw
+from gpudeck.collectors.simulated.inventory import Host, Slot
+from gpudeck.collectors.simulated.kinds import HABITS, Kind, Work, draw_work, pick, pick_size, write_command
+from gpudeck.collectors.simulated.mishaps import tempo_of
+from gpudeck.collectors.simulated.people import Crowd
+from gpudeck.collectors.simulated.rhythm import activity, later
+
+_PATIENCE_S = 1800.0
+
+
+class Run(Struct, frozen=True):
+    """One job, as it really was. `gpus` are UUIDs, `slots` their places in the report, `pids` one for each of them.
+
+    One program on several GPUs has the same pid on all. Times are whole Unix seconds; it was there from `start` until
+    just before `end`. `guest` is a second job that shares one of its GPUs for some of the time.
+    """
+
+    user: str
+    kind: Kind
+    command: str
+    gpus: tuple[str, ...]
+    start: float
+    end: float
+    slots: tuple[int, ...]
+    pids: tuple[int, ...]
+    container: str | None
+    job: str | None
+    evidence: str
+    work: Work
+    guest: "Run | None" = None
+
+
+class Tenure(Struct, frozen=True):
+    """A slot's time from `start` to `end`, in which `run` was on it; None when nobody was."""
+
+    start: float
+    end: float
+    run: Run | None
+
+
+class _Block(Struct, frozen=True):
+    """Each slot's runs and their starts, in order."""
+
+    runs: tuple[list[Run], ...]
+    starts: tuple[list[float], ...]
+
+
+class Timeline:
+    """The jobs of one host. `blocks` is the store of blocks already worked out; it is shared and bounded."""
+
+    def __init__(self, seed: int, host: Host, crowd: Crowd, blocks: "BlockCache") -> None:
+        self._seed, self._host, self._crowd, self._blocks = seed, host, crowd, blocks
+        self._life = host.life
+        self._tempo = tempo_of(host.mishap)
+        self._presence = {kind: HABITS[kind].presence for kind in self._tempo.weights}
+
+    def tenure(self, slot: int, t: float) -> Tenure:
+        """Who is on the slot at `t`, since when and until when. An empty slot looks back one block at most."""
+        number = self._life.number(t)
+        block = self._block(number)
+        runs, starts = block.runs[slot], block.starts[slot]
+        place = bisect(starts, t)
+        if place and t < runs[place - 1].end:
+            run = runs[place - 1]
+            return Tenure(run.start, run.end, run)
+        since = runs[place - 1].end if place else self._last_end(slot, number)
+        return Tenure(since, starts[place] if place < len(starts) else self._life.opens(number + 1), None)
+
+    def overlapping(self, start: float, end: float) -> list[Run]:
+        """Every job, guests too, that was there at some time from `start` until just before `end`; oldest first."""
+        found: dict[tuple[float, int], Run] = {}
+        for number in range(self._life.number(start), self._life.number(end) + 1):
+            for run in (run for runs in self._block(number).runs for run in runs):
+                found.update(((job.start, job.pids[0]), job) for job in (run, run.guest) if job)
+        return sorted((run for run in found.values() if run.start < end and run.end > start), key=_by_start)
+
+    def _last_end(self, slot: int, number: int) -> float:
+        if self._life.boots_at(number):
+            return self._life.opens(number)
+        runs = self._block(number - 1).runs[slot]
+        return runs[-1].end if runs else self._life.opens(number - 1)
+
+    def _block(self, number: int) -> _Block:
+        key = (self._host.number, number)
+        return self._blocks.get(key) or self._blocks.put(key, self._work_out(number))
+
+    def _work_out(self, number: int) -> _Block:
+        runs: tuple[list[Run], ...] = tuple([] for _ in self._host.slots)
+        crossing_in, crossing_out = self._crossing(number), self._crossing(number + 1)
+        for run in (*crossing_in, *self._inside(number, crossing_in, crossing_out), *crossing_out):
+            for slot in run.slots:
+                runs[slot].append(run)
+        return _Block(runs, tuple([run.start for run in lane] for lane in runs))
+
+    def _crossing(self, number: int) -> list[Run]:
+        """The jobs that run across the beginning of that block, and never into those of its neighbours."""
+        if self._life.boots_at(number):
+            return []
+        rng = dice(self._seed, "crossing", self._host.number, number)
+        free = [slot for slot in self._host.slots if slot.takes_jobs]
+        runs = []
+        while free:
+            if rng.random() > self._tempo.filled:
+                free.pop(0)
+                continue
+            kind = pick(rng, self._presence)
+            slots = free[: pick_size(rng, kind, _mates(free))]
+            del free[: len(slots)]
+            runs.append(self._run(rng, kind, slots, *self._span_across(rng, kind, number)))
+        return runs
+
+    def _span_across(self, rng: Random, kind: Kind, number: int) -> tuple[float, float]:
+        edge = self._life.opens(number)
+        earliest, latest = self._watershed(number - 1) + 60, self._watershed(number) - 60
+        length = HABITS[kind].length_s(rng, met_midway=True)
+        before = after = 0
+        for _ in range(4):  # most jobs are started by day: ask again for those begun at night
+            passed = rng.uniform(0.02, 0.98)
+            before, after = round(length * passed), round(length * (1 - passed))
+            if rng.random() < activity(edge - before):
+                break
+        return max(earliest, edge - max(60, before)), min(latest, edge + max(60, after))
+
+    def _watershed(self, number: int) -> float:
+        """Until when a block may belong to the jobs that crossed into it; from then on to those that cross out."""
+        share = 0.25 + 0.5 * draw(self._host.salt, number)
+        return float(round(self._life.opens(number) + share * self._life.block_s))
+
+    def _inside(self, number: int, crossing_in: list[Run], crossing_out: list[Run]) -> list[Run]:
+        """The jobs that begin and end between the crossing ones: whichever slot is free first gets the next job."""
+        rng = dice(self._seed, "inside", self._host.number, number)
+        free_from = {slot.number: self._life.opens(number) for slot in self._host.slots if slot.takes_jobs}
+        free_until = dict.fromkeys(free_from, self._life.closes(number))
+        free_from.update((slot, run.end) for run in crossing_in for slot in run.slots)
+        free_until.update((slot, run.start) for run in crossing_out for slot in run.slots)
+        if not self._life.boots_at(number + 1):
+            # What is empty at the edge is so in the middle of a wait, and who crosses it has waited before.
+            free_until = {slot: t - rng.expovariate(1 / self._tempo.gap_s) for slot, t in free_until.items()}
+        runs = []
+        while free_from:
+            first = min(free_from, key=free_from.__getitem__)
+            run = self._next_run(rng, first, free_from, free_until)
+            if run is None:
+                del free_from[first]
+                continue
+            runs.append(run)
+            free_from.update(dict.fromkeys(run.slots, run.end))
+        return runs
+
+    def _next_run(
+        self, rng: Random, first: int, free_from: dict[int, float], free_until: dict[int, float]
+    ) -> Run | None:
+        """The next job on slot `first` and on others that are free about then; None when no more fits in there."""
+        tempo, all_slots = self._tempo, self._host.slots
+        asked = later(free_from[first], rng.expovariate(1 / tempo.gap_s))
+        kind = pick(rng, tempo.weights)
+        length = max(tempo.shortest_s, HABITS[kind].length_s(rng) * tempo.length_scale)
+        near = [
+            slot
+            for slot in sorted(free_from, key=free_from.__getitem__)
+            if slot != first and free_from[slot] <= asked + _PATIENCE_S and free_until[slot] > asked + length / 2
+        ]
+        candidates = [all_slots[first], *(all_slots[slot] for slot in near if all_slots[slot].parent is None)]
+        slots = candidates[: pick_size(rng, kind, _mates(candidates))]
+        start = float(round(max(asked, *(free_from[slot.number] for slot in slots))))
+        end = float(round(min(start + length, *(free_until[slot.number] for slot in slots))))
+        return self._run(rng, kind, slots, start, end) if end - start >= tempo.shortest_s else None
+
+    def _run(self, rng: Random, kind: Kind, slots: list[Slot], start: float, end: float) -> Run:
+        work = draw_work(rng, kind, brisk=self._tempo.length_scale < 1)
+        guest = self._guest(rng, work, rng.choice(slots), start, end)
+        return self._signed(rng, work, sorted(slots, key=_by_number), start, end, guest=guest)
+
+    def _guest(self, rng: Random, work: Work, slot: Slot, start: float, end: float) -> Run | None:
+        """Now and then somebody squeezes in beside a job that leaves memory free."""
+        has_room = work.memory_share < 0.7 and end - start > 3600 and slot.parent is None
+        if work.kind not in {"training", "loader"} or not has_room or rng.random() > 0.18:
+            return None
+        begin = round(rng.uniform(start + 60, start + (end - start) / 2))
+        until = round(rng.uniform(begin + 600, end - 60))
+        beside = draw_work(rng, rng.choice(("notebook", "inference")), brisk=False, room=0.9 - work.memory_share)
+        return self._signed(rng, beside, [slot], float(begin), float(until), as_guest=True)
+
+    def _signed(
+        self,
+        rng: Random,
+        work: Work,
+        slots: list[Slot],
+        start: float,
+        end: float,
+        *,
+        guest: Run | None = None,
+        as_guest: bool = False,
+    ) -> Run:
+        """The job with its owner and everything that tells who that is."""
+        user = self._crowd.pick(rng, self._host.group)
+        project = rng.choice(user.projects)
+        pids = _pids(start, slots, as_guest, one_program=work.kind == "holder" or rng.random() < 0.12)
+        job = container = None
+        evidence = f"uid {user.uid} owns the process"
+        if self._host.in_slurm:
+            job = str(int(start) // 40 % 4_000_000 * 2 + rng.randint(0, 1))
+            evidence = f"Slurm job {job} of {user.name}"
+        elif user.in_container:
+            container = f"{user.name}-{project}"
+            evidence = f"root in container {container}, started by {user.name}"
+        command = write_command(rng, work.kind, project, len(slots))
+        gpus, numbers = tuple(slot.uuid for slot in slots), tuple(slot.number for slot in slots)
+        return Run(
+            user.name, work.kind, command, gpus, start, end, numbers, pids, container, job, evidence, work, guest
+        )
+
+
+def _mates(slots: list[Slot]) -> int:
+    """How many of the slots one job can have, beginning with the first: a MIG instance has no mates."""
+    return 1 if slots[0].parent else len(slots)
+
+
+def _pids(start: float, slots: list[Slot], as_guest: bool, *, one_program: bool) -> tuple[int, ...]:
+    """No two jobs that run together share a pid: it carries the slot, and whether it is the slot's guest."""
+    base = 2000 + int(start) // 10 % 16_000 * 256 + as_guest
+    return tuple(base + 2 * slots[0 if one_program else place].number for place in range(len(slots)))
+
+
+def _by_start(run: Run) -> tuple[float, tuple[int, ...]]:
+    return run.start, run.pids
+
+
+def _by_number(slot: Slot) -> int:
+    return slot.number
+
+
+class BlockCache:
+    """The blocks worked out last, over all hosts; older ones are forgotten and worked out again when asked for."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._blocks: OrderedDict[tuple[int, int], _Block] = OrderedDict()
+
+    def get(self, key: tuple[int, int]) -> _Block | None:
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+        return block
+
+    def put(self, key: tuple[int, int], block: _Block) -> _Block:
+        self._blocks[key] = block
+        if len(self._blocks) > self._most:
+            self._blocks.popitem(last=False)
+        return block
