@@ -232,6 +232,15 @@ def test_what_a_gpu_does_not_report_is_unknown_and_leaves_the_rest_alone(code: i
     assert gpu.metrics["temperature_celsius"] == 53
 
 
+def test_what_is_not_supported_stays_unknown_between_two_explorations_and_is_asked_for_again_later() -> None:
+    device = Device("GPU-a")
+    collector = make(FakeNvml(device))
+    collector.collect(0.0)
+    del device.errors["FanSpeed"]
+    assert rows(collector.collect(1.0))["GPU-a"].unknown == {"fan_percent": UNSUPPORTED}
+    assert rows(collector.collect(60.0))["GPU-a"].metrics["fan_percent"] == 40
+
+
 @pytest.mark.parametrize("value", [NOT_AVAILABLE, 2**32 - 1])
 def test_the_drivers_not_available_is_no_number(value: int) -> None:
     gpu = read_one(Device("GPU-a", temperature=value))
@@ -450,7 +459,7 @@ def test_idle_time_grows_without_work_and_ends_with_it() -> None:
 def test_time_that_nobody_watched_is_not_idle_time() -> None:
     collector = make(FakeNvml(Device("GPU-a", utilization=0)))
     idle = [rows(collector.collect(now))["GPU-a"].idle_seconds for now in (0.0, 1e9, 0.0)]
-    assert idle == [0.0, 300.0, 300.0]
+    assert idle == [0.0, 60.0, 60.0]
 
 
 def test_reading_without_utilization_claims_no_idle_time() -> None:
