@@ -125,10 +125,37 @@ def test_containers_are_recognised(root: Path, path: str, text: str, kind: str |
     assert find_container(root) == kind
 
 
+def set_namespaces(root: Path, of: str, **links: str) -> None:
+    (root / "proc" / of / "ns").mkdir(parents=True)
+    for name, link in links.items():
+        (root / "proc" / of / "ns" / name).symlink_to(link)
+
+
 def test_virtual_machine_made_from_a_containers_image_is_no_container(root: Path) -> None:
     write(root, ".dockerenv", "")
-    write(root, "proc/self/mountinfo", "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n")
+    set_namespaces(root, "1", mnt="mnt:[7]")
+    set_namespaces(root, "self", mnt="mnt:[7]", pid="pid:[4026531836]")
     assert find_container(root) is None
+
+
+def test_first_namespaces_are_known_where_process_1_may_not_be_looked_at(root: Path) -> None:
+    write(root, ".dockerenv", "")
+    set_namespaces(root, "self", mnt="mnt:[4026531832]", pid="pid:[4026531836]")
+    assert find_container(root) is None
+
+
+def test_container_in_the_hosts_pid_namespace_is_a_container(root: Path) -> None:
+    write(root, ".dockerenv", "")
+    set_namespaces(root, "1", mnt="mnt:[7]")
+    set_namespaces(root, "self", mnt="mnt:[8]", pid="pid:[4026531836]")
+    assert find_container(root) == "docker"
+
+
+def test_container_with_its_own_pid_namespace_is_a_container(root: Path) -> None:
+    write(root, ".dockerenv", "")
+    set_namespaces(root, "1", mnt="mnt:[8]")
+    set_namespaces(root, "self", mnt="mnt:[8]", pid="pid:[4026532000]")
+    assert find_container(root) == "docker"
 
 
 def test_machine_id_is_stable_and_does_not_show_the_confidential_one(root: Path) -> None:

@@ -19,7 +19,9 @@ from gpudeck.model.report import Number, Report
 _ROOT = Path("/")
 _CONTAINER_MARKS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"))
 _CONTAINER_CGROUP = re.compile(r"[/-](docker|libpod|kubepods|lxc|containerd)\b")
-_ROOT_IS_DISK = re.compile(r"^\S+ \S+ \S+ / / .* - (?:ext4|xfs) ", re.MULTILINE)
+# Numbers that the kernel gives its own namespaces (PROC_PID_INIT_INO; MNT_NS_INIT_INO, from Linux 6.18 on).
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+_FIRST_MOUNT_NAMESPACE = "mnt:[4026531832]"
 
 Values = dict[str, Number]
 CpuTimes = tuple[int, int]
@@ -98,10 +100,11 @@ class HostCollector:
 
 
 def find_container(root: Path = _ROOT) -> str | None:
-    """What kind of container this process sees as its machine, or None on a host (or a virtual machine)."""
+    """What kind of container this process sees as its machine, or None on a host or a virtual machine."""
+    if _is_beside_init(root):
+        return None
     for mark, kind in _CONTAINER_MARKS:
-        # A virtual machine made from a container's image still has the mark, but a disk of its own.
-        if (root / mark).exists() and not _ROOT_IS_DISK.search(_read_text(root / "proc/self/mountinfo")):
+        if (root / mark).exists():
             return kind
     # systemd-nspawn, podman and lxc set this variable, in lower case, for what they start.
     variable = os.environ.get("container", "") if root == _ROOT else ""  # noqa: SIM112
@@ -111,6 +114,16 @@ def find_container(root: Path = _ROOT) -> str | None:
     # Under cgroup v1, and v2 without its own namespace, the path of process 1 names the runtime.
     found = _CONTAINER_CGROUP.search(_read_text(root / "proc/1/cgroup"))
     return found[1] if found else None
+
+
+def _is_beside_init(root: Path) -> bool:
+    """Whether this process has the machine's first namespaces of processes and of mounts: it is all ours then.
+
+    A virtual machine made from a container's image passes, though it still has the image's marks.
+    """
+    mounts = _read_link(root / "proc/self/ns/mnt")
+    is_first = mounts in {_FIRST_MOUNT_NAMESPACE, _read_link(root / "proc/1/ns/mnt") or "not permitted"}
+    return is_first and _read_link(root / "proc/self/ns/pid") == _FIRST_PID_NAMESPACE
 
 
 def machine_id(root: Path = _ROOT) -> str:
@@ -173,6 +186,13 @@ def _reason(error: Exception) -> str:
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_link(path: Path) -> str:
+    try:
+        return str(path.readlink())
     except OSError:
         return ""
 
