@@ -39,19 +39,25 @@ def gpudeck(data_dir: Path, *arguments: str, **others: str) -> subprocess.Comple
     )
 
 
+def start(data_dir: Path, log: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command that goes on; what it logs is added to a file in its folder."""
+    with (data_dir / log).open("a") as opened:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "gpudeck", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=opened,
+            text=True,
+            env=environment(data_dir),
+            cwd=data_dir,
+        )
+
+
 class HubProcess:
     """`gpudeck up`, running. `url` is what it printed."""
 
     def __init__(self, data_dir: Path, arguments: Sequence[str]) -> None:
         self.data_dir = data_dir
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "gpudeck", "up", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=(data_dir / "log").open("a"),
-            text=True,
-            env=environment(data_dir),
-            cwd=data_dir,
-        )
+        self.process = start(data_dir, "log", "up", *arguments)
         self.greeting = self._read_greeting()
         found = re.search(r"page +(http://\S+?)/?\n", self.greeting)
         assert found, f"no address in {self.greeting!r}; log: {(data_dir / 'log').read_text()}"

@@ -1,0 +1,70 @@
+"""The command line: exit codes, one-line errors, help."""
+
+from pathlib import Path
+
+import pytest
+
+from fakes.hubs import gpudeck
+from gpudeck import __version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["show", "--hub", "http://127.0.0.1:1"], 3, "no hub answers at http://127.0.0.1:1"),
+        (["show", "--hub", "nonsense"], 2, "is not a URL"),
+        (["sho"], 2, "Did you mean show?"),
+        (["frobnicate"], 2, "Commands: up, agent, show, check"),
+        (["up", "--listen", "nonsense"], 2, "is not HOST:PORT"),
+        (["up", "--listen", "0.0.0.0:0"], 2, "`read: open`"),
+        (["up", "--listen", "203.0.113.7:0"], 2, "`read: open`"),
+        (["up", "--demo", "0"], 2, "--demo"),
+        (["up", "--config", "absent.yaml"], 2, "absent.yaml"),
+        (["check", "--config", "absent.yaml"], 2, "absent.yaml"),
+        (["agent"], 2, "--token-file"),
+        (["agent", "--token-file", "absent"], 2, "absent"),
+        (["agent", "--token-file", "absent", "--hub", "hub"], 2, "is not a URL"),
+        (["agent", "--token-file", "absent", "--interval", "0s"], 2, "--interval"),
+        (["agent", "--token-file", "absent", "--interval", "soon"], 2, "'soon' is not a duration"),
+    ],
+)
+def test_wrong_use_gets_a_line_that_says_what_to_do(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    answer = gpudeck(tmp_path, *arguments)
+    assert (answer.returncode, answer.stdout) == (code, "")
+    assert told in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    assert gpudeck(tmp_path, "--version").stdout == f"gpudeck {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["up", "agent", "show", "check"])
+def test_help_has_examples(tmp_path: Path, command: str) -> None:
+    answer = gpudeck(tmp_path, command, "--help")
+    assert answer.returncode == 0
+    assert f"Examples:\n    gpudeck {command}" in answer.stdout
+
+
+def test_check_reports_every_mistake_at_once_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("listn: 127.0.0.1:1\nfleet:\n  down_after: soon\n")
+    answer = gpudeck(tmp_path, "check")
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines() == [
+        f"{tmp_path}/gpudeck.yaml:1: listn: unknown setting; did you mean listen?",
+        f"{tmp_path}/gpudeck.yaml:3: fleet.down_after: found 'soon' (text), expected a duration such as 10s, above 0s",
+    ]
+
+
+def test_check_of_a_good_file_and_of_none(tmp_path: Path) -> None:
+    none = gpudeck(tmp_path, "check")
+    (tmp_path / "gpudeck.yaml").write_text("listen: 0.0.0.0:8042\nread: open\n")
+    good = gpudeck(tmp_path, "check")
+    assert (none.returncode, good.returncode) == (0, 0)
+    assert "default" in none.stdout
+    assert good.stdout.endswith("gpudeck.yaml: no mistakes.\n")
+
+
+def test_a_hub_in_the_open_without_a_decision_is_refused_by_check_and_up(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("listen: 0.0.0.0:0\n")
+    assert [gpudeck(tmp_path, command).returncode for command in ("check", "up")] == [2, 2]
