@@ -2,8 +2,8 @@
 
 Cheap calls only. On an H200 with driver 580 a reading of a GPU without processes takes 0.07 ms in a tight loop and
 0.3 ms when 0.2 s lie between two of them. Nothing here sleeps, but any call may hang in a sick driver: run it in a
-child (`child.py`). A GPU that falls off the bus stays in the inventory, missing; a reloaded driver is opened again on the
-next reading.
+child (`child.py`). A GPU that falls off the bus stays in the inventory, missing; a reloaded driver is opened again on
+the next reading.
 """
 
 import importlib
