@@ -18,6 +18,7 @@ it.each([
 })
 
 it.each([
+  [GIB / 200, '5 MiB'],
   [9.75 * GIB, '9.8 GiB'],
   [9.97 * GIB, '10 GiB'],
   [71.2 * GIB, '71 GiB'],
@@ -27,7 +28,7 @@ it.each([
 })
 
 it('keeps the known half of a pair', () => {
-  expect([memoryPair(null, 80 * GIB), memoryPair(GIB, null)]).toEqual(['–/80G', '1.0/–G'])
+  expect([memoryPair(null, 80 * GIB), memoryPair(GIB, null), memoryPair(GIB / 200, GIB)]).toEqual(['–/80G', '1.0/–G', '0/1.0G'])
 })
 
 it('fills a bar between nothing and all of it, or draws none', () => {

@@ -1,6 +1,7 @@
 /** Figures as people read them. Base units in, short text out; an unknown value is a dash and never a zero. */
 
 export const DASH = '–'
+const MIB = 2 ** 20
 const GIB = 2 ** 30
 const MINUTE = 60
 const HOUR = 60 * MINUTE
@@ -23,11 +24,12 @@ export function watts(value: number | null): string {
 /** GiB without its unit: one decimal below ten, where it matters. */
 export function gib(bytes: number): string {
   const value = bytes / GIB
-  return value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)
+  return value >= 0.05 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)
 }
 
 export function bytes(value: number | null): string {
   if (value === null) return DASH
+  if (value > 0 && value < GIB) return `${(value / MIB).toFixed(0)} MiB`
   return value >= 10_000 * GIB ? `${(value / GIB / 1024).toFixed(1)} TiB` : `${gib(value)} GiB`
 }
 

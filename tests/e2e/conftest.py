@@ -1,0 +1,65 @@
+"""The page in a real Chromium, fed by a real hub."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from e2e.looking import Visit, count_hosts
+from fakes.hubs import HubProcess, running_hub, wait_until
+
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("no chromium here (Debian, Ubuntu: apt install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it."""
+    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "24") as hub:
+        wait_until(lambda: count_hosts(hub) >= 22, "the simulated fleet")
+        yield hub
+
+
+@pytest.fixture
+def empty(tmp_path: Path, chromium: Browser) -> Iterator[HubProcess]:
+    """A hub that shows only what a test sends to it."""
+    (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
+    with running_hub(tmp_path) as hub:
+        yield hub
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens a page: `visit(url, width=390, color_scheme="dark")`. Every visit has to end without a mistake."""
+    visits: list[Visit] = []
+
+    def open_page(url: str, width: int = 1440, height: int = 900, **options: object) -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+        visits.append(Visit(context.new_page(), url))
+        visits[-1].open()
+        return visits[-1].page
+
+    yield open_page
+    for each in visits:
+        each.page.context.close()
+        assert each.mistakes == []
+        assert each.strangers == []

@@ -1,0 +1,69 @@
+"""Looking at the page as its tests do, and sending reports to the hub behind it."""
+
+import json
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import ConsoleMessage, Page, Request
+
+from fakes.hubs import HubProcess
+from gpudeck.wire import Envelope, encode
+
+STATES = ("free", "busy", "held", "booked", "unknown")
+
+
+class Visit:
+    """A page and what went wrong on it. Lost connections are no mistake of the page: some tests cut them."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.mistakes: list[str] = []
+        self.strangers: list[str] = []
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.mistakes.append(str(error)))
+        page.on("request", self._on_request)
+
+    def open(self) -> None:
+        self.page.goto(self.url)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and "net::ERR_" not in message.text:
+            self.mistakes.append(message.text)
+
+    def _on_request(self, request: Request) -> None:
+        if not request.url.startswith("data:") and urlsplit(request.url).netloc != urlsplit(self.url).netloc:
+            self.strangers.append(request.url)
+
+
+def fleet_of(hub: HubProcess) -> dict[str, Any]:
+    fleet: dict[str, Any] = json.loads(hub.get("/api/v1/fleet"))
+    return fleet
+
+
+def count_hosts(hub: HubProcess) -> int:
+    """Hosts that have reported. A demo fleet has one more that is dead for a while, now and then."""
+    return int(fleet_of(hub)["totals"]["hosts"])
+
+
+def send(hub: HubProcess, envelope: Envelope) -> None:
+    """Report to the hub as an agent would."""
+    token = hub.token_file.read_text().strip()
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/msgpack",
+        "Content-Encoding": "zstd",
+    }
+    request = urllib.request.Request(f"{hub.url}/api/v1/reports", encode(envelope), headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 202
+
+
+def shown_totals(page: Page) -> dict[str, int]:
+    """The numbers on the strip, by state."""
+    return {state: int(page.locator(f".chip.{state} b").inner_text()) for state in STATES}
+
+
+def is_wider_than_its_window(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))

@@ -1,0 +1,79 @@
+"""What the page does when the hub goes, comes back, or never was there for it."""
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from e2e.looking import count_hosts
+from fakes.hubs import HubProcess, running_hub, wait_until
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Page]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def seconds_lost(page: Page) -> int:
+    text = page.get_by_role("alert").inner_text()
+    found = re.search(r"for\s+(\d+) s", text)
+    assert found is not None, text
+    return int(found[1])
+
+
+def free_colour(page: Page) -> str:
+    return str(page.locator(".chip.free svg").evaluate("symbol => getComputedStyle(symbol).color"))
+
+
+def test_a_lost_hub_is_seen_and_its_return_too(tmp_path: Path, chromium: Browser, visit: Visits) -> None:
+    listen = ("--listen", f"127.0.0.1:{free_port()}", "--demo", "6")
+    with running_hub(tmp_path, *listen) as hub:
+        wait_until(lambda: count_hosts(hub) >= 5, "the simulated fleet")
+        page = visit(hub.url)
+        expect(page.locator(".live.live")).to_have_text("live")
+        alive = free_colour(page)
+        unknown = str(page.locator(".chip.unknown svg").evaluate("symbol => getComputedStyle(symbol).color"))
+    expect(page.get_by_role("alert")).to_contain_text("No connection to the hub", timeout=15_000)
+    expect(page).to_have_title("gpudeck")
+    first = seconds_lost(page)
+    wait_until(lambda: seconds_lost(page) > first, "a ticking age")
+    expect(page.locator(".greyed .line").first).to_be_visible(timeout=15_000)
+    assert free_colour(page) == unknown != alive
+    with running_hub(tmp_path, *listen) as hub:
+        expect(page.locator(".live.live")).to_have_text("live", timeout=30_000)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(page.locator(".greyed")).to_have_count(0)
+        assert free_colour(page) == alive
+
+
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [
+        (403, "You may not see this fleet"),
+        (404, "There is no hub at this address"),
+        (502, "The hub does not answer"),
+    ],
+)
+def test_a_hub_that_does_not_let_in_is_explained(demo: HubProcess, chromium: Browser, status: int, title: str) -> None:
+    page = chromium.new_page()
+    page.route("**/api/v1/**", lambda route: route.fulfill(status=status))
+    page.goto(demo.url)
+    expect(page.get_by_role("heading", name=title)).to_be_visible()
+    page.unroute_all()
+    expect(page.locator("[data-host]").first).to_be_visible(timeout=30_000)
+    page.close()
+
+
+def test_the_page_works_below_a_path_prefix(tmp_path: Path, chromium: Browser, visit: Visits) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("path_prefix: /gpus\n")
+    with running_hub(tmp_path, "--demo", "3") as hub:
+        page = visit(hub.url.removesuffix("/gpus") + "/gpus/?q=busy")
+        expect(page.locator(".live.live")).to_have_text("live")
+        expect(page.locator("[data-host]").first).to_be_visible()
+        expect(page).to_have_url(re.compile(r"/gpus/\?q=busy$"))

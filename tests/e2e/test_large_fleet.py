@@ -1,0 +1,67 @@
+"""A thousand hosts: only what can be seen exists."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from e2e.looking import count_hosts
+from fakes.hubs import HubProcess, running_hub, wait_until
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Page]
+
+HOSTS = 1000
+MOST_NODES = 6000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    with running_hub(tmp_path_factory.mktemp("large"), "--demo", str(HOSTS)) as hub:
+        wait_until(lambda: count_hosts(hub) > 0.95 * HOSTS, "the simulated fleet", seconds=90)
+        yield hub
+
+
+def count_nodes(page: Page) -> int:
+    return int(page.evaluate("document.querySelectorAll('*').length"))
+
+
+@pytest.mark.parametrize("view", ["table", "cards"])
+def test_a_large_fleet_scrolls_to_its_end_with_few_nodes(large: HubProcess, visit: Visits, view: str) -> None:
+    page = visit(f"{large.url}/?view={view}&sort=name")
+    expect(page.locator("[data-host]").first).to_be_visible(timeout=30_000)
+    first = page.locator("[data-host]").first.get_attribute("data-host")
+    assert count_nodes(page) < MOST_NODES
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    expect(page.locator(f"[data-host='{first}']")).to_have_count(0)
+    expect(page.locator("[data-host]").last).to_be_visible()
+    assert count_nodes(page) < MOST_NODES
+
+
+def test_a_large_fleet_begins_as_a_table(large: HubProcess, visit: Visits) -> None:
+    page = visit(large.url)
+    expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
+
+    def agrees() -> bool:
+        return page.get_by_role("table").get_attribute("aria-rowcount") == str(count_hosts(large) + 1)
+
+    wait_until(agrees, "a row for each host, and the head")
+
+
+def test_a_search_finds_one_host_among_a_thousand(large: HubProcess, visit: Visits) -> None:
+    page = visit(large.url)
+    expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
+    name = page.locator(".row .name button").last.inner_text()
+    page.get_by_role("searchbox").fill(f"host:{name}")
+    expect(page.locator(".row .name button").first).to_have_text(name)
+    assert page.locator(".row").count() < 12
+
+
+def test_the_keyboard_walks_beyond_what_exists(large: HubProcess, visit: Visits) -> None:
+    page = visit(large.url + "/?sort=name")
+    expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
+    page.locator("[data-slot='-1']").first.focus()
+    page.keyboard.press("End")
+    focused = page.locator("[data-slot]:focus")
+    expect(focused).to_be_in_viewport()
+    assert page.evaluate("scrollY") > 1000
