@@ -8,7 +8,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import GIB, HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.gpu import View
+from gpudeck.hub.metrics import View
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading, Report

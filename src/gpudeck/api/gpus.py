@@ -11,8 +11,8 @@ from litestar.params import QueryParameter
 
 from gpudeck.api.answers import HubRequest, TheHub, answer_json
 from gpudeck.api.errors import ErrorBody
-from gpudeck.hub.gpu import View
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.metrics import View
 from gpudeck.model.availability import Availability
 from gpudeck.model.quantity import AMOUNT, parse_bytes
 from gpudeck.model.view import Gpu
@@ -60,8 +60,7 @@ async def list_gpus(
 
 
 def _walk(hub: Hub, host: str | None) -> Iterator[tuple[View, View]]:
-    for host_id in hub.stream.ordered_ids():
-        view = hub.stream.hosts[host_id].view
+    for view in (state.view for state in hub.fleet.ordered()):
         if host is None or host in {view["name"], view["id"]}:
             for gpu in view["gpus"]:
                 yield view, gpu

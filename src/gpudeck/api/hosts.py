@@ -18,7 +18,7 @@ HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name_
 @get("/api/v1/hosts", responses={200: ResponseSpec(HostList, description="All hosts by name")})
 async def list_hosts(hub: TheHub, request: HubRequest) -> Response[bytes]:
     """All hosts, ordered by name."""
-    hosts = b",".join(hub.stream.hosts[host_id].encoded() for host_id in hub.stream.ordered_ids())
+    hosts = b",".join(host.encoded() for host in hub.fleet.ordered())
     return await answer_json(request, b'{"hosts":[' + hosts + b"]}")
 
 
@@ -33,7 +33,7 @@ async def read_host(
     hub: TheHub, request: HubRequest, host: Annotated[str, PathParameter(description="A host's name or id")]
 ) -> Response[bytes]:
     """One host with its GPUs and processes."""
-    found = hub.stream.find(host)
+    found = hub.fleet.find(host)
     if found is None:
         raise NotFoundException(f"no host is called {host[:100]!r}; /api/v1/hosts lists them")
     return await answer_json(request, found.encoded())

@@ -4,7 +4,6 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
 from gpudeck.hub.host import HostState
 from gpudeck.model.availability import AVAILABILITIES
@@ -69,8 +68,35 @@ class Fleet:
         self._removed.clear()
         return changed, removed
 
+    def ordered(self) -> list[HostState]:
+        """The hosts by name: the order in which everything lists them."""
+        return sorted(self.hosts.values(), key=lambda host: (host.name, host.id))
+
+    def find(self, name: str) -> HostState | None:
+        """A host by its id or, failing that, by its name."""
+        return self.hosts.get(name) or next((host for host in self.hosts.values() if host.name == name), None)
+
     def totals(self) -> Totals:
-        return count_totals(self.hosts.values())
+        """Counts over all hosts; the power is None when no host reports any."""
+        counts = dict.fromkeys(AVAILABILITIES, 0)
+        users: set[str] = set()
+        power: list[float] = []
+        up = 0
+        for host in self.hosts.values():
+            up += host.status == "up"
+            users |= host.users
+            for word, number in host.counts.items():
+                counts[word] += number
+            if host.power_watts is not None:
+                power.append(host.power_watts)
+        return Totals(
+            gpus=sum(counts.values()),
+            **counts,
+            hosts=len(self.hosts),
+            hosts_up=up,
+            users=len(users),
+            power_watts=round(sum(power), 1) if power else None,
+        )
 
     def _host(self, envelope: Envelope, via: str) -> HostState:
         host_id = envelope.host_id or envelope.host
@@ -86,31 +112,3 @@ class Fleet:
                 "Raise fleet.max_hosts in its configuration.",
             )
         return HostState(host_id, via, self.settings)
-
-
-def count_totals(hosts: Iterable[HostState]) -> Totals:
-    """Counts over the given hosts; the power is None when no host reports any."""
-    counts = dict.fromkeys(AVAILABILITIES, 0)
-    users: set[str] = set()
-    power: list[float] = []
-    total = up = 0
-    for host in hosts:
-        total += 1
-        up += host.status == "up"
-        users |= host.users
-        for word, number in host.counts.items():
-            counts[word] += number
-        if host.power_watts is not None:
-            power.append(host.power_watts)
-    return Totals(
-        gpus=sum(counts.values()),
-        free=counts["free"],
-        busy=counts["busy"],
-        held=counts["held"],
-        booked=counts["booked"],
-        unknown=counts["unknown"],
-        hosts=total,
-        hosts_up=up,
-        users=len(users),
-        power_watts=round(sum(power), 1) if power else None,
-    )

@@ -1,27 +1,19 @@
 """One GPU of the live fleet: its readings become what everybody outside sees.
 
-A view is a dictionary with exactly the fields of `model.view.Gpu`. It is never changed in place: the stream still
-publishes the old one while the next is being made. Each update computes only the parts whose input changed and returns
-what differs, so that neither a report nor a tick has to compare everything with everything.
+Each update touches only what differs and returns it: at thousands of GPUs a second, copying what stays the same is what
+costs. So a view is changed in place; whoever needs a moment to stand still encodes it (see hub.stream).
 """
 
-from typing import Any
-
-from gpudeck.hub.metrics import bounds_of, check_metrics
+from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
 from gpudeck.model.availability import Availability, Verdict, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.health import judge_health
+from gpudeck.model.health import Health, judge_health
 from gpudeck.model.report import GpuReading, Process
-
-View = dict[str, Any]
+from gpudeck.model.view import Gpu
 
 _BOUNDS = bounds_of(GPU_METRICS)
-
-
-def differences(old: View, new: View) -> View:
-    """The fields of `new` that `old` has otherwise."""
-    return {name: value for name, value in new.items() if value is not old[name] and value != old[name]}
+_BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
 
 
 class GpuState:
@@ -29,79 +21,83 @@ class GpuState:
 
     def __init__(self, reading: GpuReading, now: float, settings: FleetSettings) -> None:
         """Its first report: `view` is complete at once."""
+        self.view: View = _BLANK | {"users": [], "reasons": {}}
         self.rejected = 0
         self._settings = settings
-        self._reading = reading
+        self._reading: GpuReading | None = None
         self._availability: Availability | None = None
         self._since = now
         self._last_work_at = now
         self._metric_reasons: dict[str, str] = {}
-        self.view: View = _identity(reading)
-        values = self._take_metrics(reading)
-        self.view |= values | _occupants(reading.processes) | {"reasons": self._reasons(reading), "reservation": None}
-        self.view |= self._take_verdict(reading, values, now)
+        self._verdict: tuple[Verdict, float, Health] | None = None
+        self.update(reading, now)
 
     def update(self, reading: GpuReading, now: float) -> View:
-        """Take the next reading of the same GPU; returns the fields of its view that changed."""
-        last, self._reading = self._reading, reading
-        parts: View = {}
-        other_metrics = reading.metrics != last.metrics or reading.unknown != last.unknown
+        """Take a reading of this GPU; returns the fields of its view that changed."""
+        view, last = self.view, self._reading
+        changes: View = {}
+        other_metrics = last is None or reading.metrics != last.metrics or reading.unknown != last.unknown
+        other_processes = last is None or reading.processes != last.processes
         if other_metrics:
-            parts |= self._take_metrics(reading)
-        other_processes = reading.processes != last.processes
+            self._metric_reasons, self.rejected = note_metrics(view, changes, reading.metrics, reading.unknown, _BOUNDS)
         if other_processes:
-            parts |= _occupants(reading.processes)
+            note(view, changes, {"users": _users(reading.processes), "processes": reading.processes})
         if other_metrics or other_processes:
-            parts["reasons"] = self._reasons(reading)
-        if reading.name != last.name or reading.index != last.index:
-            parts |= _identity(reading)
-        parts |= self._take_verdict(reading, parts if other_metrics else self.view, now)
-        changes = differences(self.view, parts)
-        self.view = self.view | changes
+            note(view, changes, {"reasons": self._reasons(reading)})
+        if last is None or reading.name != last.name or reading.index != last.index:
+            note(view, changes, _identity(reading))
+        view.update(changes)
+        changes |= self._take_verdict(reading, now)
+        self._reading = reading
         return changes
 
     def silence(self, reason: str, now: float) -> View:
         """Its host fell silent: the last values stay to be read, but nothing is claimed any more."""
-        changes = differences(
-            self.view,
-            {
-                "availability": "unknown",
-                "availability_reason": reason,
-                "last_seen": self.view["last_seen"] or self.view["availability"],
-                "since": self._settle("unknown", None, now),
-                "health": "unknown",
-                "health_reason": reason,
-                "health_action": "See the host's status and problems.",
-            },
-        )
-        self.view = self.view | changes
+        self._verdict = None
+        changes: View = {}
+        facts = {
+            "availability": "unknown",
+            "availability_reason": reason,
+            "last_seen": self.view["last_seen"] or self.view["availability"],
+            "since": self._settle("unknown", None, now),
+            "health": "unknown",
+            "health_reason": reason,
+            "health_action": "See the host's status and problems.",
+        }
+        note(self.view, changes, facts)
+        self.view.update(changes)
         return changes
 
-    def _take_metrics(self, reading: GpuReading) -> View:
-        values, self._metric_reasons, self.rejected = check_metrics(reading.metrics, reading.unknown, _BOUNDS)
-        return values
-
-    def _take_verdict(self, reading: GpuReading, values: View, now: float) -> View:
-        availability, reason = self._judge(reading, values, now)
-        health = judge_health(reading.missing, values["temperature_celsius"], self._settings.health)
-        return {
+    def _take_verdict(self, reading: GpuReading, now: float) -> View:
+        availability, reason = self._judge(reading, now)
+        since = self._settle(availability, reading, now)
+        health = judge_health(reading.missing, self.view["temperature_celsius"], self._settings.health)
+        verdict = ((availability, reason), since, health)
+        if verdict == self._verdict:
+            return {}
+        self._verdict = verdict
+        changes: View = {}
+        facts = {
             "availability": availability,
             "availability_reason": reason,
             "last_seen": None,
-            "since": self._settle(availability, reading, now),
+            "since": since,
             "health": health.level,
             "health_reason": health.reason,
             "health_action": health.action,
         }
+        note(self.view, changes, facts)
+        self.view.update(changes)
+        return changes
 
-    def _judge(self, reading: GpuReading, values: View, now: float) -> Verdict:
+    def _judge(self, reading: GpuReading, now: float) -> Verdict:
         if reading.missing is not None:
             return "unknown", reading.missing
         rules = self._settings.availability
-        utilization = values["utilization_percent"]
+        utilization = self.view["utilization_percent"]
         if utilization is None or utilization >= rules.work_percent:
             self._last_work_at = now
-        processes, memory = _relevant(reading.processes, values["memory_used_bytes"])
+        processes, memory = _relevant(reading.processes, self.view["memory_used_bytes"])
         return judge(
             processes=processes,
             memory_used_bytes=memory,
@@ -129,10 +125,8 @@ class GpuState:
 def _began(availability: Availability, reading: GpuReading, now: float) -> float:
     """When a state began that was already there when the hub first looked: as far as the reading can tell."""
     if availability == "busy":
-        starts = [
-            process.started_at for process in reading.processes or () if process.started_at and not process.display
-        ]
-        return min([now, *starts])
+        workers = [process for process in reading.processes or () if not process.display]
+        return min([now, *(process.started_at for process in workers if process.started_at)])
     return now - (reading.idle_seconds or 0.0)
 
 
@@ -145,10 +139,6 @@ def _identity(reading: GpuReading) -> View:
         "vendor": reading.vendor,
         "parent": reading.parent,
     }
-
-
-def _occupants(processes: list[Process] | None) -> View:
-    return {"users": _users(processes), "processes": processes}
 
 
 def _relevant(processes: list[Process] | None, memory_used: float | None) -> tuple[int | None, float | None]:

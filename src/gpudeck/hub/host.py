@@ -2,21 +2,25 @@
 
 from collections import deque
 
-from gpudeck.hub.gpu import GpuState, View, differences
-from gpudeck.hub.metrics import bounds_of, check_metrics
+import msgspec
+
+from gpudeck.hub.gpu import GpuState
+from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading
-from gpudeck.model.view import HostStatus
+from gpudeck.model.view import Host, HostStatus
 from gpudeck.wire import Envelope
 
 LATE_BEATS = 3.0
 _BOUNDS = bounds_of(HOST_METRICS)
+_BLANK: View = dict.fromkeys(Host.__struct_fields__)
+_encoder = msgspec.json.Encoder()
 
 
 class HostState:
-    """A host as the hub knows it. `view` has exactly the fields of `model.view.Host` and is never changed in place."""
+    """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it."""
 
     def __init__(self, host_id: str, via: str, settings: FleetSettings) -> None:
         self.id = host_id
@@ -25,7 +29,7 @@ class HostState:
         self.status: HostStatus = "never"
         self.observed_at = 0.0
         self.interval = 0.0
-        self.view: View = {}
+        self.view: View = _BLANK | {"gpus": []}
         self.counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
         self.power_watts: float | None = None
         self.users: frozenset[str] = frozenset()
@@ -34,6 +38,7 @@ class HostState:
         self._ended_runs: deque[tuple[str, str]] = deque(maxlen=16)
         self._sequence = -1
         self._gpus: dict[str, GpuState] = {}
+        self._encoded: bytes | None = None
         self._host_changes: View = {}
         self._gpu_changes: dict[str, View] = {}
         self._other_gpus = True
@@ -53,14 +58,17 @@ class HostState:
         self.observed_at = max(self.observed_at, observed_at)
         self.status = "up"
         report = envelope.report
-        metrics, reasons, rejected = check_metrics(report.metrics, report.unknown, _BOUNDS)
+        changes: View = {}
+        reasons, rejected = note_metrics(self.view, changes, report.metrics, report.unknown, _BOUNDS)
         if report.gpus is None:
             reasons["gpus"] = report.gpus_reason or "the GPUs of this host could not be read"
             self._silence_gpus(reasons["gpus"], now)
         else:
             self._take_gpus(report.gpus, now)
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
-        self._show(self._facts(envelope, skew) | metrics | {"reasons": reasons})
+        note(self.view, changes, self._facts(envelope, skew))
+        note(self.view, changes, {"reasons": reasons})
+        self._show(changes)
         return rejected
 
     def age(self, now: float) -> bool:
@@ -74,14 +82,21 @@ class HostState:
         self._show({"status": status})
         return True
 
+    def encoded(self) -> bytes:
+        """The view as JSON: made when first asked for, kept until something changes."""
+        if self._encoded is None:
+            self._encoded = _encoder.encode(self.view)
+        return self._encoded
+
     def take_changes(self) -> View | None:
         """What changed since the last call, its GPUs' changes below `gpus`; None when the whole host has to be sent.
 
         A patch that holds nothing but `id` says that nothing changed.
         """
-        patch = self._host_changes | {"id": self.id}
+        patch = self._host_changes
+        patch["id"] = self.id
         if self._gpu_changes:
-            patch["gpus"] = [changes | {"uuid": uuid} for uuid, changes in self._gpu_changes.items()]
+            patch["gpus"] = list(self._gpu_changes.values())
         whole = self._other_gpus
         self._host_changes, self._gpu_changes, self._other_gpus = {}, {}, False
         return None if whole else patch
@@ -131,6 +146,7 @@ class HostState:
             states[reading.uuid] = state
         if list(states) != list(self._gpus):
             self._other_gpus = True
+            self.view["gpus"] = [state.view for state in states.values()]
         self._gpus = states
 
     def _silence_gpus(self, reason: str, now: float) -> None:
@@ -139,16 +155,15 @@ class HostState:
             self._note(uuid, gpu.silence(reason, now))
 
     def _note(self, uuid: str, changes: View) -> None:
-        if not changes:
-            return
-        waiting = self._gpu_changes.get(uuid)
-        self._gpu_changes[uuid] = changes if waiting is None else waiting | changes
+        if changes:
+            changes["uuid"] = uuid
+            self._gpu_changes.setdefault(uuid, changes).update(changes)
 
-    def _show(self, facts: View) -> None:
-        """Make the host's next view out of new facts and its GPUs' views."""
-        changes = differences(self.view, facts) if self.view else facts
-        self._host_changes |= changes
-        self.view = self.view | changes | {"gpus": [gpu.view for gpu in self._gpus.values()]}
+    def _show(self, changes: View) -> None:
+        """Change the host's view, after its GPUs' views have been changed."""
+        self._host_changes.update(changes)
+        self.view.update(changes)
+        self._encoded = None
         self._count()
 
     def _count(self) -> None:
@@ -157,10 +172,11 @@ class HostState:
         power: list[float] = []
         users: set[str] = set()
         for gpu in self.view["gpus"]:
-            counts[gpu["availability"]] += 1
-            if gpu["availability"] != "unknown":
+            availability, watts = gpu["availability"], gpu["power_watts"]
+            counts[availability] += 1
+            if availability != "unknown":
                 users.update(gpu["users"])
-                if gpu["power_watts"] is not None:
-                    power.append(gpu["power_watts"])
+                if watts is not None:
+                    power.append(watts)
         self.counts, self.users = counts, frozenset(users)
         self.power_watts = sum(power) if power else None

@@ -1,9 +1,13 @@
 """Believe a reported value or not: the catalog's ranges, applied to what came in."""
 
 import math
+from typing import Any
 
 from gpudeck.model.catalog import Metric
 from gpudeck.model.report import Number
+
+View = dict[str, Any]
+"""A GPU or a host as everybody outside sees it: exactly the fields of its struct in `model.view`."""
 
 Bounds = tuple[tuple[str, float, float], ...]
 """Name, lowest and highest believable value of each metric of a scope."""
@@ -13,23 +17,33 @@ def bounds_of(catalog: dict[str, Metric]) -> Bounds:
     return tuple((metric.name, metric.low, metric.high) for metric in catalog.values())
 
 
-def check_metrics(
-    metrics: dict[str, Number], unknown: dict[str, str], bounds: Bounds
-) -> tuple[dict[str, Number | None], dict[str, str], int]:
-    """Every metric's value, None where it is unknown; why it is; and how many values could not be believed."""
-    values: dict[str, Number | None] = {}
+def note_metrics(
+    view: View, changes: View, metrics: dict[str, Number], unknown: dict[str, str], bounds: Bounds
+) -> tuple[dict[str, str], int]:
+    """Put every metric whose value is not the one in `view` into `changes`, None where it is unknown.
+
+    Returns the reasons of all that are unknown, and how many values were sent that could not be believed.
+    """
     reasons: dict[str, str] = {}
     rejected = 0
     for name, low, high in bounds:
         value = metrics.get(name)
-        if value is None:
-            values[name] = None
-            reasons[name] = unknown.get(name, "not reported")
-        elif low <= value <= high:
-            values[name] = value
-        else:
-            # NaN and the infinities land here too: every comparison with NaN is false.
-            values[name] = None
-            reasons[name] = f"the agent sent {value!r}, which cannot be" if math.isfinite(value) else "not a number"
-            rejected += 1
-    return values, reasons, rejected
+        # NaN is not believed either: every comparison with it is false.
+        if value is None or not low <= value <= high:
+            rejected += value is not None
+            reasons[name] = unknown.get(name, "not reported") if value is None else _disbelief(value)
+            value = None
+        if value != view[name]:
+            changes[name] = value
+    return reasons, rejected
+
+
+def note(view: View, changes: View, facts: View) -> None:
+    """Put the facts that are not as in `view` into `changes`."""
+    for name, value in facts.items():
+        if value != view[name]:
+            changes[name] = value
+
+
+def _disbelief(value: Number) -> str:
+    return f"the agent sent {value!r}, which cannot be" if math.isfinite(value) else "not a number"

@@ -1,7 +1,4 @@
-"""Out of the hub: once a second the changes of the fleet become one delta, encoded and compressed once for all viewers.
-
-What is published here is also what the API answers, so that page, terminal and script never disagree about a moment.
-"""
+"""Out of the hub: once a second what changed becomes one delta, encoded and compressed once for all viewers."""
 
 import asyncio
 import secrets
@@ -13,11 +10,9 @@ from typing import Any
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.hub.fleet import Fleet, count_totals
-from gpudeck.hub.gpu import View
-from gpudeck.hub.host import HostState
+from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.metrics import View
 from gpudeck.model.clock import Clock
-from gpudeck.model.view import Totals
 
 KEPT_DELTAS = 60
 """How many ticks a viewer may miss and still resume without a new snapshot."""
@@ -81,34 +76,12 @@ class Viewer:
         return self._events.popleft() if self.is_open else None
 
 
-class Published:
-    """A host as of the last tick, and its JSON as soon as somebody asked for it."""
-
-    __slots__ = ("_encoded", "host", "view")
-
-    def __init__(self, host: HostState) -> None:
-        self.host = host
-        self.view: View = host.view
-        self._encoded: bytes | None = None
-
-    def replace(self, view: View) -> None:
-        self.view = view
-        self._encoded = None
-
-    def encoded(self) -> bytes:
-        if self._encoded is None:
-            self._encoded = _encoder.encode(self.view)
-        return self._encoded
-
-
 class Stream:
     """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet."""
 
     def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
         self.fleet = fleet
         self.demo = demo
-        self.hosts: dict[str, Published] = {}
-        self.totals: Totals = count_totals(())
         self.time = clock()
         self._clock = clock
         self._epoch = secrets.token_hex(4)
@@ -141,22 +114,23 @@ class Stream:
             viewer.put(self.snapshot())
 
     def document(self) -> bytes:
-        """The whole fleet as JSON, as of the last tick."""
+        """The whole fleet as JSON: kept until the next tick, so many who ask in the same second share it.
+
+        It may be a little newer than the last delta; the next delta then repeats what it has already: deltas hold
+        values, not differences, and applying one twice does no harm.
+        """
         if self._document is None:
             head = _encoder.encode(
-                {"demo": self.demo, "time": self.time, "version": __version__, "totals": self.totals, "hosts": []}
+                {
+                    "demo": self.demo,
+                    "time": self.time,
+                    "version": __version__,
+                    "totals": self.fleet.totals(),
+                    "hosts": [],
+                }
             )
-            hosts = b",".join(self.hosts[host_id].encoded() for host_id in self.ordered_ids())
-            self._document = head[:-2] + hosts + b"]}"
+            self._document = head[:-2] + b",".join(host.encoded() for host in self.fleet.ordered()) + b"]}"
         return self._document
-
-    def ordered_ids(self) -> list[str]:
-        """Host ids by name: the order in which everything lists hosts."""
-        return sorted(self.hosts, key=lambda host_id: (self.hosts[host_id].view["name"], host_id))
-
-    def find(self, name: str) -> Published | None:
-        """A published host by its id or, failing that, by its name."""
-        return self.hosts.get(name) or next((host for host in self.hosts.values() if host.view["name"] == name), None)
 
     def tick_age(self) -> float:
         """Seconds since the fleet was last published."""
@@ -192,26 +166,15 @@ class Stream:
         changed, removed = self.fleet.take_changes()
         whole: list[View] = []
         patches: list[View] = []
-        for host_id in removed:
-            self.hosts.pop(host_id, None)
         for host in changed:
-            self._publish(host, whole, patches)
-        self.totals = self.fleet.totals()
-        delta: dict[str, Any] = {"time": self.time, "totals": self.totals}
+            patch = host.take_changes()
+            if patch is None:
+                whole.append(host.view)
+            elif len(patch) > 1:
+                patches.append(patch)
+        delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         parts = {"hosts": whole, "changes": patches, "removed": removed}
         return delta | {name: part for name, part in parts.items() if part}
-
-    def _publish(self, host: HostState, whole: list[View], patches: list[View]) -> None:
-        patch, published = host.take_changes(), self.hosts.get(host.id)
-        if published is None:
-            self.hosts[host.id] = Published(host)
-            whole.append(host.view)
-            return
-        if patch is None:
-            whole.append(host.view)
-        elif len(patch) > 1:
-            patches.append(patch)
-        published.replace(host.view)
 
     def _missed_since(self, last_event_id: str) -> list[Event] | None:
         epoch, _, number = last_event_id.partition("-")
