@@ -57,7 +57,7 @@ lock: setup ## resolve the dependencies again (hashes, no index address)
 	  pyproject.toml -o requirements/agent.txt
 
 generated: setup ## write again what is made from the code: API types, configuration reference
-	$(BIN)/python -m tests.generated
+	cd tests && ../$(BIN)/python -m generated
 
 clean: ## forget the environment and everything built
 	rm -rf .venv web/node_modules src/gpudeck/api/page

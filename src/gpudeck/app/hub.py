@@ -116,6 +116,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 access_log=False,
+                proxy_headers=False,
                 log_config=None,
                 server_header=False,
                 timeout_keep_alive=75,

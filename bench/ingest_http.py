@@ -1,0 +1,98 @@
+"""The hub as a process, with real connections: reports a CPU second, and how long a full answer takes.
+
+The reference is the least that can take a POST on the same server software (bench/bare_server.py): what is above it is
+ours, what is below it is the price of HTTP.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.processes import HubUnderTest, cpu_seconds
+from bench.reports import make_rounds
+from bench.tables import best_of, print_table
+
+HOSTS = 1_000
+ROUNDS = 8
+CONNECTIONS = 32
+
+
+def main() -> None:
+    rounds = make_rounds(HOSTS, ROUNDS)
+    bare, _ = measure_bare(rounds)
+    with tempfile.TemporaryDirectory() as folder, HubUnderTest(Path(folder), "demo: never\nlocal: never\n") as hub:
+        token = (Path(folder) / "agent.token").read_text().strip()
+        cost, rate = measure(hub.process.pid, hub.port, token, rounds)
+        # A kept document is thrown away with the next tick, a second later: each of these is made anew.
+        fleet = best_of(8, lambda: fetch(f"{hub.url}/api/v1/fleet"), pause=1.05)
+    print_table(
+        f"Hub over HTTP: {HOSTS:,} eight-GPU hosts, {CONNECTIONS} connections, {os.cpu_count()} cores with the senders",
+        f"a server that answers 202 and does nothing else, {bare * 1e6:.0f} µs of CPU a report",
+        [
+            ("hub's CPU for one report", f"{cost * 1e6:.0f} µs", "≤ 200 µs", f"{cost / bare:.2f} ×"),
+            ("reports a second of one core", f"{1 / cost:,.0f}", "≥ 5,000", ""),
+            ("reports a second by the clock", f"{rate:,.0f}", "", ""),
+            ("GET /api/v1/fleet, 8,000 GPUs", f"{fleet * 1e3:.1f} ms", "≤ 50 ms", f"{fleet / bare:,.0f} ×"),
+        ],
+    )
+
+
+def measure_bare(rounds: list[list[bytes]]) -> tuple[float, float]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "bench.bare_server", str(port)])
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        return measure(process.pid, port, "none", rounds)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(pid: int, port: int, token: str, rounds: list[list[bytes]]) -> tuple[float, float]:
+    """The server's CPU seconds for one report, and reports a second by the clock; the first round is not counted."""
+    asyncio.run(push(port, token, rounds[0]))
+    before, start = cpu_seconds(pid), time.perf_counter()
+    sent = sum(asyncio.run(push(port, token, bodies)) for bodies in rounds[1:])
+    assert sent == HOSTS * (ROUNDS - 1), f"only {sent} reports were taken"
+    return (cpu_seconds(pid) - before) / sent, sent / (time.perf_counter() - start)
+
+
+async def push(port: int, token: str, bodies: list[bytes]) -> int:
+    """Send all bodies over a few kept connections; returns how many were taken."""
+    waiting = iter(bodies)
+    return sum(await asyncio.gather(*(_send(port, token, waiting) for _ in range(CONNECTIONS))))
+
+
+async def _send(port: int, token: str, waiting: Iterator[bytes]) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    taken = 0
+    for body in waiting:
+        head = (
+            f"POST /api/v1/reports HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: application/msgpack\r\nContent-Encoding: zstd\r\nGpudeck-Sent-At: {time.time()}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        taken += answer.startswith(b"HTTP/1.1 202")
+    writer.close()
+    return taken
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return bytes(answer.read())

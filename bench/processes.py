@@ -1,0 +1,50 @@
+"""A hub in a process of its own, and what it costs."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+class HubUnderTest:
+    """`gpudeck up` with the given configuration, ended at the end. `ready_after` is from the start to its greeting."""
+
+    def __init__(self, folder: Path, config: str, *arguments: str) -> None:
+        (folder / "gpudeck.yaml").write_text(config)
+        environment = os.environ | {"GPUDECK_DATA_DIR": str(folder)}
+        command = [sys.executable, "-m", "gpudeck", "up", "--listen", "127.0.0.1:0", *arguments]
+        start = time.perf_counter()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=folder
+        )
+        assert self.process.stdout is not None
+        self.url = ""
+        for line in self.process.stdout:
+            found = re.search(r"page +(http://\S+?)/?\s", line)
+            self.url = found[1] if found else self.url
+            if line.startswith("Ctrl-C"):
+                break
+        self.ready_after = time.perf_counter() - start
+        self.port = int(self.url.rpartition(":")[2])
+
+    def __enter__(self) -> "HubUnderTest":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(15)
+        assert self.process.stdout is not None
+        self.process.stdout.close()

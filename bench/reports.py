@@ -1,0 +1,78 @@
+"""A fleet of eight-GPU servers in which everything changes in every report: the hardest case for the hub."""
+
+import random
+import time
+from functools import partial
+
+from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.wire import Envelope, encode
+
+GIB = 2**30
+HOST_METRICS: dict[str, int | float] = {
+    "cpu_percent": 12.5,
+    "cpu_count": 128,
+    "load_1m": 12.3,
+    "memory_used_bytes": 300 * GIB,
+    "memory_total_bytes": 2000 * GIB,
+    "disk_used_bytes": 10_000 * GIB,
+    "disk_total_bytes": 20_000 * GIB,
+    "uptime_seconds": 86_400,
+}
+
+
+def make_reading(host: int, index: int, rng: random.Random) -> GpuReading:
+    """Utilization, memory, temperature and power are drawn anew; a process sits on every GPU."""
+    process = Process(
+        pid=1000 + index,
+        user=f"user{host % 30}",
+        command="python train.py --config configs/large.yaml --resume",
+        memory_used_bytes=100 * GIB,
+        started_at=1.79e9,
+        utilization_percent=50.0,
+        evidence="uid 1000 of /proc/1000",
+    )
+    metrics: dict[str, int | float] = {
+        "utilization_percent": rng.randrange(5, 101),
+        "memory_utilization_percent": rng.randrange(60),
+        "memory_used_bytes": rng.randrange(140_000) << 20,
+        "memory_total_bytes": 143_771 << 20,
+        "temperature_celsius": rng.randrange(30, 80),
+        "power_watts": round(rng.uniform(70, 700), 1),
+        "power_limit_watts": 700,
+        "clock_sm_mhz": 1980,
+        "clock_memory_mhz": 3201,
+    }
+    return GpuReading(
+        uuid=f"GPU-{host:08x}-{index:04x}-4b7e-9a61-2d3c4b5a6978",
+        index=index,
+        name="NVIDIA H200",
+        vendor="nvidia",
+        metrics=metrics,
+        unknown={"fan_percent": "not supported by this GPU"},
+        processes=[process],
+        idle_seconds=0.0,
+    )
+
+
+def make_envelope(host: int, sequence: int, rng: random.Random) -> Envelope:
+    gpus = [make_reading(host, index, rng) for index in range(8)]
+    report = Report(gpus=gpus, metrics=HOST_METRICS, driver_version="580.159.04", os="Debian GNU/Linux 12 (bookworm)")
+    return Envelope(
+        version=1,
+        host=f"gpu{host:05d}",
+        host_id=f"machine-{host:05d}",
+        boot_id="0f4c3c6e-5b0f-4d39-9c0a-6a0e1d2c3b4a",
+        run_id="5f1e8a300c5d4b7e",
+        sequence=sequence,
+        # Ahead of the clock, so that a report made before the measurement does not count as one that waited.
+        collected_at=time.time() + 3600,
+        interval_seconds=2.0,
+        agent_version="0.1.0",
+        report=report,
+    )
+
+
+def make_rounds(hosts: int, rounds: int) -> list[list[bytes]]:
+    """For each round one encoded report of every host."""
+    make = partial(make_envelope, rng=random.Random(1))
+    return [[encode(make(host, sequence)) for host in range(hosts)] for sequence in range(1, rounds + 1)]

@@ -1,0 +1,52 @@
+"""What is made from the code and kept in the repository: the page's view of the API, the reference of the settings.
+
+`python -m tests.generated` (or `make generated`) writes them; a test says when one is out of date.
+"""
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from gpudeck.api.app import build_framework
+from gpudeck.api.schema import complete_schema
+from gpudeck.app.settings import Settings
+from gpudeck.config import reference
+from gpudeck.hub.hub import Hub
+from gpudeck.model.catalog import CATALOG
+
+ROOT = Path(__file__).parent.parent
+
+
+def api_document() -> str:
+    document = complete_schema(build_framework(Hub()).openapi_schema.to_schema())
+    # The version is the package's, not the interface's: a release must not change the page's types.
+    document["info"]["version"] = "1"
+    return msgspec.json.encode(document, order="sorted").decode() + "\n"
+
+
+def page_catalog() -> str:
+    """What the page has to know of a metric to show one that it was not written for."""
+    rows = [{"name": m.name, "scope": m.scope.value, "unit": m.unit, "label": m.label} for m in CATALOG]
+    return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
+
+
+def settings_reference() -> str:
+    return reference(Settings)
+
+
+GENERATED = {
+    "web/src/api/openapi.json": api_document,
+    "web/src/api/catalog.json": page_catalog,
+    "docs/configuration.md": settings_reference,
+}
+
+
+def main() -> None:
+    for name, make in GENERATED.items():
+        (ROOT / name).write_text(make())
+        print(f"wrote {name}")
+
+
+if __name__ == "__main__":
+    main()
