@@ -59,5 +59,8 @@ lock: setup ## resolve the dependencies again (hashes, no index address)
 generated: setup ## write again what is made from the code: API types, configuration reference
 	cd tests && ../$(BIN)/python -m generated
 
+screenshots: page ## take the pictures of README and docs again (needs chromium)
+	cd tests && ../$(BIN)/python -m e2e.screenshots
+
 clean: ## forget the environment and everything built
 	rm -rf .venv web/node_modules src/gpudeck/api/page

@@ -24,7 +24,8 @@ def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until
     if settings.token_file is None:
         raise UsageError("the agent needs the hub's token.", "Give --token-file with a copy of the hub's token file.")
     reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
-    outbox = Outbox(max(settings.outbox_reports, 2 * len(reporters)), settings.outbox_size)
+    # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
+    outbox = Outbox(settings.outbox_reports if simulate is None else len(reporters), settings.outbox_size)
     # A backlog is sent ten times as fast as it grows, and no faster.
     pace = settings.interval / (10 * len(reporters))
     sender = Sender(outbox, settings.hub, Path(settings.token_file).expanduser(), pace)

@@ -89,7 +89,7 @@ class HubServer:
     def _begin(self, when_started: Callable[[Started], None]) -> None:
         arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
         if self._plan.demo_hosts is not None:
-            self._child = ChildAgent([*arguments, "--simulate", str(self._plan.demo_hosts)])
+            self._child = ChildAgent([*arguments, *_simulate(self._plan.demo_hosts)])
             if not self._plan.demo_is_asked:
                 self.hub.end_demo_on_first_real_report(self._end_demo)
         elif self._plan.watch_this_machine:
@@ -104,6 +104,11 @@ class HubServer:
             ending = asyncio.get_running_loop().create_task(self._child.stop())
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
+
+
+def _simulate(hosts: int) -> list[str]:
+    """Large fleets report less often: hub, simulated agents and the browser usually share one small machine."""
+    return ["--simulate", str(hosts), "--interval", f"{max(2.0, hosts / 250):g}s"]
 
 
 class _Server(uvicorn.Server):
