@@ -12,6 +12,7 @@ distribution carries the built page; without web/ that one is used as it is.
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,15 +91,24 @@ class Page:
         wanted = hashlib.sha256((self.web / "package-lock.json").read_bytes()).hexdigest()
         if read_stamp(self.modules) == wanted:
             return
-        self.run(
-            "npm could not install the page's build tools: is its registry within reach (npm config get registry)?",
-            *("ci", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1"),
-        )
+        done = self.npm("ci", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1", quiet=True)
+        if done.returncode != 0:
+            raise BuildFailed(
+                f"npm could not install the page's build tools ({npm_error_code(done.stderr)}): is a package registry "
+                "within reach (npm config get registry)? The whole story: npm ci, in web/"
+            )
         (self.modules / STAMP).write_text(wanted)
 
     def run(self, failure: str, *arguments: str) -> None:
-        if subprocess.run([*npm(), *arguments], cwd=self.web, env=environment(), check=False).returncode != 0:
-            raise BuildFailed(f"{failure} (npm {' '.join(arguments)}, in {self.web})")
+        if self.npm(*arguments).returncode != 0:
+            raise BuildFailed(f"{failure} (npm {' '.join(arguments)}, in web/)")
+
+    def npm(self, *arguments: str, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+        """`quiet` keeps what npm says in the answer; otherwise it is shown as it comes."""
+        command = [*npm_command(), *arguments]
+        return subprocess.run(
+            command, cwd=self.web, env=environment(), capture_output=quiet, check=False, text=True, encoding="utf-8"
+        )
 
     def put_in_place(self, fingerprint: str) -> None:
         """Swaps the fresh page in: complete, compressed, and stamped last."""
@@ -138,7 +148,12 @@ def node() -> Path:
     return home / "node.exe" if os.name == "nt" else home / "bin" / "node"
 
 
-def npm() -> list[str]:
+def npm_error_code(output: str) -> str:
+    found = re.search(r"npm error code (\S+)", output)
+    return found[1] if found else "for a reason it did not name"
+
+
+def npm_command() -> list[str]:
     """npm as a script for node: the launcher in the wheel's bin folder points to a file that is not there."""
     home = node_home()
     modules = home / "node_modules" if os.name == "nt" else home / "lib" / "node_modules"

@@ -5,7 +5,7 @@
  */
 import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, Totals } from '../api/types'
 import { inventory } from './models'
-import { Version } from './signal.svelte'
+import { Version, WatchedVersion } from './signal.svelte'
 
 export const AVAILABILITIES: readonly Availability[] = ['free', 'busy', 'held', 'booked', 'unknown']
 
@@ -25,7 +25,7 @@ export class HostEntry {
   readonly id: string
   /** Where the host stands by name among all hosts. Set by the model whenever hosts come or go. */
   rank = 0
-  readonly version = new Version()
+  readonly version = new WatchedVersion()
   private byUuid = new Map<string, Gpu>()
   private summaryCache: HostSummary | null = null
   private inventoryCache: string | null = null
@@ -56,9 +56,9 @@ export class HostEntry {
 
   /** True when the host takes another shape on the board: its status or its problems changed. */
   change(change: HostChange): boolean {
-    const { gpus, ...facts } = change
-    Object.assign(this.host, facts)
-    for (const gpuChange of gpus ?? []) this.changeGpu(gpuChange)
+    const facts = this.host as Record<string, unknown>
+    for (const [name, value] of Object.entries(change)) if (name !== 'gpus') facts[name] = value
+    for (const gpuChange of change.gpus ?? []) this.changeGpu(gpuChange)
     this.touch()
     return change.status !== undefined || change.problems !== undefined
   }
@@ -136,34 +136,37 @@ export class FleetModel {
 const SEVERITY: Record<HealthLevel, number> = { ok: 0, unknown: 1, warning: 2, critical: 3 }
 
 function summarize(host: Host): HostSummary {
-  const counts: Record<Availability, number> = { free: 0, busy: 0, held: 0, booked: 0, unknown: 0 }
-  const users = new Set<string>()
-  let health: HealthLevel = 'ok'
+  const summary: HostSummary = {
+    counts: { free: 0, busy: 0, held: 0, booked: 0, unknown: 0 },
+    users: [],
+    utilization: null,
+    memoryUsed: null,
+    memoryTotal: null,
+    hottest: null,
+    power: null,
+    health: 'ok',
+  }
+  let measured = 0
   for (const gpu of host.gpus) {
-    counts[gpu.availability] += 1
-    gpu.users.forEach((user) => users.add(user))
-    if (SEVERITY[gpu.health] > SEVERITY[health]) health = gpu.health
+    summary.counts[gpu.availability] += 1
+    for (const user of gpu.users) if (!summary.users.includes(user)) summary.users.push(user)
+    if (SEVERITY[gpu.health] > SEVERITY[summary.health]) summary.health = gpu.health
+    if (gpu.utilization_percent !== null) measured += 1
+    summary.utilization = plus(summary.utilization, gpu.utilization_percent)
+    summary.memoryUsed = plus(summary.memoryUsed, gpu.memory_used_bytes)
+    summary.memoryTotal = plus(summary.memoryTotal, gpu.memory_total_bytes)
+    summary.power = plus(summary.power, gpu.power_watts)
+    summary.hottest = higher(summary.hottest, gpu.temperature_celsius)
   }
-  const utilization = known(host.gpus, 'utilization_percent')
-  return {
-    counts,
-    users: [...users],
-    utilization: utilization.length ? sum(utilization) / utilization.length : null,
-    memoryUsed: sumOrNull(known(host.gpus, 'memory_used_bytes')),
-    memoryTotal: sumOrNull(known(host.gpus, 'memory_total_bytes')),
-    hottest: known(host.gpus, 'temperature_celsius').reduce<number | null>((a, b) => (a === null || b > a ? b : a), null),
-    power: sumOrNull(known(host.gpus, 'power_watts')),
-    health,
-  }
+  if (summary.utilization !== null) summary.utilization /= measured
+  return summary
 }
 
-type NumberField = 'utilization_percent' | 'memory_used_bytes' | 'memory_total_bytes' | 'temperature_celsius' | 'power_watts'
-
-function known(gpus: readonly Gpu[], field: NumberField): number[] {
-  const values: number[] = []
-  for (const gpu of gpus) if (gpu[field] !== null) values.push(gpu[field])
-  return values
+/** The sum of what is known. */
+function plus(sum: number | null, value: number | null): number | null {
+  return value === null ? sum : (sum ?? 0) + value
 }
 
-const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0)
-const sumOrNull = (values: readonly number[]): number | null => (values.length ? sum(values) : null)
+function higher(most: number | null, value: number | null): number | null {
+  return value === null || (most !== null && most >= value) ? most : value
+}

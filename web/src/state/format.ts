@@ -65,14 +65,17 @@ function two(large: number, largeUnit: string, small: number, smallUnit: string)
   return small === 0 ? `${large} ${largeUnit}` : `${large} ${largeUnit} ${small} ${smallUnit}`
 }
 
+// Written out because the browser's own formatting costs more than the rest of a line together.
+const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec']
 const pad = (value: number): string => String(value).padStart(2, '0')
 
 /** The viewer's wall clock: `14:02` on the same day, `Nov 3, 14:02` otherwise. */
 export function clockTime(unix: number, now: number): string {
   const then = new Date(unix * 1000)
+  const today = new Date(now * 1000)
   const time = `${pad(then.getHours())}:${pad(then.getMinutes())}`
-  if (then.toDateString() === new Date(now * 1000).toDateString()) return time
-  return `${then.toLocaleDateString('en', { month: 'short', day: 'numeric' })}, ${time}`
+  const isToday = then.getDate() === today.getDate() && Math.abs(unix - now) < DAY
+  return isToday ? time : `${MONTHS[then.getMonth()]} ${then.getDate()}, ${time}`
 }
 
 /** For a hover: the same moment where everybody agrees on it. */

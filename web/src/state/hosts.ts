@@ -14,7 +14,6 @@ export interface HostText {
   /** Sentences for whoever keeps the machine running. */
   notes: string[]
   free: string
-  hasFree: boolean
   footer: { label: string; figure: Figure }[]
 }
 
@@ -29,7 +28,6 @@ export function hostText(entry: HostEntry, now: number): HostText {
     isSilent,
     notes: notes(host, now),
     free: freeText(entry),
-    hasFree: summary.counts.free > 0,
     footer: [
       { label: 'cpu', figure: figure(percent(host.cpu_percent), host, 'cpu_percent') },
       { label: 'ram', figure: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes') },

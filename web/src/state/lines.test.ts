@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { busyGpu, GIB, gpu, host, NOW } from '../samples'
-import { gpuLine } from './lines'
+import { gpuCell, gpuLine } from './lines'
 
 const up = host('gpu01', [])
 const silent = host('gpu01', [], { status: 'late', last_report_at: NOW - 14 })
@@ -87,6 +87,23 @@ describe('health', () => {
   it('says what is wrong and what to do', () => {
     const hot = gpu({ health: 'warning', health_reason: '91 °C', health_action: 'Check the fans.' })
     expect(gpuLine(hot, up, NOW)).toMatchObject({ alarm: 'warning: 91 °C. Check the fans.', isCritical: false })
+  })
+})
+
+describe('a cell of the table', () => {
+  it('speaks state and user', () => {
+    expect(gpuCell(busyGpu('alice'), up, NOW)).toMatchObject({ state: 'busy', hasAlarm: false, spoken: 'GPU 0, busy, alice' })
+    expect(gpuCell(gpu(), up, NOW).spoken).toBe('GPU 0, free')
+  })
+
+  it('speaks of what is wrong', () => {
+    const hot = gpu({ health: 'critical', health_reason: '96 °C' })
+    expect(gpuCell(hot, up, NOW)).toMatchObject({ hasAlarm: true, spoken: 'GPU 0, free, critical: 96 °C' })
+  })
+
+  it('of a silent host is unknown', () => {
+    const line = gpuCell(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW)
+    expect(line).toMatchObject({ state: 'unknown', spoken: 'GPU 0, unknown, last: free' })
   })
 })
 

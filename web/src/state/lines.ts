@@ -54,6 +54,25 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
   return { ...line, spoken: spokenText(gpu, line, now) }
 }
 
+/** A GPU in the table: its state alone. Its figures are told by its row and, on demand, by its popover. */
+export interface GpuCell {
+  uuid: string
+  state: Availability
+  hasAlarm: boolean
+  spoken: string
+}
+
+export function gpuCell(gpu: Gpu, host: Host, now: number): GpuCell {
+  const who = whoText(gpu, host.status !== 'up', now).text
+  const parts = [`GPU ${gpu.label}`, gpu.availability, who === gpu.availability ? '' : who, alarmText(gpu) ?? '']
+  return {
+    uuid: gpu.uuid,
+    state: gpu.availability,
+    hasAlarm: gpu.health === 'warning' || gpu.health === 'critical',
+    spoken: parts.filter((part) => part !== '').join(', ').replaceAll(DASH, 'unknown'),
+  }
+}
+
 const blank: Figure = { text: '', title: undefined }
 
 function figure(text: string, gpu: Gpu, field: string): Figure {
