@@ -49,6 +49,8 @@ def start(data_dir: Path, log: str, *arguments: str) -> subprocess.Popen[str]:
             text=True,
             env=environment(data_dir),
             cwd=data_dir,
+            # A process group of its own, as a shell gives to what it starts: Ctrl-C reaches all of it and only it.
+            start_new_session=True,
         )
 
 
@@ -79,6 +81,11 @@ class HubProcess:
     @property
     def token_file(self) -> Path:
         return self.data_dir / "agent.token"
+
+    def press_ctrl_c(self) -> int:
+        """End it as a terminal would and return its exit code."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.stop(0)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it and return its exit code."""

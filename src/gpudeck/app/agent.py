@@ -1,6 +1,7 @@
 """Start an agent: collectors → beat → outbox → sender, until it is told to stop."""
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -70,6 +71,7 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def _wait_for_parent(stop: Callable[[], None]) -> None:
-    while sys.stdin.buffer.read(4096):
+    # Not through sys.stdin: a thread that waits inside its lock makes the interpreter's own end a crash.
+    while os.read(sys.stdin.fileno(), 4096):
         pass
     stop()

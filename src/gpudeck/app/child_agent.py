@@ -53,6 +53,8 @@ class ChildAgent:
             code = await self._process.wait()
             if asyncio.get_running_loop().time() - started > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
-            log.warning("the hub's own agent ended with code %d; starting it again in %g s", code, pause)
+            # Ctrl-C reaches the whole process group: a child that ends by request is no news.
+            level = logging.DEBUG if code == 0 else logging.WARNING
+            log.log(level, "the hub's own agent ended with code %d; starting it again in %g s", code, pause)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 2)

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvicorn
@@ -77,14 +77,18 @@ class HubServer:
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
         """Serve until SIGINT or SIGTERM."""
-        server = _Server(self._door, self.hub.stream, lambda: self._begin(when_started))
+        server = _Server(self._door, lambda: self._begin(when_started), self._end)
         ticking = asyncio.create_task(tick_forever(self.hub.stream))
         try:
             await server.serve(sockets=[self._listening])
         finally:
             ticking.cancel()
-            if self._child is not None:
-                await self._child.stop()
+
+    async def _end(self) -> None:
+        """Before the door closes: the hub's own agent, which would find it closed, and the streams, which never end."""
+        if self._child is not None:
+            await self._child.stop()
+        self.hub.stream.close()
 
     def _begin(self, when_started: Callable[[Started], None]) -> None:
         arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
@@ -112,9 +116,11 @@ def _simulate(hosts: int) -> list[str]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that tells when it has started, and ends the open streams before it waits for them."""
+    """uvicorn that tells when it has started and before it stops."""
 
-    def __init__(self, app: FrontDoor, stream: Stream, when_started: Callable[[], None]) -> None:
+    def __init__(
+        self, app: FrontDoor, when_started: Callable[[], None], before_end: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -129,8 +135,8 @@ class _Server(uvicorn.Server):
                 backlog=2048,
             )
         )
-        self._stream = stream
         self._when_started = when_started
+        self._before_end = before_end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -138,7 +144,7 @@ class _Server(uvicorn.Server):
             self._when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._stream.close()
+        await self._before_end()
         await super().shutdown(sockets)
 
 
