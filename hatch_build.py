@@ -4,6 +4,7 @@ Runs by itself whenever the package is built or installed, also as an editable i
 
     python hatch_build.py         build the page if anything below web/ changed
     python hatch_build.py check   the page's types and unit tests
+    python hatch_build.py types   write the page's API types again from web/src/api/openapi.json
 
 The page is built aside and then put in place whole, so a hub that is running never serves half of one. A source
 distribution carries the built page; without web/ that one is used as it is.
@@ -70,8 +71,16 @@ class Page:
     def check(self) -> None:
         """Runs the page's type check and unit tests. Raises `BuildFailed`."""
         self.install()
+        self.run(
+            "the page's API types are old: python hatch_build.py types", "run", "types", "--silent", "--", "--check"
+        )
         self.run("the page's types do not fit", "run", "check", "--silent")
         self.run("a unit test of the page failed", "run", "test", "--silent")
+
+    def write_types(self) -> None:
+        """Writes web/src/api/schema.d.ts from the OpenAPI document beside it. Raises `BuildFailed`."""
+        self.install()
+        self.run("the page's API types could not be made", "run", "types", "--silent")
 
     def fingerprint(self) -> str:
         """A hash over everything the built page depends on."""
@@ -170,6 +179,8 @@ def main() -> None:
     try:
         if sys.argv[1:] == ["check"]:
             page.check()
+        elif sys.argv[1:] == ["types"]:
+            page.write_types()
         elif page.build():
             print(f"page built in {page.built}")
     except BuildFailed as failure:

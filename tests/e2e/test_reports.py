@@ -1,12 +1,13 @@
 """Real reports, ordinary and strange, on their way to the eye."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import fleet_of, is_wider_than_its_window, send
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess, running_hub, wait_until
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.model.report import Report
 
@@ -30,6 +31,17 @@ def test_an_empty_hub_says_how_to_add_a_host_and_shows_the_first_one(empty: HubP
     expect(page.locator(".card")).to_contain_text("alice")
     expect(page.locator(".chip.free b")).to_have_text("1")
     expect(page.get_by_text("demo data")).to_have_count(0)
+
+
+def test_the_demo_leaves_with_the_first_real_host(tmp_path: Path, chromium: Browser, visit: Visits) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("local: never\n")
+    with running_hub(tmp_path) as hub:
+        page = visit(hub.url)
+        expect(page.get_by_text("demo data", exact=True)).to_be_visible()
+        send(hub, make_envelope("real01"))
+        expect(page.locator(".card")).to_have_count(1)
+        expect(page.locator(".card .name")).to_have_text("real01")
+        expect(page.get_by_text("demo data", exact=True)).to_have_count(0)
 
 
 def test_a_silent_host_turns_grey_and_nothing_on_it_looks_free(empty: HubProcess, visit: Visits) -> None:

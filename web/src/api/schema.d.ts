@@ -21,6 +21,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/gpus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListGpus */
+        get: operations["ApiV1GpusListGpus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/hosts": {
         parameters: {
             query?: never;
@@ -47,57 +64,6 @@ export interface paths {
         };
         /** ReadHost */
         get: operations["ApiV1HostsReadHost"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/gpus": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListGpus */
-        get: operations["ApiV1GpusListGpus"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/healthz": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ReadHealth */
-        get: operations["HealthzReadHealth"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/readyz": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ReadReadiness */
-        get: operations["ReadyzReadReadiness"];
         put?: never;
         post?: never;
         delete?: never;
@@ -146,6 +112,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/healthz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadHealth */
+        get: operations["HealthzReadHealth"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/readyz": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadReadiness */
+        get: operations["ReadyzReadReadiness"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -159,51 +159,120 @@ export interface components {
          *         the name is the identity. `simulated` reports are taken by a demo hub only.
          */
         Envelope: {
-            version: number;
-            host: string;
+            /** @default  */
+            agent_version: string;
             boot_id: string;
-            sequence: number;
             collected_at: number;
+            host: string;
+            /** @default  */
+            host_id: string;
             interval_seconds: number;
             report: components["schemas"]["Report"];
             /** @default  */
             run_id: string;
-            /** @default  */
-            host_id: string;
-            /** @default  */
-            agent_version: string;
+            sequence: number;
             /** @default false */
             simulated: boolean;
+            version: number;
         };
-        /**
-         * Report
-         * @description A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
-         *
-         *         `problems` are sentences for the admin ("driver not answering for 12 s").
-         */
-        Report: {
-            /** @default null */
-            gpus: components["schemas"]["GpuReading"][] | null;
-            /** @default null */
-            gpus_reason: string | null;
-            /** @default {} */
-            metrics: {
-                [key: string]: number;
-            };
-            /** @default {} */
-            unknown: {
+        /** ErrorBody */
+        ErrorBody: {
+            error: components["schemas"]["ErrorDetail"];
+        };
+        /** ErrorDetail */
+        ErrorDetail: {
+            code: string;
+            /** @default  */
+            hint: string;
+            message: string;
+        };
+        /** Fleet */
+        Fleet: {
+            demo: boolean;
+            hosts: components["schemas"]["Host"][];
+            time: number;
+            totals: components["schemas"]["Totals"];
+            version: string;
+        };
+        /** Gpu */
+        Gpu: {
+            /** @enum {string} */
+            availability: "free" | "busy" | "held" | "booked" | "unknown";
+            availability_reason?: string | null;
+            clock_memory_mhz?: number | null;
+            clock_sm_mhz?: number | null;
+            fan_percent?: number | null;
+            /** @enum {string} */
+            health: "ok" | "warning" | "critical" | "unknown";
+            health_action?: string | null;
+            health_reason?: string | null;
+            index: number;
+            label: string;
+            /** @enum {null|string} */
+            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            memory_total_bytes?: number | null;
+            memory_used_bytes?: number | null;
+            memory_utilization_percent?: number | null;
+            name: string;
+            parent?: string | null;
+            power_limit_watts?: number | null;
+            power_watts?: number | null;
+            processes?: components["schemas"]["Process"][] | null;
+            reasons?: {
                 [key: string]: string;
             };
-            /** @default null */
-            driver_version: string | null;
-            /** @default null */
-            os: string | null;
-            /** @default {} */
-            labels: {
+            reservation?: {
+                [key: string]: unknown;
+            } | null;
+            since: number;
+            temperature_celsius?: number | null;
+            users?: string[];
+            utilization_percent?: number | null;
+            uuid: string;
+            vendor: string;
+        };
+        /** GpuList */
+        GpuList: {
+            gpus: components["schemas"]["GpuOfHost"][];
+        };
+        /** GpuOfHost */
+        GpuOfHost: {
+            /** @enum {string} */
+            availability: "free" | "busy" | "held" | "booked" | "unknown";
+            availability_reason?: string | null;
+            clock_memory_mhz?: number | null;
+            clock_sm_mhz?: number | null;
+            fan_percent?: number | null;
+            /** @enum {string} */
+            health: "ok" | "warning" | "critical" | "unknown";
+            health_action?: string | null;
+            health_reason?: string | null;
+            host: string;
+            host_id: string;
+            index: number;
+            label: string;
+            /** @enum {null|string} */
+            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            memory_total_bytes?: number | null;
+            memory_used_bytes?: number | null;
+            memory_utilization_percent?: number | null;
+            name: string;
+            parent?: string | null;
+            power_limit_watts?: number | null;
+            power_watts?: number | null;
+            processes?: components["schemas"]["Process"][] | null;
+            reasons?: {
                 [key: string]: string;
             };
-            /** @default [] */
-            problems: string[];
+            reservation?: {
+                [key: string]: unknown;
+            } | null;
+            since: number;
+            temperature_celsius?: number | null;
+            users?: string[];
+            utilization_percent?: number | null;
+            uuid: string;
+            vendor: string;
         };
         /**
          * GpuReading
@@ -213,150 +282,34 @@ export interface components {
          *         not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
          */
         GpuReading: {
-            uuid: string;
+            /** @default null */
+            idle_seconds: number | null;
             index: number;
+            /** @default null */
+            instance: number | null;
+            /** @default {} */
+            metrics: {
+                [key: string]: number;
+            };
+            /** @default null */
+            missing: string | null;
             name: string;
+            /** @default null */
+            parent: string | null;
+            /** @default null */
+            processes: components["schemas"]["Process"][] | null;
+            /** @default null */
+            processes_reason: string | null;
+            /** @default {} */
+            unknown: {
+                [key: string]: string;
+            };
+            uuid: string;
             /**
              * @default other
              * @enum {unknown}
              */
             vendor: "amd" | "intel" | "nvidia" | "other";
-            /** @default null */
-            parent: string | null;
-            /** @default null */
-            instance: number | null;
-            /** @default null */
-            missing: string | null;
-            /** @default {} */
-            metrics: {
-                [key: string]: number;
-            };
-            /** @default {} */
-            unknown: {
-                [key: string]: string;
-            };
-            /** @default null */
-            processes: components["schemas"]["Process"][] | null;
-            /** @default null */
-            processes_reason: string | null;
-            /** @default null */
-            idle_seconds: number | null;
-        };
-        /** Process */
-        Process: {
-            pid: number;
-            user?: string | null;
-            command?: string | null;
-            memory_used_bytes?: number | null;
-            started_at?: number | null;
-            utilization_percent?: number | null;
-            container?: string | null;
-            job?: string | null;
-            evidence?: string | null;
-            /** @default false */
-            display: boolean;
-            reasons?: {
-                [key: string]: string;
-            };
-        };
-        /** ErrorBody */
-        ErrorBody: {
-            error: components["schemas"]["ErrorDetail"];
-        };
-        /** ErrorDetail */
-        ErrorDetail: {
-            code: string;
-            message: string;
-            /** @default  */
-            hint: string;
-        };
-        /** Fleet */
-        Fleet: {
-            demo: boolean;
-            time: number;
-            version: string;
-            totals: components["schemas"]["Totals"];
-            hosts: components["schemas"]["Host"][];
-        };
-        /** Gpu */
-        Gpu: {
-            uuid: string;
-            index: number;
-            label: string;
-            name: string;
-            vendor: string;
-            parent?: string | null;
-            /** @enum {string} */
-            availability: "free" | "busy" | "held" | "booked" | "unknown";
-            availability_reason?: string | null;
-            /** @enum {null|string} */
-            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
-            since: number;
-            /** @enum {string} */
-            health: "ok" | "warning" | "critical" | "unknown";
-            health_reason?: string | null;
-            health_action?: string | null;
-            users?: string[];
-            processes?: components["schemas"]["Process"][] | null;
-            reservation?: {
-                [key: string]: unknown;
-            } | null;
-            reasons?: {
-                [key: string]: string;
-            };
-            utilization_percent?: number | null;
-            memory_utilization_percent?: number | null;
-            memory_used_bytes?: number | null;
-            memory_total_bytes?: number | null;
-            temperature_celsius?: number | null;
-            power_watts?: number | null;
-            power_limit_watts?: number | null;
-            fan_percent?: number | null;
-            clock_sm_mhz?: number | null;
-            clock_memory_mhz?: number | null;
-        };
-        /** GpuList */
-        GpuList: {
-            gpus: components["schemas"]["GpuOfHost"][];
-        };
-        /** GpuOfHost */
-        GpuOfHost: {
-            uuid: string;
-            index: number;
-            label: string;
-            name: string;
-            vendor: string;
-            parent?: string | null;
-            /** @enum {string} */
-            availability: "free" | "busy" | "held" | "booked" | "unknown";
-            availability_reason?: string | null;
-            /** @enum {null|string} */
-            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
-            since: number;
-            /** @enum {string} */
-            health: "ok" | "warning" | "critical" | "unknown";
-            health_reason?: string | null;
-            health_action?: string | null;
-            users?: string[];
-            processes?: components["schemas"]["Process"][] | null;
-            reservation?: {
-                [key: string]: unknown;
-            } | null;
-            reasons?: {
-                [key: string]: string;
-            };
-            utilization_percent?: number | null;
-            memory_utilization_percent?: number | null;
-            memory_used_bytes?: number | null;
-            memory_total_bytes?: number | null;
-            temperature_celsius?: number | null;
-            power_watts?: number | null;
-            power_limit_watts?: number | null;
-            fan_percent?: number | null;
-            clock_sm_mhz?: number | null;
-            clock_memory_mhz?: number | null;
-            host: string;
-            host_id: string;
         };
         /** Health */
         Health: {
@@ -365,61 +318,108 @@ export interface components {
         };
         /** Host */
         Host: {
-            id: string;
-            name: string;
-            display_name: string;
-            /** @enum {string} */
-            status: "up" | "late" | "down" | "never";
-            via: string;
-            last_report_at?: number | null;
-            interval_seconds?: number | null;
-            clock_skew_seconds?: number | null;
             agent_version?: string | null;
+            clock_skew_seconds?: number | null;
+            cpu_count?: number | null;
+            cpu_percent?: number | null;
+            disk_total_bytes?: number | null;
+            disk_used_bytes?: number | null;
+            display_name: string;
             driver_version?: string | null;
-            os?: string | null;
+            gpus?: components["schemas"]["Gpu"][];
+            id: string;
+            interval_seconds?: number | null;
             labels?: {
                 [key: string]: string;
             };
+            last_report_at?: number | null;
+            load_1m?: number | null;
+            memory_total_bytes?: number | null;
+            memory_used_bytes?: number | null;
+            name: string;
+            os?: string | null;
             problems?: string[];
             reasons?: {
                 [key: string]: string;
             };
-            cpu_percent?: number | null;
-            cpu_count?: number | null;
-            load_1m?: number | null;
-            memory_used_bytes?: number | null;
-            memory_total_bytes?: number | null;
-            disk_used_bytes?: number | null;
-            disk_total_bytes?: number | null;
+            /** @enum {string} */
+            status: "up" | "late" | "down" | "never";
             uptime_seconds?: number | null;
-            gpus?: components["schemas"]["Gpu"][];
+            via: string;
         };
         /** HostList */
         HostList: {
             hosts: components["schemas"]["Host"][];
         };
+        /** Process */
+        Process: {
+            command?: string | null;
+            container?: string | null;
+            /** @default false */
+            display: boolean;
+            evidence?: string | null;
+            job?: string | null;
+            memory_used_bytes?: number | null;
+            pid: number;
+            reasons?: {
+                [key: string]: string;
+            };
+            started_at?: number | null;
+            user?: string | null;
+            utilization_percent?: number | null;
+        };
         /** Readiness */
         Readiness: {
-            status: string;
-            hosts: number;
-            viewers: number;
-            tick_age_seconds: number;
             counters: {
                 [key: string]: number;
+            };
+            hosts: number;
+            status: string;
+            tick_age_seconds: number;
+            viewers: number;
+        };
+        /**
+         * Report
+         * @description A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
+         *
+         *         `problems` are sentences for the admin ("driver not answering for 12 s").
+         */
+        Report: {
+            /** @default null */
+            driver_version: string | null;
+            /** @default null */
+            gpus: components["schemas"]["GpuReading"][] | null;
+            /** @default null */
+            gpus_reason: string | null;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
+            /** @default {} */
+            metrics: {
+                [key: string]: number;
+            };
+            /** @default null */
+            os: string | null;
+            /** @default [] */
+            problems: string[];
+            /** @default {} */
+            unknown: {
+                [key: string]: string;
             };
         };
         /** Totals */
         Totals: {
-            gpus: number;
-            free: number;
-            busy: number;
-            held: number;
             booked: number;
-            unknown: number;
+            busy: number;
+            free: number;
+            gpus: number;
+            held: number;
             hosts: number;
             hosts_up: number;
-            users: number;
             power_watts: number | null;
+            unknown: number;
+            users: number;
         };
     };
     responses: never;
@@ -446,6 +446,43 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Fleet"];
+                };
+            };
+        };
+    };
+    ApiV1GpusListGpus: {
+        parameters: {
+            query?: {
+                /** @description Only these states; may be given several times */
+                availability?: ("free" | "busy" | "held" | "booked" | "unknown")[] | null;
+                /** @description At least this much memory: 40G, 40GiB */
+                min_memory?: string | null;
+                model?: string | null;
+                user?: string | null;
+                host?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The GPUs that match, by host and index */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GpuList"];
+                };
+            };
+            /** @description A filter that cannot be understood */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
         };
@@ -498,11 +535,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        status_code: number;
                         detail: string;
                         extra?: null | {
                             [key: string]: unknown;
                         } | unknown[];
+                        status_code: number;
                     };
                 };
             };
@@ -517,83 +554,6 @@ export interface operations {
             };
         };
     };
-    ApiV1GpusListGpus: {
-        parameters: {
-            query?: {
-                /** @description Only these states; may be given several times */
-                availability?: ("free" | "busy" | "held" | "booked" | "unknown")[] | null;
-                /** @description At least this much memory: 40G, 40GiB */
-                min_memory?: string | null;
-                model?: string | null;
-                user?: string | null;
-                host?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The GPUs that match, by host and index */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["GpuList"];
-                };
-            };
-            /** @description A filter that cannot be understood */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    HealthzReadHealth: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Health"];
-                };
-            };
-        };
-    };
-    ReadyzReadReadiness: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Readiness"];
-                };
-            };
-        };
-    };
     PostReport: {
         parameters: {
             query?: never;
@@ -603,8 +563,8 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/msgpack": components["schemas"]["Envelope"];
                 "application/json": components["schemas"]["Envelope"];
+                "application/msgpack": components["schemas"]["Envelope"];
             };
         };
         responses: {
@@ -722,6 +682,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    HealthzReadHealth: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+        };
+    };
+    ReadyzReadReadiness: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Readiness"];
                 };
             };
         };
