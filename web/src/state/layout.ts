@@ -19,7 +19,7 @@ export interface Measures {
 
 const DESK: Measures = { line: 24, header: 32, footer: 26, note: 22, gap: 12, row: 28, cell: 20 }
 /** Fingers need more room than a pointer. */
-const PHONE: Measures = { ...DESK, line: 32, header: 40, gap: 8, row: 40, cell: 26 }
+const PHONE: Measures = { ...DESK, line: 32, header: 40, gap: 8, row: 40, cell: 24 }
 
 export const PHONE_WIDTH = 640
 const CARD_WIDTH = 400
