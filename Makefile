@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 
-.PHONY: help setup run test check bench lint types unit page e2e system-packages lock generated screenshots clean
+.PHONY: help setup run test check bench lint unit page e2e system-packages lock generated screenshots clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,7 @@ lock: setup ## resolve the dependencies again (hashes, no index address)
 
 generated: setup ## write again what is made from the code: API types, configuration reference
 	cd tests && ../$(BIN)/python -m generated
+	$(BIN)/python hatch_build.py types
 
 screenshots: page ## take the pictures of README and docs again (needs chromium)
 	cd tests && ../$(BIN)/python -m e2e.screenshots

@@ -106,12 +106,15 @@ def test_a_hub_in_trouble_gets_the_same_report_again(hub: MoodyHub, outbox: Outb
 
 @pytest.mark.parametrize("mood", [400, 409, 413, 415, 422])
 def test_a_refused_report_does_not_block_the_ones_behind_it(
-    hub: MoodyHub, outbox: Outbox, sending: Sender, mood: int
+    hub: MoodyHub, outbox: Outbox, sending: Sender, mood: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hub.moods = [mood]
-    put(outbox, b"bad", b"good")
+    caplog.set_level("INFO")
+    hub.moods = [mood, mood]
+    put(outbox, b"bad", b"bad", b"good")
     wait_until(lambda: hub.taken == [b"good"], "the good report")
-    assert sending.refused == 1
+    wait_until(lambda: "takes reports again" in caplog.text, "the notice")
+    assert sending.refused == 2
+    assert (caplog.text.count(f"answered {mood}"), caplog.text.count("takes reports again")) == (1, 1)
 
 
 def test_a_new_token_is_picked_up_after_a_refusal(
@@ -152,6 +155,17 @@ def test_a_hub_that_is_away_is_waited_for(outbox: Outbox, token_file: Path, monk
     back.shutdown()
     back.server_close()
     server.join()
+
+
+def test_a_backlog_is_sent_at_a_bounded_pace_and_a_single_report_at_once(
+    hub: MoodyHub, outbox: Outbox, token_file: Path
+) -> None:
+    sender = Sender(outbox, hub.url, token_file, pace=7.5)
+    first, second = Parcel("gpu01", b"1"), Parcel("gpu01", b"2")
+    outbox.put(first)
+    outbox.put(second)
+    assert (sender._send(first), sender._send(second)) == (7.5, 0.0)
+    sender._pool.clear()
 
 
 def test_pauses_grow_and_never_march_in_step() -> None:

@@ -13,7 +13,7 @@ from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
-from gpudeck.model.view import Fleet, Gpu, Host
+from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
 from gpudeck.wire import MAX_BODY_BYTES, encode
 
 AGENT = {"Authorization": "Bearer agent-token", "Content-Type": "application/msgpack", "Content-Encoding": "zstd"}
@@ -226,6 +226,22 @@ def test_everything_works_below_a_prefix_with_and_without_it() -> None:
 def test_a_prefix_without_its_last_slash_leads_to_the_page() -> None:
     answer = Api(prefix="/gpus/").get("/gpus")
     assert (answer.status_code, answer.headers["location"]) == (308, "/gpus/")
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/fleet", "/healthz", "/api/v1/stream"])
+def test_head_is_answered_where_get_is(api: Api, path: str) -> None:
+    assert api.call("HEAD", path, headers={"User-Agent": "curl/8"}).status_code == 200
+
+
+def test_raw_routes_are_not_sniffed_either(api: Api) -> None:
+    assert api.post(b"").headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_process_has_every_field_of_the_contract(api: Api) -> None:
+    api.report(gpus=[make_busy_gpu()])
+    process = api.get("/api/v1/fleet").json()["hosts"][0]["gpus"][0]["processes"][0]
+    assert set(process) == set(ShownProcess.__struct_fields__)
+    assert process["container"] is None
 
 
 def test_a_prefix_is_a_whole_part_of_the_path() -> None:

@@ -4,6 +4,7 @@ import msgspec
 import schemathesis
 from hypothesis import HealthCheck, settings
 
+from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api.app import FrontDoor
 from gpudeck.hub.hub import Hub
@@ -18,7 +19,7 @@ def to_msgpack(_: object, value: object) -> bytes:
         return b""
 
 
-_hub = Hub()
+_hub = Hub(now=FakeClock())
 for _name in ("gpu01", "gpu02"):
     _hub.fleet.apply(make_envelope(_name, gpus=[make_gpu(0), make_busy_gpu(1)]), via="push", now=_hub.started_at)
 _hub.stream.tick()

@@ -179,6 +179,14 @@ def test_a_silent_agent_is_late_then_down_and_never_free(tmp_path: Path) -> None
             assert fleet_of(hub)["totals"]["hosts_up"] == 1
 
 
+def test_the_hubs_own_agent_reads_the_same_configuration(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("rubbish: here\n")
+    (tmp_path / "good.yaml").write_text("fleet: {down_after: 90s}\n")
+    with running_hub(tmp_path, "--demo", "2", "--config", "good.yaml") as hub:
+        wait_until(lambda: fleet_of(hub)["hosts"], "a simulated host")
+        assert fleet_of(hub)["demo"] is True
+
+
 def test_the_token_is_readable_by_its_owner_alone_and_stays(tmp_path: Path) -> None:
     with running_hub(tmp_path, "--demo", "1") as hub:
         first = hub.token_file.read_text()

@@ -25,6 +25,7 @@ from gpudeck import __version__
         (["agent", "--token-file", "absent"], 2, "absent"),
         (["agent", "--token-file", "absent", "--hub", "hub"], 2, "is not a URL"),
         (["agent", "--token-file", "absent", "--interval", "0s"], 2, "--interval"),
+        (["agent", "--token-file", "absent", "--name", "bad name"], 2, "'bad name' has to be letters"),
         (["agent", "--token-file", "absent", "--interval", "soon"], 2, "'soon' is not a duration"),
     ],
 )

@@ -1,6 +1,7 @@
 """From report to live state: order, age, unknown values, and neighbours that stay untouched."""
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,9 +10,10 @@ from fakes.clock import FakeClock
 from fakes.reports import GIB, HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.metrics import View
+from gpudeck.model.availability import AvailabilitySettings
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.report import GpuReading, Report
+from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.view import Host
 from gpudeck.wire import Envelope
 
@@ -19,9 +21,9 @@ from gpudeck.wire import Envelope
 class Stage:
     """A fleet on a clock of its own."""
 
-    def __init__(self, **settings: float) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.fleet = Fleet(FleetSettings(**settings))  # type: ignore[arg-type]
+        self.fleet = Fleet(FleetSettings(**settings))
 
     def send(self, envelope: Envelope, sent_at: float | None = None) -> bool:
         return self.fleet.apply(envelope, via="push", now=self.clock(), sent_at=sent_at)
@@ -71,6 +73,17 @@ def test_an_agent_that_starts_again_is_believed_and_its_former_self_is_not(stage
     assert stage.send(make_envelope(sequence=1, run_id="after", gpus=[make_busy_gpu()]))
     assert not stage.send(make_envelope(sequence=901, run_id="before"))
     assert stage.gpu()["availability"] == "busy"
+
+
+def test_a_replaced_agent_is_heard_again_when_its_successor_falls_silent(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=10, run_id="service"))
+    stage.send(make_envelope(sequence=1, run_id="by hand"))
+    while_up = stage.send(make_envelope(sequence=11, run_id="service"))
+    stage.after(7)
+    repeated = stage.send(make_envelope(sequence=10, run_id="service"))
+    afterwards = stage.send(make_envelope(sequence=12, run_id="service", gpus=[make_busy_gpu()]))
+    assert (while_up, repeated, afterwards) == (False, False, True)
+    assert (stage.host()["status"], stage.gpu()["availability"]) == ("up", "busy")
 
 
 def test_order_follows_the_sequence_and_not_the_clock(stage: Stage) -> None:
@@ -169,6 +182,17 @@ def test_a_missing_gpu_is_unknown_and_critical_beside_healthy_ones(stage: Stage)
     assert (stage.gpu(1)["availability"], stage.gpu(1)["health"]) == ("free", "ok")
 
 
+def test_the_metrics_of_a_missing_gpu_say_why_they_are(stage: Stage) -> None:
+    stage.send(make_envelope(gpus=[GpuReading(uuid="GPU-0", index=0, name="H200", missing="fell off the bus")]))
+    assert set(stage.gpu()["reasons"].values()) == {"fell off the bus"}
+
+
+def test_a_new_reason_or_place_is_noticed(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=1, gpus=[make_gpu(processes=None, processes_reason="busy", instance=1)]))
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(processes=None, processes_reason="gone", instance=2)]))
+    assert (stage.gpu()["reasons"]["processes"], stage.gpu()["label"]) == ("gone", "0.2")
+
+
 def test_gpus_that_cannot_be_read_stay_as_unknown(stage: Stage) -> None:
     stage.send(make_envelope(sequence=1, gpus=[make_gpu(0), make_busy_gpu(1)]))
     failed = Report(gpus=None, gpus_reason="driver not answering", metrics=dict(HOST))
@@ -191,6 +215,46 @@ def test_an_idle_holder_is_held_after_ten_minutes_of_watching(stage: Stage) -> N
 def test_an_agent_that_has_watched_longer_is_believed_at_once(stage: Stage) -> None:
     stage.send(make_envelope(gpus=[make_gpu(processes=[make_process()], idle_seconds=3600.0)]))
     assert stage.gpu()["availability"] == "held"
+
+
+def test_a_newcomer_on_a_gpu_that_was_idle_for_hours_does_not_hold_it_yet(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=1, gpus=[make_gpu(idle_seconds=9000.0)]))
+    stage.clock.advance(2)
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(processes=[make_process()], idle_seconds=9002.0)]))
+    assert stage.gpu()["availability"] == "busy"
+
+
+@pytest.mark.parametrize(("age", "availability"), [(60, "busy"), (700, "held")])
+def test_a_process_holds_a_gpu_only_as_long_as_it_is_there(stage: Stage, age: float, availability: str) -> None:
+    """Read on the host's own clock, which is an hour ahead here."""
+    collected = stage.clock() + 3600
+    process = make_process(started_at=collected - age)
+    gpu = make_gpu(processes=[process], idle_seconds=9000.0)
+    stage.send(make_envelope(gpus=[gpu], collected_at=collected), sent_at=collected)
+    assert stage.gpu()["availability"] == availability
+
+
+def test_the_operators_work_threshold_counts_and_not_the_agents() -> None:
+    stage = Stage(availability=AvailabilitySettings(work_percent=2.0))
+    holder = {"processes": [make_process()]}
+    stage.send(
+        make_envelope(sequence=1, gpus=[make_gpu(metrics={"utilization_percent": 4}, idle_seconds=0.0, **holder)])
+    )
+    for sequence in range(2, 5):
+        stage.clock.advance(400)
+        working = make_gpu(metrics={"utilization_percent": 4}, idle_seconds=400.0 * sequence, **holder)
+        stage.send(make_envelope(sequence=sequence, gpus=[working]))
+    stage.clock.advance(2)
+    resting = make_gpu(metrics={"utilization_percent": 1}, idle_seconds=1602.0, **holder)
+    stage.send(make_envelope(sequence=9, gpus=[resting]))
+    assert stage.gpu()["availability"] == "busy"
+
+
+def test_a_display_server_of_unknown_size_leaves_no_orphan(stage: Stage) -> None:
+    xorg = Process(pid=1, user="root", display=True)
+    gpu = make_gpu(metrics={"memory_used_bytes": 2 * GIB}, processes=[xorg], idle_seconds=9000.0)
+    stage.send(make_envelope(gpus=[gpu]))
+    assert stage.gpu()["availability"] == "free"
 
 
 def test_a_display_server_does_not_make_a_gpu_busy(stage: Stage) -> None:

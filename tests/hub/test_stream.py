@@ -11,7 +11,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, VIEWER_BACKLOG, Event, Viewer
+from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
 from gpudeck.wire import Envelope
 
 
@@ -142,6 +142,15 @@ def test_a_foreign_or_wrong_event_id_gets_a_snapshot(stage: Stage, last: str) ->
     assert parse(drain(stage.stream.watch(last.format(epoch=epoch)))[0])[0] == "snapshot"
 
 
+def test_a_viewer_may_miss_as_many_deltas_as_are_kept(stage: Stage) -> None:
+    stage.tick()
+    last = event_id(stage.stream.snapshot())
+    for _ in range(KEPT_DELTAS):
+        stage.tick()
+    viewer = stage.stream.watch(last)
+    assert (len(drain(viewer)), viewer.is_open) == (KEPT_DELTAS, True)
+
+
 def test_a_viewer_away_for_too_long_gets_a_snapshot(stage: Stage) -> None:
     stage.tick()
     last = event_id(stage.stream.snapshot())
@@ -152,7 +161,7 @@ def test_a_viewer_away_for_too_long_gets_a_snapshot(stage: Stage) -> None:
 
 def test_a_viewer_that_does_not_read_is_cut_off_and_others_are_not(stage: Stage) -> None:
     slow, quick = stage.stream.watch(), stage.stream.watch()
-    for _ in range(VIEWER_BACKLOG + 1):
+    for _ in range(KEPT_DELTAS + 1):
         stage.tick()
         quick._events.clear()
     assert (slow.is_open, quick.is_open) == (False, True)

@@ -1,9 +1,24 @@
 /** Hosts and GPUs for the unit tests: ordinary ones, with what a test is about put on top. */
-import type { Availability, Fleet, Gpu, Host, Totals } from './api/types'
+import type { Availability, Fleet, Gpu, Host, Process, Totals } from './api/types'
 import { HostEntry } from './state/fleet'
 
 export const NOW = 1_800_000_000
 export const GIB = 2 ** 30
+
+/** A process of which nothing is known. */
+export const someProcess: Process = {
+  pid: 1,
+  user: null,
+  command: null,
+  memory_used_bytes: null,
+  started_at: null,
+  utilization_percent: null,
+  container: null,
+  job: null,
+  evidence: null,
+  display: false,
+  reasons: {},
+}
 
 export function gpu(changes: Partial<Gpu> = {}): Gpu {
   return {

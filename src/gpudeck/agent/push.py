@@ -76,31 +76,32 @@ class Sender:
     def _send(self, parcel: Parcel) -> float:
         """Send one report; returns how long to pause."""
         try:
-            self._post(parcel)
+            is_taken = self._post(parcel)
         except _Later as later:
             self._note_trouble(later.message)
             return self._backoff.fail(later.pause)
         self._outbox.done(parcel)
         self._backoff.succeed()
-        if self._trouble is not None:
+        if is_taken and self._trouble is not None:
             log.info("%s takes reports again; %d are waiting", self._url, len(self._outbox))
             self._trouble = None
         return self._pace if len(self._outbox) else 0.0
 
-    def _post(self, parcel: Parcel) -> None:
+    def _post(self, parcel: Parcel) -> bool:
+        """Whether the hub took the report; False when it never will. Raises _Later when it may."""
         headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(self._now())}
         try:
             answer = self._pool.request("POST", self._url, body=parcel.body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _Later(f"{self._url} does not answer: {_cause(error)}") from error
         if 200 <= answer.status < 300:
-            return
+            return True
         told = f"{self._url} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
             self._note_trouble(told)
-            return
+            return False
         if answer.status in {401, 403}:
             self._read_token_again()
             raise _Later(told, pause=15.0)

@@ -1,5 +1,6 @@
 """What an operator decides about the agent."""
 
+import re
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -7,6 +8,7 @@ from msgspec import Meta, Struct
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
 from gpudeck.model.settings import Duration, Size
+from gpudeck.wire import HOST_NAME
 
 
 class AgentSettings(Struct, frozen=True):
@@ -26,6 +28,8 @@ class AgentSettings(Struct, frozen=True):
     """How much memory those reports may take."""
 
     def __post_init__(self) -> None:
+        if self.name is not None and re.fullmatch(HOST_NAME, self.name) is None:
+            raise ValueError(f"name {self.name[:80]!r} has to be letters, digits, dots, dashes and underscores")
         try:
             check_hub_url(self.hub)
         except UsageError as error:

@@ -2,16 +2,23 @@
 
 import asyncio
 import gzip
+from typing import Any
 
 from litestar import MediaType, Request, Response
 from litestar.datastructures import State
 from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
 
 from gpudeck.hub.hub import Hub
 
 HubRequest = Request[None, None, State]
 TheHub = NamedDependency[Hub]
 """The hub, as a route's parameter `hub`."""
+
+
+def documented(body: Any, description: str) -> ResponseSpec:
+    """An answer for the document. Without examples: the framework would make them up, a megabyte of them."""
+    return ResponseSpec(body, description=description, generate_examples=False)
 
 
 async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:

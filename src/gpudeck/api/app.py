@@ -68,12 +68,15 @@ class FrontDoor:
             scope = {**scope, "path": path, "raw_path": path.encode()}
         raw = self._raw.get(path)
         if raw is not None:
-            await raw(scope, receive, send)
-        else:
-            await self._framework(scope, receive, _with_safe_headers(send))
+            await raw(scope, receive, with_safe_headers(send))
+            return
+        if scope["method"] == "HEAD":
+            # As GET; the server itself leaves the body out.
+            scope = {**scope, "method": "GET"}
+        await self._framework(scope, receive, with_safe_headers(send))
 
 
-def _with_safe_headers(send: Send) -> Send:
+def with_safe_headers(send: Send) -> Send:
     async def send_safely(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *_SAFE]

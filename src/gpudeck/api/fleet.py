@@ -1,13 +1,12 @@
 """GET /api/v1/fleet: everything now."""
 
 from litestar import Response, get
-from litestar.openapi.datastructures import ResponseSpec
 
-from gpudeck.api.answers import HubRequest, TheHub, answer_json
+from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.model.view import Fleet
 
 
-@get("/api/v1/fleet", responses={200: ResponseSpec(Fleet, description="The whole fleet as of the last second")})
+@get("/api/v1/fleet", responses={200: documented(Fleet, "The whole fleet as of the last second")})
 async def read_fleet(hub: TheHub, request: HubRequest) -> Response[bytes]:
     """Everything now: hosts, GPUs, processes, totals."""
     return await answer_json(request, hub.stream.document())

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Response, get
 from litestar.exceptions import ValidationException
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
-from gpudeck.api.answers import HubRequest, TheHub, answer_json
+from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
@@ -27,8 +26,8 @@ _Text = Annotated[str | None, QueryParameter(max_length=256)]
 @get(
     "/api/v1/gpus",
     responses={
-        200: ResponseSpec(GpuList, description="The GPUs that match, by host and index"),
-        400: ResponseSpec(ErrorBody, description="A filter that cannot be understood"),
+        200: documented(GpuList, "The GPUs that match, by host and index"),
+        400: documented(ErrorBody, "A filter that cannot be understood"),
     },
 )
 async def list_gpus(

@@ -5,17 +5,16 @@ from typing import Annotated
 import msgspec
 from litestar import Response, get
 from litestar.exceptions import NotFoundException
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import PathParameter
 
-from gpudeck.api.answers import HubRequest, TheHub, answer_json
+from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.api.errors import ErrorBody
 from gpudeck.model.view import Host
 
 HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name__)  # type: ignore[valid-type]
 
 
-@get("/api/v1/hosts", responses={200: ResponseSpec(HostList, description="All hosts by name")})
+@get("/api/v1/hosts", responses={200: documented(HostList, "All hosts by name")})
 async def list_hosts(hub: TheHub, request: HubRequest) -> Response[bytes]:
     """All hosts, ordered by name."""
     hosts = b",".join(host.encoded() for host in hub.fleet.ordered())
@@ -25,8 +24,8 @@ async def list_hosts(hub: TheHub, request: HubRequest) -> Response[bytes]:
 @get(
     "/api/v1/hosts/{host:str}",
     responses={
-        200: ResponseSpec(Host, description="The host"),
-        404: ResponseSpec(ErrorBody, description="No such host"),
+        200: documented(Host, "The host"),
+        404: documented(ErrorBody, "No such host"),
     },
 )
 async def read_host(

@@ -4,7 +4,7 @@ from litestar import Response, get
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.api.answers import TheHub
+from gpudeck.api.answers import TheHub, documented
 
 
 class Health(Struct, frozen=True):
@@ -28,7 +28,7 @@ def read_health() -> Health:
     return Health("ok", __version__)
 
 
-@get("/readyz", sync_to_thread=False)
+@get("/readyz", sync_to_thread=False, responses={503: documented(Readiness, "The fleet is not being published")})
 def read_readiness(hub: TheHub) -> Response[Readiness]:
     """200 while the fleet is being published, 503 while it is not."""
     age = hub.stream.tick_age()

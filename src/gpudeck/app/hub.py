@@ -55,8 +55,18 @@ class Started(Struct, frozen=True):
 class HubServer:
     """A hub with its listening socket and files: made by `open`, which raises UsageError, then `serve`d."""
 
-    def __init__(self, settings: Settings, plan: Plan, listening: socket.socket, token_file: Path, token: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        config: Path | None,
+        *,
+        listening: socket.socket,
+        token_file: Path,
+        token: str,
+    ) -> None:
         self._plan = plan
+        self._config = config
         self._listening = listening
         self._token_file = token_file
         self.hub = Hub(settings.fleet, demo=plan.demo_hosts is not None)
@@ -66,14 +76,15 @@ class HubServer:
         self._endings: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def open(cls, settings: Settings, plan: Plan) -> "HubServer":
+    def open(cls, settings: Settings, plan: Plan, config: Path | None = None) -> "HubServer":
+        """`config` is the file that the settings came from, for the hub's own agent to read."""
         problem = exposure_problem(settings.listen, settings.read)
         if problem:
             raise UsageError(f"{problem}.")
         data_dir = find_data_dir(settings)
         token_file = Path(settings.token_file).expanduser() if settings.token_file else data_dir / "agent.token"
         token = ensure_token(token_file)
-        return cls(settings, plan, _listen(settings.listen), token_file, token)
+        return cls(settings, plan, config, listening=_listen(settings.listen), token_file=token_file, token=token)
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -92,6 +103,8 @@ class HubServer:
 
     def _begin(self, when_started: Callable[[Started], None]) -> None:
         arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
+        if self._config is not None:
+            arguments += ["--config", str(self._config)]
         if self._plan.demo_hosts is not None:
             self._child = ChildAgent([*arguments, *_simulate(self._plan.demo_hosts)])
             if not self._plan.demo_is_asked:

@@ -24,7 +24,7 @@ class Settings(Struct, frozen=True):
     path_prefix: str = ""
     """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
     data_dir: str | None = None
-    """Where the hub keeps its files: ~/.local/share/gpudeck if not given. $GPUDECK_DATA_DIR overrides it."""
+    """Where the hub keeps its files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides it."""
     token_file: str | None = None
     """The file with the token that agents send; made in the data folder if not given."""
     local: Literal["auto", "never"] = "auto"

@@ -48,14 +48,14 @@ def command(config: Path | None, listen: str | None, demo: int | None, verbose: 
     from gpudeck.collectors.machine import has_gpus  # noqa: PLC0415
     from gpudeck.config import parse_address  # noqa: PLC0415
 
-    settings, _ = load_settings(config)
+    settings, file = load_settings(config)
     if listen is not None:
         try:
             host, port = parse_address(listen)
             settings = msgspec.structs.replace(settings, listen=type(settings.listen)(host, port))
         except ValueError as error:
             raise UsageError(f"--listen: {error}.") from error
-    run_hub(HubServer.open(settings, make_plan(settings, demo, has_gpus)), _greet)
+    run_hub(HubServer.open(settings, make_plan(settings, demo, has_gpus), file), _greet)
 
 
 def _greet(started: "Started") -> None:

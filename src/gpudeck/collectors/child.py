@@ -110,7 +110,7 @@ class ChildCollector:
         name: str,
         *,
         subject: str = "driver",
-        deadline: float = 5.0,
+        deadline: float = 3.0,
         kill_after: float = 120.0,
         abandon_after: float = 600.0,
         spawn: Spawn = spawn_child,

@@ -15,6 +15,7 @@ from msgspec import Struct
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.host import HostCollector
+from gpudeck.collectors.registry import COLLECTORS
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report
 
@@ -145,7 +146,8 @@ def combine(parts: Sequence[Report]) -> Report:
 
 def watch_this_machine() -> Machine:
     """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
-    return Machine([ChildCollector("nvml"), HostCollector()])
+    in_children = [ChildCollector(name) for name in COLLECTORS if name != HostCollector.name]
+    return Machine([*in_children, HostCollector()])
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

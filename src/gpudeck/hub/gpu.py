@@ -4,8 +4,10 @@ Each update touches only what differs and returns it: at thousands of GPUs a sec
 costs. So a view is changed in place; whoever needs a moment to stand still encodes it (see hub.stream).
 """
 
+from msgspec.structs import asdict
+
 from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
-from gpudeck.model.availability import Availability, Verdict, judge
+from gpudeck.model.availability import Availability, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import Health, judge_health
@@ -19,7 +21,7 @@ _BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
 class GpuState:
     """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked."""
 
-    def __init__(self, reading: GpuReading, now: float, settings: FleetSettings) -> None:
+    def __init__(self, reading: GpuReading, collected_at: float, now: float, settings: FleetSettings) -> None:
         """Its first report: `view` is complete at once."""
         self.view: View = _BLANK | {"users": [], "reasons": {}}
         self.rejected = 0
@@ -27,27 +29,40 @@ class GpuState:
         self._reading: GpuReading | None = None
         self._availability: Availability | None = None
         self._since = now
-        self._last_work_at = now
+        # The agent has often watched for longer than this hub has been running.
+        self._last_work_at = now - (reading.idle_seconds or 0.0)
+        self._occupied_since: float | None = None
         self._metric_reasons: dict[str, str] = {}
         self._verdict: tuple[Verdict, float, Health] | None = None
-        self.update(reading, now)
+        self.update(reading, collected_at, now)
 
-    def update(self, reading: GpuReading, now: float) -> View:
-        """Take a reading of this GPU; returns the fields of its view that changed."""
+    def update(self, reading: GpuReading, collected_at: float, now: float) -> View:
+        """Take a reading of this GPU; returns the fields of its view that changed.
+
+        `collected_at` is the host's clock, on which the starts of its processes were read; `now` is ours.
+        """
         view, last = self.view, self._reading
         changes: View = {}
         other_metrics = last is None or reading.metrics != last.metrics or reading.unknown != last.unknown
         other_processes = last is None or reading.processes != last.processes
-        if other_metrics:
-            self._metric_reasons, self.rejected = note_metrics(view, changes, reading.metrics, reading.unknown, _BOUNDS)
+        other_reasons = last is None or (reading.missing, reading.processes_reason) != (
+            last.missing,
+            last.processes_reason,
+        )
+        if other_metrics or other_reasons:
+            self._metric_reasons, self.rejected = note_metrics(
+                view, changes, reading.metrics, reading.unknown, _BOUNDS, absent=reading.missing or "not reported"
+            )
         if other_processes:
-            note(view, changes, {"users": _users(reading.processes), "processes": reading.processes})
-        if other_metrics or other_processes:
+            note(view, changes, _show_processes(reading.processes))
+        if other_metrics or other_processes or other_reasons:
             note(view, changes, {"reasons": self._reasons(reading)})
-        if last is None or reading.name != last.name or reading.index != last.index:
+        if last is None or _place(reading) != _place(last):
             note(view, changes, _identity(reading))
         view.update(changes)
-        changes |= self._take_verdict(reading, now)
+        oldest = _oldest_start(reading.processes)
+        began = None if oldest is None else now - max(0.0, collected_at - oldest)
+        changes |= self._take_verdict(reading, began, now)
         self._reading = reading
         return changes
 
@@ -68,9 +83,10 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def _take_verdict(self, reading: GpuReading, now: float) -> View:
-        availability, reason = self._judge(reading, now)
-        since = self._settle(availability, reading, now)
+    def _take_verdict(self, reading: GpuReading, began: float | None, now: float) -> View:
+        """`began` is when the oldest process on it was started, by our clock."""
+        availability, reason = self._judge(reading, began, now)
+        since = self._settle(availability, began, now)
         health = judge_health(reading.missing, self.view["temperature_celsius"], self._settings.health)
         verdict = ((availability, reason), since, health)
         if verdict == self._verdict:
@@ -90,29 +106,43 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def _judge(self, reading: GpuReading, now: float) -> Verdict:
+    def _judge(self, reading: GpuReading, began: float | None, now: float) -> Verdict:
         if reading.missing is not None:
             return "unknown", reading.missing
         rules = self._settings.availability
         utilization = self.view["utilization_percent"]
-        if utilization is None or utilization >= rules.work_percent:
-            self._last_work_at = now
         processes, memory = _relevant(reading.processes, self.view["memory_used_bytes"])
+        self._watch(utilization, is_occupied(processes, memory, rules), reading.idle_seconds, now)
+        # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
+        occupied_since = began if began is not None else self._occupied_since
+        idle_since = self._last_work_at if occupied_since is None else max(self._last_work_at, occupied_since)
         return judge(
             processes=processes,
             memory_used_bytes=memory,
             utilization_percent=utilization,
-            # The agent has often watched for longer than this hub has been running.
-            idle_seconds=max(now - self._last_work_at, reading.idle_seconds or 0.0),
+            idle_seconds=now - idle_since,
             booked=False,
             settings=rules,
         )
 
-    def _settle(self, availability: Availability, reading: GpuReading | None, now: float) -> float:
+    def _watch(self, utilization: float | None, occupied: bool | None, idle_seconds: float | None, now: float) -> None:
+        """Remember when work was last seen, here or by the agent between two reports, and when somebody came."""
+        if utilization is None or utilization >= self._settings.availability.work_percent:
+            self._last_work_at = now
+        elif idle_seconds is not None:
+            self._last_work_at = max(self._last_work_at, now - idle_seconds)
+        if not occupied:
+            self._occupied_since = None
+        elif self._occupied_since is None:
+            # Somebody who was there when the hub first looked may have come at any time before.
+            self._occupied_since = 0.0 if self._reading is None else now
+
+    def _settle(self, availability: Availability, began: float | None, now: float) -> float:
         """Since when it is in this state. On first sight, and after a silence, the reading itself may know better."""
         if availability != self._availability:
-            is_first_sight = self._availability in {None, "unknown"}
-            self._since = round(_began(availability, reading, now) if is_first_sight and reading else now, 3)
+            is_first_sight = self._availability in {None, "unknown"} and availability != "unknown"
+            beginning = self._last_work_at if availability != "busy" else began
+            self._since = round(now if beginning is None or not is_first_sight else min(now, beginning), 3)
             self._availability = availability
         return self._since
 
@@ -120,14 +150,6 @@ class GpuState:
         if reading.processes is not None:
             return self._metric_reasons
         return self._metric_reasons | {"processes": reading.processes_reason or reading.missing or "not reported"}
-
-
-def _began(availability: Availability, reading: GpuReading, now: float) -> float:
-    """When a state began that was already there when the hub first looked: as far as the reading can tell."""
-    if availability == "busy":
-        workers = [process for process in reading.processes or () if not process.display]
-        return min([now, *(process.started_at for process in workers if process.started_at)])
-    return now - (reading.idle_seconds or 0.0)
 
 
 def _identity(reading: GpuReading) -> View:
@@ -141,13 +163,38 @@ def _identity(reading: GpuReading) -> View:
     }
 
 
+def _why(reading: GpuReading) -> tuple[str | None, str | None]:
+    return reading.missing, reading.processes_reason
+
+
+def _place(reading: GpuReading) -> tuple[str, int, int | None]:
+    return reading.name, reading.index, reading.instance
+
+
+def _show_processes(processes: list[Process] | None) -> View:
+    shown = None if processes is None else [asdict(process) for process in processes]
+    return {"users": _users(processes), "processes": shown}
+
+
+def _oldest_start(processes: list[Process] | None) -> float | None:
+    """When the first of those that matter was started, by the host's clock; None when no start is known."""
+    oldest = None
+    for process in processes or ():
+        start = process.started_at
+        if start is not None and not process.display and (oldest is None or start < oldest):
+            oldest = start
+    return oldest
+
+
 def _relevant(processes: list[Process] | None, memory_used: float | None) -> tuple[int | None, float | None]:
     """How many processes matter and how much memory is theirs: display servers are left out of both."""
     if not processes:
         return (None if processes is None else 0), memory_used
     displays = [process for process in processes if process.display]
-    if displays and memory_used is not None:
-        memory_used -= sum(process.memory_used_bytes or 0 for process in displays)
+    for display in displays:
+        # Where a display server's share is not known, what is left for others is not known either.
+        share = display.memory_used_bytes
+        memory_used = None if memory_used is None or share is None else memory_used - share
     return len(processes) - len(displays), memory_used
 
 

@@ -1,7 +1,5 @@
 """One host of the live fleet: the order of its reports, its status, its view, and what of it is not published yet."""
 
-from collections import deque
-
 import msgspec
 
 from gpudeck.hub.gpu import GpuState
@@ -14,8 +12,10 @@ from gpudeck.model.view import Host, HostStatus
 from gpudeck.wire import Envelope
 
 LATE_BEATS = 3.0
+_REMEMBERED_RUNS = 16
 _BOUNDS = bounds_of(HOST_METRICS)
 _BLANK: View = dict.fromkeys(Host.__struct_fields__)
+_MAY_BE_ABSENT = ("clock_skew_seconds", "driver_version", "os")
 _encoder = msgspec.json.Encoder()
 
 
@@ -35,7 +35,7 @@ class HostState:
         self.users: frozenset[str] = frozenset()
         self._settings = settings
         self._run: tuple[str, str] = ("", "")
-        self._ended_runs: deque[tuple[str, str]] = deque(maxlen=16)
+        self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
         self._gpus: dict[str, GpuState] = {}
         self._encoded: bytes | None = None
@@ -44,11 +44,15 @@ class HostState:
         self._other_gpus = True
 
     def accepts(self, envelope: Envelope) -> bool:
-        """Whether the report is news: not one seen before, and not from an agent that has since been replaced."""
+        """Whether the report is news: not one seen before, and not from an agent that another has replaced.
+
+        A replaced agent is heard again once its successor has fallen silent: somebody tried a second one by hand.
+        """
         run = (envelope.boot_id, envelope.run_id)
         if run == self._run:
             return envelope.sequence > self._sequence
-        return run not in self._ended_runs
+        ended_at = self._ended_runs.get(run)
+        return ended_at is None or (self.status != "up" and envelope.sequence > ended_at)
 
     def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
         """Make the report this host's state; returns how many of its values were not believed."""
@@ -60,14 +64,15 @@ class HostState:
         report = envelope.report
         changes: View = {}
         reasons, rejected = note_metrics(self.view, changes, report.metrics, report.unknown, _BOUNDS)
+        facts = self._facts(envelope, skew)
+        reasons |= {name: "not reported" for name in _MAY_BE_ABSENT if facts[name] is None}
         if report.gpus is None:
             reasons["gpus"] = report.gpus_reason or "the GPUs of this host could not be read"
             self._silence_gpus(reasons["gpus"], now)
         else:
-            self._take_gpus(report.gpus, now)
+            self._take_gpus(report.gpus, envelope.collected_at, now)
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
-        note(self.view, changes, self._facts(envelope, skew))
-        note(self.view, changes, {"reasons": reasons})
+        note(self.view, changes, facts | {"reasons": reasons})
         self._show(changes)
         return rejected
 
@@ -105,7 +110,10 @@ class HostState:
         run = (envelope.boot_id, envelope.run_id)
         if run != self._run:
             if self._sequence >= 0:
-                self._ended_runs.append(self._run)
+                self._ended_runs[self._run] = self._sequence
+            while len(self._ended_runs) > _REMEMBERED_RUNS:
+                del self._ended_runs[next(iter(self._ended_runs))]
+            self._ended_runs.pop(run, None)
             self._run = run
         self._sequence = envelope.sequence
 
@@ -127,22 +135,22 @@ class HostState:
             "last_report_at": round(self.observed_at, 3),
             "interval_seconds": envelope.interval_seconds,
             "clock_skew_seconds": skew,
-            "agent_version": envelope.agent_version or None,
+            "agent_version": envelope.agent_version,
             "driver_version": report.driver_version,
             "os": report.os,
             "labels": report.labels,
             "problems": report.problems,
         }
 
-    def _take_gpus(self, readings: list[GpuReading], now: float) -> None:
+    def _take_gpus(self, readings: list[GpuReading], collected_at: float, now: float) -> None:
         """Update the GPUs that are known; where the set of them changed, the host is sent whole."""
         states: dict[str, GpuState] = {}
         for reading in readings:
             state = self._gpus.get(reading.uuid)
             if state is None:
-                state = GpuState(reading, now, self._settings)
+                state = GpuState(reading, collected_at, now, self._settings)
             else:
-                self._note(reading.uuid, state.update(reading, now))
+                self._note(reading.uuid, state.update(reading, collected_at, now))
             states[reading.uuid] = state
         if list(states) != list(self._gpus):
             self._other_gpus = True
@@ -157,7 +165,11 @@ class HostState:
     def _note(self, uuid: str, changes: View) -> None:
         if changes:
             changes["uuid"] = uuid
-            self._gpu_changes.setdefault(uuid, changes).update(changes)
+            waiting = self._gpu_changes.get(uuid)
+            if waiting is None:
+                self._gpu_changes[uuid] = changes
+            else:
+                waiting.update(changes)
 
     def _show(self, changes: View) -> None:
         """Change the host's view, after its GPUs' views have been changed."""

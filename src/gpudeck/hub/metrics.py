@@ -18,11 +18,18 @@ def bounds_of(catalog: dict[str, Metric]) -> Bounds:
 
 
 def note_metrics(
-    view: View, changes: View, metrics: dict[str, Number], unknown: dict[str, str], bounds: Bounds
+    view: View,
+    changes: View,
+    metrics: dict[str, Number],
+    unknown: dict[str, str],
+    bounds: Bounds,
+    *,
+    absent: str = "not reported",
 ) -> tuple[dict[str, str], int]:
     """Put every metric whose value is not the one in `view` into `changes`, None where it is unknown.
 
-    Returns the reasons of all that are unknown, and how many values were sent that could not be believed.
+    `absent` is the reason of those that came with neither a value nor a reason. Returns the reasons of all that are
+    unknown, and how many values were sent that could not be believed.
     """
     reasons: dict[str, str] = {}
     rejected = 0
@@ -31,7 +38,7 @@ def note_metrics(
         # NaN is not believed either: every comparison with it is false.
         if value is None or not low <= value <= high:
             rejected += value is not None
-            reasons[name] = unknown.get(name, "not reported") if value is None else _disbelief(value)
+            reasons[name] = unknown.get(name, absent) if value is None else _disbelief(value)
             value = None
         if value != view[name]:
             changes[name] = value

@@ -14,10 +14,8 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.metrics import View
 from gpudeck.model.clock import Clock
 
-KEPT_DELTAS = 60
-"""How many ticks a viewer may miss and still resume without a new snapshot."""
-VIEWER_BACKLOG = 20
-"""A viewer this many events behind is cut off; its browser comes back and resumes."""
+KEPT_DELTAS = 30
+"""How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
@@ -59,7 +57,7 @@ class Viewer:
 
     def put(self, event: Event) -> None:
         self._events.append(event)
-        if len(self._events) > VIEWER_BACKLOG:
+        if len(self._events) > KEPT_DELTAS:
             self.close()
         self._wake.set()
 
@@ -181,6 +179,6 @@ class Stream:
         if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 15:
             return None
         behind = self._number - int(number)
-        if not 0 <= behind <= min(len(self._deltas), VIEWER_BACKLOG):
+        if not 0 <= behind <= len(self._deltas):
             return None
         return list(self._deltas)[len(self._deltas) - behind :]

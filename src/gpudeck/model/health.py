@@ -23,6 +23,10 @@ class HealthSettings(Struct, frozen=True):
     critical_celsius: float = 95.0
     """A GPU this hot is critical."""
 
+    def __post_init__(self) -> None:
+        if self.hot_celsius > self.critical_celsius:
+            raise ValueError("hot_celsius has to be at most critical_celsius")
+
 
 OK = Health("ok")
 _UNREAD = Health("unknown", "its temperature could not be read", "See the host's problems for the cause.")
@@ -31,7 +35,7 @@ _UNREAD = Health("unknown", "its temperature could not be read", "See the host's
 def judge_health(missing: str | None, temperature_celsius: float | None, settings: HealthSettings) -> Health:
     """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok."""
     if missing is not None:
-        return Health("critical", missing, "Look at the kernel log (dmesg) of the host; reseat or reset the GPU.")
+        return Health("critical", missing, "Look at the host's problems and at its kernel log (dmesg).")
     if temperature_celsius is None:
         return _UNREAD
     if temperature_celsius < settings.hot_celsius:

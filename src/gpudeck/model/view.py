@@ -18,6 +18,10 @@ from gpudeck.model.report import Process
 HostStatus = Literal["up", "late", "down", "never"]
 
 
+class ShownProcess(Process, frozen=True, omit_defaults=False):
+    """A process with every field, null where it is unknown: on the wire those are left out."""
+
+
 class GpuFacts(Struct, kw_only=True):
     """A GPU without its metrics. `label` is its index, or index.instance for a MIG instance.
 
@@ -39,7 +43,7 @@ class GpuFacts(Struct, kw_only=True):
     health_reason: str | None = None
     health_action: str | None = None
     users: list[str] = field(default_factory=list)
-    processes: list[Process] | None = None
+    processes: list[ShownProcess] | None = None
     reservation: dict[str, Any] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
@@ -58,7 +62,7 @@ class HostFacts(Struct, kw_only=True):
     last_report_at: float | None = None
     interval_seconds: float | None = None
     clock_skew_seconds: float | None = None
-    agent_version: str | None = None
+    agent_version: str = ""
     driver_version: str | None = None
     os: str | None = None
     labels: dict[str, str] = field(default_factory=dict)

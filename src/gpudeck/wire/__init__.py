@@ -1,6 +1,15 @@
 """How a report travels: the envelope around it, its versions, and the bytes."""
 
 from gpudeck.wire.codec import CONTENT_TYPES, MAX_BODY_BYTES, MAX_DECODED_BYTES, decode, encode
-from gpudeck.wire.envelope import VERSION, Envelope
+from gpudeck.wire.envelope import HOST_NAME, VERSION, Envelope
 
-__all__ = ["CONTENT_TYPES", "MAX_BODY_BYTES", "MAX_DECODED_BYTES", "VERSION", "Envelope", "decode", "encode"]
+__all__ = [
+    "CONTENT_TYPES",
+    "HOST_NAME",
+    "MAX_BODY_BYTES",
+    "MAX_DECODED_BYTES",
+    "VERSION",
+    "Envelope",
+    "decode",
+    "encode",
+]

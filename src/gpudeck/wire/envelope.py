@@ -12,7 +12,8 @@ from gpudeck.model.report import Report, Word
 
 VERSION = 1
 
-HostName = Annotated[str, Meta(max_length=253, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+HOST_NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
+HostName = Annotated[str, Meta(max_length=253, pattern=HOST_NAME)]
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True):

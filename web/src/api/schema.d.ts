@@ -217,7 +217,7 @@ export interface components {
             parent?: string | null;
             power_limit_watts?: number | null;
             power_watts?: number | null;
-            processes?: components["schemas"]["Process"][] | null;
+            processes?: components["schemas"]["ShownProcess"][] | null;
             reasons?: {
                 [key: string]: string;
             };
@@ -260,7 +260,7 @@ export interface components {
             parent?: string | null;
             power_limit_watts?: number | null;
             power_watts?: number | null;
-            processes?: components["schemas"]["Process"][] | null;
+            processes?: components["schemas"]["ShownProcess"][] | null;
             reasons?: {
                 [key: string]: string;
             };
@@ -318,7 +318,8 @@ export interface components {
         };
         /** Host */
         Host: {
-            agent_version?: string | null;
+            /** @default  */
+            agent_version: string;
             clock_skew_seconds?: number | null;
             cpu_count?: number | null;
             cpu_percent?: number | null;
@@ -351,22 +352,37 @@ export interface components {
         HostList: {
             hosts: components["schemas"]["Host"][];
         };
-        /** Process */
+        /**
+         * Process
+         * @description One program on one GPU. A process on four GPUs appears four times, with its memory on each.
+         *
+         *         None means unknown; `reasons` says why, by field name. `display` marks Xorg and the like, which do not make a GPU
+         *         busy. `evidence` says how the owner was found.
+         */
         Process: {
-            command?: string | null;
-            container?: string | null;
+            /** @default null */
+            command: string | null;
+            /** @default null */
+            container: string | null;
             /** @default false */
             display: boolean;
-            evidence?: string | null;
-            job?: string | null;
-            memory_used_bytes?: number | null;
+            /** @default null */
+            evidence: string | null;
+            /** @default null */
+            job: string | null;
+            /** @default null */
+            memory_used_bytes: number | null;
             pid: number;
-            reasons?: {
+            /** @default {} */
+            reasons: {
                 [key: string]: string;
             };
-            started_at?: number | null;
-            user?: string | null;
-            utilization_percent?: number | null;
+            /** @default null */
+            started_at: number | null;
+            /** @default null */
+            user: string | null;
+            /** @default null */
+            utilization_percent: number | null;
         };
         /** Readiness */
         Readiness: {
@@ -407,6 +423,23 @@ export interface components {
             unknown: {
                 [key: string]: string;
             };
+        };
+        /** ShownProcess */
+        ShownProcess: {
+            command?: string | null;
+            container?: string | null;
+            /** @default false */
+            display: boolean;
+            evidence?: string | null;
+            job?: string | null;
+            memory_used_bytes?: number | null;
+            pid: number;
+            reasons?: {
+                [key: string]: string;
+            };
+            started_at?: number | null;
+            user?: string | null;
+            utilization_percent?: number | null;
         };
         /** Totals */
         Totals: {
@@ -717,6 +750,15 @@ export interface operations {
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Readiness"];
+                };
+            };
+            /** @description The fleet is not being published */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -12,8 +12,8 @@ export type Availability = Gpu['availability']
 export type HealthLevel = Gpu['health']
 export type HostStatus = Host['status']
 
-/** A process carries only what differs from "unknown": an absent field is unknown, an absent `display` is false. */
-export type Process = Pick<Schemas['Process'], 'pid'> & Partial<Schemas['Process']>
+/** A process with every field; what is not known is null. */
+export type Process = Required<Schemas['ShownProcess']>
 
 /** The changed fields of a GPU; lists and `reasons` come whole. */
 export type GpuChange = { uuid: string } & Partial<Gpu>

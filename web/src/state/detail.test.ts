@@ -1,11 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import catalog from '../api/catalog.json'
 import type { Process } from '../api/types'
-import { busyGpu, GIB, gpu, host, NOW } from '../samples'
+import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../samples'
 import { cudaVisibleDevices, gpuDetail, inUnit } from './detail'
 
 const up = host('gpu01', [])
-const on = (...processes: Process[]) => gpuDetail(busyGpu('ann', { processes: processes as never }), up, NOW)
+const on = (...processes: Partial<Process>[]) =>
+  gpuDetail(busyGpu('ann', { processes: processes.map((facts) => ({ ...someProcess, ...facts })) }), up, NOW)
 
 describe('metrics', () => {
   it('are all those of the catalog', () => {
