@@ -7,14 +7,12 @@ from litestar.openapi import OpenAPIConfig
 
 from gpudeck import __version__
 from gpudeck.api import fleet, gpus, hosts, page, probes
-from gpudeck.api.asgi import App, Message, Receive, Scope, Send, send_json
+from gpudeck.api.asgi import SAFE, App, Message, Receive, Scope, Send, send_json
 from gpudeck.api.errors import on_bug, on_http_error
 from gpudeck.api.reports import MayIngest, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.hub.hub import Hub
-
-_SAFE = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin")]
 
 
 def build_framework(hub: Hub) -> Litestar:
@@ -68,18 +66,18 @@ class FrontDoor:
             scope = {**scope, "path": path, "raw_path": path.encode()}
         raw = self._raw.get(path)
         if raw is not None:
-            await raw(scope, receive, with_safe_headers(send))
+            await raw(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             # As GET; the server itself leaves the body out.
             scope = {**scope, "method": "GET"}
-        await self._framework(scope, receive, with_safe_headers(send))
+        await self._framework(scope, receive, _with_safe_headers(send))
 
 
-def with_safe_headers(send: Send) -> Send:
+def _with_safe_headers(send: Send) -> Send:
     async def send_safely(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *_SAFE]
+            message["headers"] = [*message.get("headers", ()), *SAFE]
         await send(message)
 
     return send_safely

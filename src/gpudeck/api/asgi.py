@@ -12,7 +12,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-JSON = (b"content-type", b"application/json")
+SAFE = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin")]
+"""What every answer carries: browsers guess no types and tell no other site where they were."""
+_JSON = [(b"content-type", b"application/json"), *SAFE]
 
 
 def read_headers(scope: Scope, *names: bytes) -> list[str]:
@@ -24,7 +26,7 @@ def read_headers(scope: Scope, *names: bytes) -> list[str]:
 async def send_json(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
     # Without its length the answer would go out in chunks, which costs more than the answer.
     length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]})
+    await send({"type": "http.response.start", "status": status, "headers": [*_JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 

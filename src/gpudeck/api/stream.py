@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error
+from gpudeck.api.asgi import SAFE, Receive, Scope, Send, read_headers, send_error
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import GZIP_HEADER, Event, Viewer, deflate
 
@@ -14,6 +14,7 @@ _HEADERS = [
     # nginx would otherwise hold events back until its buffer is full.
     (b"x-accel-buffering", b"no"),
     (b"vary", b"accept-encoding"),
+    *SAFE,
 ]
 _RETRY = b"retry: 2000\n\n"
 

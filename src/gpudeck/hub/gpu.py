@@ -4,6 +4,7 @@ Each update touches only what differs and returns it: at thousands of GPUs a sec
 costs. So a view is changed in place; whoever needs a moment to stand still encodes it (see hub.stream).
 """
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
@@ -16,6 +17,18 @@ from gpudeck.model.view import Gpu
 
 _BOUNDS = bounds_of(GPU_METRICS)
 _BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
+
+
+class Crowd(Struct, frozen=True):
+    """Who is on a GPU, as far as its state depends on them: display servers do not count.
+
+    `workers` is None when the list could not be read, `display_bytes` when a display server's share could not,
+    `oldest_start` (by the host's clock) when no start is known.
+    """
+
+    workers: int | None = None
+    display_bytes: int | None = 0
+    oldest_start: float | None = None
 
 
 class GpuState:
@@ -33,7 +46,8 @@ class GpuState:
         self._last_work_at = now - (reading.idle_seconds or 0.0)
         self._occupied_since: float | None = None
         self._metric_reasons: dict[str, str] = {}
-        self._verdict: tuple[Verdict, float, Health] | None = None
+        self._crowd = Crowd()
+        self._verdict: tuple[Availability, str | None, float, Health] | None = None
         self.update(reading, collected_at, now)
 
     def update(self, reading: GpuReading, collected_at: float, now: float) -> View:
@@ -43,26 +57,27 @@ class GpuState:
         """
         view, last = self.view, self._reading
         changes: View = {}
-        other_metrics = last is None or reading.metrics != last.metrics or reading.unknown != last.unknown
-        other_processes = last is None or reading.processes != last.processes
-        other_reasons = last is None or (reading.missing, reading.processes_reason) != (
-            last.missing,
-            last.processes_reason,
+        if (
+            last is None
+            or reading.name != last.name
+            or reading.index != last.index
+            or reading.instance != last.instance
+        ):
+            note(view, changes, _identity(reading))
+        other_reasons = (
+            last is None or reading.missing != last.missing or reading.processes_reason != last.processes_reason
         )
-        if other_metrics or other_reasons:
+        if last is None or reading.processes != last.processes:
+            self._crowd = _look_at(reading.processes)
+            note(view, changes, _show_processes(reading.processes))
+            other_reasons = True
+        if other_reasons or last is None or reading.metrics != last.metrics or reading.unknown != last.unknown:
             self._metric_reasons, self.rejected = note_metrics(
                 view, changes, reading.metrics, reading.unknown, _BOUNDS, absent=reading.missing or "not reported"
             )
-        if other_processes:
-            note(view, changes, _show_processes(reading.processes))
-        if other_metrics or other_processes or other_reasons:
             note(view, changes, {"reasons": self._reasons(reading)})
-        if last is None or _place(reading) != _place(last):
-            note(view, changes, _identity(reading))
         view.update(changes)
-        oldest = _oldest_start(reading.processes)
-        began = None if oldest is None else now - max(0.0, collected_at - oldest)
-        changes |= self._take_verdict(reading, began, now)
+        self._take_verdict(reading, changes, collected_at, now)
         self._reading = reading
         return changes
 
@@ -83,16 +98,16 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def _take_verdict(self, reading: GpuReading, began: float | None, now: float) -> View:
-        """`began` is when the oldest process on it was started, by our clock."""
+    def _take_verdict(self, reading: GpuReading, changes: View, collected_at: float, now: float) -> None:
+        oldest = self._crowd.oldest_start
+        began = None if oldest is None else now - max(0.0, collected_at - oldest)
         availability, reason = self._judge(reading, began, now)
         since = self._settle(availability, began, now)
         health = judge_health(reading.missing, self.view["temperature_celsius"], self._settings.health)
-        verdict = ((availability, reason), since, health)
+        verdict = (availability, reason, since, health)
         if verdict == self._verdict:
-            return {}
+            return
         self._verdict = verdict
-        changes: View = {}
         facts = {
             "availability": availability,
             "availability_reason": reason,
@@ -104,20 +119,23 @@ class GpuState:
         }
         note(self.view, changes, facts)
         self.view.update(changes)
-        return changes
 
     def _judge(self, reading: GpuReading, began: float | None, now: float) -> Verdict:
+        """`began` is when the oldest process on it was started, by our clock."""
         if reading.missing is not None:
             return "unknown", reading.missing
-        rules = self._settings.availability
-        utilization = self.view["utilization_percent"]
-        processes, memory = _relevant(reading.processes, self.view["memory_used_bytes"])
-        self._watch(utilization, is_occupied(processes, memory, rules), reading.idle_seconds, now)
+        rules, view, crowd = self._settings.availability, self.view, self._crowd
+        utilization = view["utilization_percent"]
+        memory = view["memory_used_bytes"]
+        if memory is not None and crowd.display_bytes != 0:
+            # Where a display server's share is not known, what is left for others is not known either.
+            memory = None if crowd.display_bytes is None else memory - crowd.display_bytes
+        self._watch(utilization, is_occupied(crowd.workers, memory, rules), reading.idle_seconds, now)
         # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
         occupied_since = began if began is not None else self._occupied_since
         idle_since = self._last_work_at if occupied_since is None else max(self._last_work_at, occupied_since)
         return judge(
-            processes=processes,
+            processes=crowd.workers,
             memory_used_bytes=memory,
             utilization_percent=utilization,
             idle_seconds=now - idle_since,
@@ -163,39 +181,19 @@ def _identity(reading: GpuReading) -> View:
     }
 
 
-def _why(reading: GpuReading) -> tuple[str | None, str | None]:
-    return reading.missing, reading.processes_reason
-
-
-def _place(reading: GpuReading) -> tuple[str, int, int | None]:
-    return reading.name, reading.index, reading.instance
-
-
 def _show_processes(processes: list[Process] | None) -> View:
     shown = None if processes is None else [asdict(process) for process in processes]
     return {"users": _users(processes), "processes": shown}
 
 
-def _oldest_start(processes: list[Process] | None) -> float | None:
-    """When the first of those that matter was started, by the host's clock; None when no start is known."""
-    oldest = None
-    for process in processes or ():
-        start = process.started_at
-        if start is not None and not process.display and (oldest is None or start < oldest):
-            oldest = start
-    return oldest
-
-
-def _relevant(processes: list[Process] | None, memory_used: float | None) -> tuple[int | None, float | None]:
-    """How many processes matter and how much memory is theirs: display servers are left out of both."""
-    if not processes:
-        return (None if processes is None else 0), memory_used
-    displays = [process for process in processes if process.display]
-    for display in displays:
-        # Where a display server's share is not known, what is left for others is not known either.
-        share = display.memory_used_bytes
-        memory_used = None if memory_used is None or share is None else memory_used - share
-    return len(processes) - len(displays), memory_used
+def _look_at(processes: list[Process] | None) -> Crowd:
+    workers = [process for process in processes or () if not process.display]
+    displays = [process.memory_used_bytes for process in processes or () if process.display]
+    return Crowd(
+        workers=None if processes is None else len(workers),
+        display_bytes=None if None in displays else sum(share or 0 for share in displays),
+        oldest_start=min((process.started_at for process in workers if process.started_at is not None), default=None),
+    )
 
 
 def _users(processes: list[Process] | None) -> list[str]:
