@@ -62,7 +62,10 @@ class HubProcess:
         self.process = start(data_dir, "log", "up", *arguments)
         self.greeting = self._read_greeting()
         found = re.search(r"page +(http://\S+?)/?\n", self.greeting)
-        assert found, f"no address in {self.greeting!r}; log: {(data_dir / 'log').read_text()}"
+        if found is None:
+            self.process.kill()
+            self.process.communicate()
+            raise AssertionError(f"no address in {self.greeting!r}; log: {(data_dir / 'log').read_text()}")
         self.url = found[1]
 
     def _read_greeting(self) -> str:
