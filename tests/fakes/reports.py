@@ -19,6 +19,22 @@ IDLE: dict[str, int | float] = {
     "fan_percent": 20,
     "clock_sm_mhz": 345,
     "clock_memory_mhz": 1593,
+    "encoder_percent": 0,
+    "decoder_percent": 0,
+    "memory_temperature_celsius": 40,
+    "performance_state": 0,
+    "throttled_power": 0,
+    "throttled_thermal": 0,
+    "throttled_hardware": 0,
+    "ecc_corrected_count": 0,
+    "ecc_uncorrected_count": 0,
+    "remapped_rows_count": 0,
+    "remapped_rows_pending": 0,
+    "nvlink_active_count": 12,
+    "nvlink_inactive_count": 0,
+    "energy_joules": 1_000_000,
+    "pcie_receive_bytes_per_second": 0,
+    "pcie_transmit_bytes_per_second": 0,
 }
 HOST: dict[str, int | float] = {
     "cpu_percent": 12.5,
@@ -28,6 +44,10 @@ HOST: dict[str, int | float] = {
     "memory_total_bytes": 512 * GIB,
     "disk_used_bytes": 900 * GIB,
     "disk_total_bytes": 2000 * GIB,
+    "swap_used_bytes": 0,
+    "swap_total_bytes": 8 * GIB,
+    "network_receive_bytes_per_second": 12_000,
+    "network_transmit_bytes_per_second": 34_000,
     "uptime_seconds": 86_400,
 }
 assert IDLE.keys() == GPU_METRICS.keys()

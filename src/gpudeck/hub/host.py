@@ -139,6 +139,8 @@ class HostState:
             "driver_version": report.driver_version,
             "os": report.os,
             "labels": report.labels,
+            "disks": report.disks,
+            "addresses": report.addresses,
             "problems": report.problems,
         }
 

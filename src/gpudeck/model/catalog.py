@@ -75,6 +75,24 @@ CATALOG: tuple[Metric, ...] = (
     Metric("fan_percent", _GPU, "percent", "Fan", 150, rollup=_MAX),
     Metric("clock_sm_mhz", _GPU, "megahertz", "SM clock", 20_000),
     Metric("clock_memory_mhz", _GPU, "megahertz", "Memory clock", 40_000),
+    Metric("encoder_percent", _GPU, "percent", "Video encoder", 100),
+    Metric("decoder_percent", _GPU, "percent", "Video decoder", 100),
+    Metric("memory_temperature_celsius", _GPU, "celsius", "Memory temperature", 150, low=-50, rollup=_MAX),
+    Metric("performance_state", _GPU, "state", "Performance state (0 is fastest)", 15, rollup=_MAX),
+    Metric("throttled_power", _GPU, "flag", "Slowed by its power limit", 1, rollup=_MAX),
+    Metric("throttled_thermal", _GPU, "flag", "Slowed by heat", 1, rollup=_MAX),
+    Metric("throttled_hardware", _GPU, "flag", "Slowed by the hardware (power brake, slowdown)", 1, rollup=_MAX),
+    Metric(
+        "ecc_corrected_count", _GPU, "count", "Memory errors corrected since start", 1e15, kind=_COUNTER, rollup=_SUM
+    ),
+    Metric("ecc_uncorrected_count", _GPU, "count", "Memory errors not corrected", 1e15, kind=_COUNTER, rollup=_SUM),
+    Metric("remapped_rows_count", _GPU, "count", "Memory rows replaced by spares", 1e9, kind=_COUNTER, rollup=_SUM),
+    Metric("remapped_rows_pending", _GPU, "flag", "Row replacement waits for a reset", 1, rollup=_MAX),
+    Metric("nvlink_active_count", _GPU, "count", "NVLinks up", 64, rollup=_SUM),
+    Metric("nvlink_inactive_count", _GPU, "count", "NVLinks down", 64, rollup=_SUM),
+    Metric("energy_joules", _GPU, "joules", "Energy since start", 1e15, kind=_COUNTER, rollup=_SUM),
+    Metric("pcie_receive_bytes_per_second", _GPU, "bytes_per_second", "PCIe in", 1e13, rollup=_SUM, precision=1e6),
+    Metric("pcie_transmit_bytes_per_second", _GPU, "bytes_per_second", "PCIe out", 1e13, rollup=_SUM, precision=1e6),
     Metric("cpu_percent", _HOST, "percent", "CPU", 100, precision=0.1),
     Metric("cpu_count", _HOST, "count", "CPU threads", 100_000, kind=_CONSTANT, rollup=_SUM),
     Metric("load_1m", _HOST, "load", "Load, 1 min", 1e6, precision=0.01),
@@ -82,6 +100,14 @@ CATALOG: tuple[Metric, ...] = (
     Metric("memory_total_bytes", _HOST, "bytes", "RAM", 4096 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB),
     Metric("disk_used_bytes", _HOST, "bytes", "Disk used", 1e6 * TIB, rollup=_SUM, precision=MIB),
     Metric("disk_total_bytes", _HOST, "bytes", "Disk", 1e6 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB),
+    Metric("swap_used_bytes", _HOST, "bytes", "Swap used", 4096 * TIB, rollup=_SUM, precision=MIB),
+    Metric("swap_total_bytes", _HOST, "bytes", "Swap", 4096 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB),
+    Metric(
+        "network_receive_bytes_per_second", _HOST, "bytes_per_second", "Network in", 1e13, rollup=_SUM, precision=1e3
+    ),
+    Metric(
+        "network_transmit_bytes_per_second", _HOST, "bytes_per_second", "Network out", 1e13, rollup=_SUM, precision=1e3
+    ),
     Metric("uptime_seconds", _HOST, "seconds", "Up for", 1e10, kind=_COUNTER, rollup=_LAST, precision=60),
 )
 

@@ -62,6 +62,14 @@ class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     idle_seconds: Annotated[float, Meta(ge=0)] | None = None
 
 
+class Disk(Struct, frozen=True, gc=False):
+    """A file system that holds people's data; `disk_*` of the metrics is the one of `/`."""
+
+    mount: Word
+    used_bytes: Annotated[int, Meta(ge=0, lt=2**60)]
+    total_bytes: Annotated[int, Meta(ge=0, lt=2**60)]
+
+
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
@@ -77,4 +85,6 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     labels: Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = field(
         default_factory=dict
     )
+    disks: Annotated[list[Disk], Meta(max_length=64)] = field(default_factory=list)
+    addresses: Annotated[list[Word], Meta(max_length=64)] = field(default_factory=list)
     problems: Annotated[list[Sentence], Meta(max_length=64)] = field(default_factory=list)

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.health import HealthLevel
-from gpudeck.model.report import Process
+from gpudeck.model.report import Disk, Process
 
 HostStatus = Literal["up", "late", "down", "never"]
 
@@ -66,6 +66,8 @@ class HostFacts(Struct, kw_only=True):
     driver_version: str | None = None
     os: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    disks: list[Disk] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
 
