@@ -6,11 +6,19 @@ from pathlib import Path
 import pytest
 
 from gpudeck.collectors.host import HostCollector, boot_id, find_container, host_name, machine_id, read_os_name
+from gpudeck.collectors.network import RATES
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
 
 MIB = 1024 * 1024
 MACHINE_ID = "0123456789abcdef0123456789abcdef"
+MEMINFO = """\
+MemTotal: 8388608 kB
+MemFree: 1024 kB
+MemAvailable: 6291456 kB
+SwapTotal: 4194304 kB
+SwapFree: 3145728 kB
+"""
 
 
 def write(root: Path, path: str, text: str) -> None:
@@ -22,11 +30,17 @@ def write_cpu(root: Path, *, busy: int, idle: int) -> None:
     write(root, "proc/stat", f"cpu  {busy} 0 0 {idle} 0 0 0 0 999 999\ncpu0 0 0\ncpu1 0 0\nbtime 1700000000\n")
 
 
+def write_network(root: Path, received: int, sent: int) -> None:
+    head = "Inter-|   Receive\n face |bytes packets\n"
+    write(root, "proc/1/net/dev", f"{head}  eth0: {received} 1 0 0 0 0 0 0 {sent} 1 0 0 0 0 0 0\n")
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write_cpu(tmp_path, busy=100, idle=900)
+    write_network(tmp_path, received=1_000_000, sent=5_000)
     write(tmp_path, "proc/loadavg", "1.25 0.80 0.70 2/345 6789\n")
-    write(tmp_path, "proc/meminfo", "MemTotal: 8388608 kB\nMemFree: 1024 kB\nMemAvailable: 6291456 kB\n")
+    write(tmp_path, "proc/meminfo", MEMINFO)
     write(tmp_path, "proc/uptime", "7210.55 100.00\n")
     write(tmp_path, "proc/sys/kernel/random/boot_id", "b0071d\n")
     write(tmp_path, "etc/os-release", 'NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n')
@@ -46,6 +60,8 @@ def test_figures_come_in_the_units_of_the_catalog(root: Path) -> None:
     assert report.metrics["load_1m"] == 1.25
     assert report.metrics["memory_used_bytes"] == 2 * 1024 * MIB
     assert report.metrics["memory_total_bytes"] == 8 * 1024 * MIB
+    assert report.metrics["swap_used_bytes"] == 1024 * MIB
+    assert report.metrics["swap_total_bytes"] == 4 * 1024 * MIB
     assert report.metrics["uptime_seconds"] == 7200
     assert report.os == "Debian GNU/Linux 12 (bookworm)"
 
@@ -73,7 +89,9 @@ def test_cpu_percentage_is_unknown_when_no_time_has_passed(root: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "text", "names"),
     [
-        ("proc/meminfo", "MemTotal: 8 kB\n", {"memory_used_bytes", "memory_total_bytes"}),
+        ("proc/meminfo", "SwapTotal: 0 kB\nSwapFree: 0 kB\n", {"memory_used_bytes", "memory_total_bytes"}),
+        ("proc/meminfo", "MemTotal: 8 kB\nMemAvailable: 4 kB\n", {"swap_used_bytes", "swap_total_bytes"}),
+        ("proc/1/net/dev", "head\nhead\n eth0: x\n", set(RATES)),
         ("proc/loadavg", "", {"load_1m"}),
         ("proc/uptime", "soon", {"uptime_seconds"}),
         ("proc/stat", "cpu x\n", {"cpu_percent", "cpu_count"}),
@@ -89,6 +107,38 @@ def test_file_that_cannot_be_understood_leaves_the_others_alone(
     report = collector.collect(1.0)
     assert report.unknown.keys() == names
     assert report.metrics.keys() == HOST_METRICS.keys() - names
+
+
+def test_machine_without_swap_has_none_of_it_which_is_known(root: Path) -> None:
+    write(root, "proc/meminfo", "MemTotal: 8 kB\nMemAvailable: 4 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    report = HostCollector(root).collect(0.0)
+    assert (report.metrics["swap_used_bytes"], report.metrics["swap_total_bytes"]) == (0, 0)
+
+
+def test_network_rates_need_two_readings(root: Path) -> None:
+    collector = HostCollector(root)
+    first = collector.collect(0.0)
+    assert {first.unknown[name] for name in RATES} == {"needs two readings"}
+    write_network(root, received=5_000_000, sent=25_000)
+    second = collector.collect(2.0)
+    assert [second.metrics[name] for name in RATES] == [2_000_000, 10_000]
+
+
+def test_data_disks_are_in_the_report(root: Path) -> None:
+    write(root, "proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /data rw - xfs /dev/b rw\n")
+    (root / "data").mkdir()
+    report = HostCollector(root).collect(0.0)
+    assert [disk.mount for disk in report.disks] == ["/data"]
+    assert report.problems == []
+
+
+def test_addresses_are_looked_up_again_after_a_while(root: Path) -> None:
+    collector = HostCollector(root)
+    write(root, "proc/1/net/if_inet6", "fd000000000000000000000000000001 04 40 00 82 eth0\n")
+    assert collector.collect(0.0).addresses == ["fd00::1"]
+    write(root, "proc/1/net/if_inet6", "fd000000000000000000000000000002 04 40 00 82 eth0\n")
+    assert collector.collect(1.0).addresses == ["fd00::1"]
+    assert collector.collect(61.0).addresses == ["fd00::2"]
 
 
 def test_missing_file_is_named_in_the_reason(root: Path) -> None:

@@ -1,7 +1,8 @@
-"""The host itself: CPU, memory, disk, load and uptime from /proc, and who this machine is.
+"""The host itself: CPU, memory, disks, network, load and uptime from /proc, and who this machine is.
 
 In a container the kernel's figures (CPU, load, memory, uptime) are the host's and are reported as such; the file system
-and the machine id are the container's own, so the disk is unknown and the id is left out.
+and the machine id are the container's own, so the disk is unknown and the id is left out. So is the network where the
+container has one of its own.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from gpudeck.collectors.disks import Disks
+from gpudeck.collectors.network import NEEDS_TWO, RATES, Network
 from gpudeck.collectors.owners import read_boot_time
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.catalog import HOST_METRICS
@@ -23,30 +26,43 @@ _CONTAINER_CGROUP = re.compile(r"[/-](docker|libpod|kubepods|lxc|containerd)\b")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _FIRST_MOUNT_NAMESPACE = "mnt:[4026531832]"
 
+# Addresses hardly ever change, and finding them costs more than all figures.
+_ADDRESSES_SECONDS = 60.0
+
 Values = dict[str, Number]
 CpuTimes = tuple[int, int]
 """Ticks spent working, and ticks altogether."""
 
 
 class HostCollector:
-    """Reads the host's figures. The first reading has no CPU percentage: that needs two.
+    """Reads the host's figures. The first reading has no CPU percentage and no network rates: they need two.
 
-    `root` is where the host's file system is seen: a container that has it mounted reads the host through it.
+    `root` is where the host's file system is seen: a container that has it mounted reads the host through it, its
+    mounts and its network by way of the host's process 1. `disks` and `network` are found below `root` by default.
     """
 
     name = "host"
 
-    def __init__(self, root: Path = _ROOT) -> None:
+    def __init__(self, root: Path = _ROOT, disks: Disks | None = None, network: Network | None = None) -> None:
         self._root = root
         self._proc = root / "proc"
         self._cpu_before: CpuTimes | None = None
         self._container = find_container(root)
         self._os = read_os_name(root)
-        self._readings: tuple[tuple[tuple[str, ...], Callable[[], Values]], ...] = (
+        process = self._proc / ("self" if root == _ROOT else "1")
+        self._disks = disks or Disks(process / "mountinfo", root)
+        self._network = network or Network(
+            process / "net", root / "sys/class/net", is_container=self._container is not None
+        )
+        self._addresses: list[str] = []
+        self._addresses_at: float | None = None
+        self._readings: tuple[tuple[tuple[str, ...], Callable[[float], Values]], ...] = (
             (("cpu_percent", "cpu_count"), self._read_cpu),
             (("load_1m",), self._read_load),
             (("memory_used_bytes", "memory_total_bytes"), self._read_memory),
+            (("swap_used_bytes", "swap_total_bytes"), self._read_swap),
             (("disk_used_bytes", "disk_total_bytes"), self._read_disk),
+            (RATES, self._network.read_rates),
             (("uptime_seconds",), self._read_uptime),
         )
 
@@ -57,20 +73,33 @@ class HostCollector:
         unknown: dict[str, str] = {}
         for names, read in self._readings:
             try:
-                values = read()
+                values = read(now)
             except (OSError, ValueError, IndexError, KeyError) as error:
                 values = {}
                 unknown |= dict.fromkeys(names, _reason(error))
             metrics |= {name: HOST_METRICS[name].round(value) for name, value in values.items()}
         if "cpu_percent" not in metrics:
-            unknown.setdefault("cpu_percent", "needs two readings")
-        labels = {"container": self._container} if self._container else {}
-        return Report(metrics=metrics, unknown=unknown, os=self._os, labels=labels)
+            unknown.setdefault("cpu_percent", NEEDS_TWO)
+        disks, problems = self._disks.read(now)
+        return Report(
+            metrics=metrics,
+            unknown=unknown,
+            os=self._os,
+            labels={"container": self._container} if self._container else {},
+            disks=disks,
+            addresses=self._find_addresses(now),
+            problems=problems,
+        )
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _read_cpu(self) -> Values:
+    def _find_addresses(self, now: float) -> list[str]:
+        if self._addresses_at is None or abs(now - self._addresses_at) >= _ADDRESSES_SECONDS:
+            self._addresses, self._addresses_at = self._network.find_addresses(), now
+        return self._addresses
+
+    def _read_cpu(self, _now: float) -> Values:
         lines = (self._proc / "stat").read_text().splitlines()
         count = sum(line.startswith("cpu") for line in lines) - 1
         before, after = self._cpu_before, _parse_cpu_times(lines[0])
@@ -78,24 +107,33 @@ class HostCollector:
         percent = _percent_between(before, after)
         return {"cpu_count": count} | ({} if percent is None else {"cpu_percent": percent})
 
-    def _read_load(self) -> Values:
+    def _read_load(self, _now: float) -> Values:
         return {"load_1m": float((self._proc / "loadavg").read_text().split()[0])}
 
-    def _read_memory(self) -> Values:
+    def _read_memory(self, _now: float) -> Values:
         """Used is what programs could not get: caches that the kernel would give up do not count."""
-        lines = (line.partition(":") for line in (self._proc / "meminfo").read_text().splitlines())
-        kib = {name: int(value.split()[0]) for name, _, value in lines}
+        kib = self._read_meminfo()
         used = kib["MemTotal"] - kib["MemAvailable"]
         return {"memory_used_bytes": used * 1024, "memory_total_bytes": kib["MemTotal"] * 1024}
 
-    def _read_disk(self) -> Values:
+    def _read_swap(self, _now: float) -> Values:
+        """A machine without swap says so: its total is a true zero."""
+        kib = self._read_meminfo()
+        used = kib["SwapTotal"] - kib["SwapFree"]
+        return {"swap_used_bytes": used * 1024, "swap_total_bytes": kib["SwapTotal"] * 1024}
+
+    def _read_meminfo(self) -> dict[str, int]:
+        lines = (line.partition(":") for line in (self._proc / "meminfo").read_text().splitlines())
+        return {name: int(value.split()[0]) for name, _, value in lines}
+
+    def _read_disk(self, _now: float) -> Values:
         if self._container:
             raise ValueError("the root file system is the container's, not the host's")
         disk = os.statvfs(self._root)
         used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
         return {"disk_used_bytes": used, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
 
-    def _read_uptime(self) -> Values:
+    def _read_uptime(self, _now: float) -> Values:
         return {"uptime_seconds": float((self._proc / "uptime").read_text().split()[0])}
 
 
