@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpudeck.collectors.disks import Disks
 from gpudeck.collectors.network import NEEDS_TWO, RATES, Network
-from gpudeck.collectors.owners import read_boot_time
+from gpudeck.collectors.proc import read_boot_time
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent

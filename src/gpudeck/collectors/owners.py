@@ -1,4 +1,4 @@
-"""Who is behind a pid: user, command and start, read from /proc.
+"""Who is behind a pid: user, command, start, container and job, kept while the process lives.
 
 A process may vanish between any two reads, and pids are used again: an owner is kept for a pid only as long as the
 process has the start time it had when it was read.
@@ -9,25 +9,39 @@ import pwd
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct, field
 
-from gpudeck.collectors.redaction import clean, redact
+from gpudeck.collectors.attribution import Attribution
+from gpudeck.collectors.containers import ContainerNames
+from gpudeck.collectors.proc import Proc, Stat, read_boot_time
+from gpudeck.collectors.redaction import Commands, clean, show
+
+__all__ = ["ALL_HIDDEN", "DEAD", "GONE", "Owner", "Owners", "find_user_name", "read_boot_time"]
 
 GONE = "the process is not in /proc"
+DEAD = "no such process: memory held by a dead process"
 ALL_HIDDEN = (
     "none of the listed processes is in /proc: this looks like a PID namespace (run the agent on the host, or with the "
     "host's PID namespace), a /proc that hides other users' processes, or a driver struct mismatch in the process list"
 )
 _UNREADABLE = "not permitted to read it from /proc"
+_NOT_SENT = "commands are not sent (commands: none)"
+_ENDED = "the process has ended but is not gone (zombie): its memory is still held"
+_STUCK = "stuck in the kernel (state D)"
 
 # A program may rename itself (workers of a server do), and an account may be renamed.
 _REFRESH_SECONDS = 60.0
-_COMMAND_BYTES = 4096
+# Every program waits for a disk at times; one that does for so long can often not even be killed.
+_STUCK_SECONDS = 30.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Owner(Struct, frozen=True):
-    """What is known of a process. None is unknown; `reasons` says why, by field. `name` is the kernel's short name."""
+    """What is known of a process. None is unknown; `reasons` says why, by field. `name` is the kernel's short name.
+
+    `container` and `job` are also None, without a reason, where the process is in none.
+    """
 
     name: str = ""
     user: str | None = None
@@ -35,12 +49,18 @@ class Owner(Struct, frozen=True):
     started_at: float | None = None
     evidence: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+    container: str | None = None
+    job: str | None = None
 
 
 class _Kept(Struct, frozen=True):
     owner: Owner
     start_ticks: int
     read_at: float
+
+    def is_of(self, stat: Stat) -> bool:
+        """Whether that is the same process, and still the same program."""
+        return self.start_ticks == stat.start_ticks and self.owner.name == stat.name
 
 
 def find_user_name(uid: int) -> str:
@@ -52,109 +72,124 @@ def find_user_name(uid: int) -> str:
 
 
 class Owners:
-    """Finds owners, and remembers them while their processes live. Not for several threads at once."""
+    """Finds owners, and remembers them while their processes live. Not for several threads at once.
 
-    def __init__(self, proc: Path = Path("/proc"), user_name: Callable[[int], str] = find_user_name) -> None:
-        self._proc = str(proc)
-        self._user_name = user_name
+    `commands` is how much of a command line is told. Names of containers are looked up below the folder of `proc`
+    unless `containers` is given.
+    """
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        user_name: Callable[[int], str] = find_user_name,
+        *,
+        commands: Commands = "redacted",
+        containers: ContainerNames | None = None,
+    ) -> None:
+        self._proc = Proc(str(proc))
+        self._commands: Commands = commands
+        self._find_name = user_name
+        self._names: dict[int, str] = {}
+        self._names_at = 0.0
+        self._attribution = Attribution(self._proc, containers or ContainerNames(proc.parent), self._user_name)
         self._kept: dict[int, _Kept] = {}
+        self._seen: set[int] = set()
+        self._waiting_since: dict[tuple[int, int], float] = {}
 
     def find(self, pids: Iterable[int], now: float) -> dict[int, Owner]:
         """The owner of each pid. Never raises for a process: what cannot be read is None with its reason."""
+        if abs(now - self._names_at) >= _REFRESH_SECONDS:
+            self._names, self._names_at = {}, now
         found = {pid: self._find(pid, now) for pid in set(pids)}
-        self._kept = {pid: kept for pid, kept in self._kept.items() if found.get(pid) is not None}
-        reason = GONE if any(found.values()) else ALL_HIDDEN
-        return {pid: owner or _unknown_owner(reason) for pid, owner in found.items()}
+        alive = {pid for pid, owner in found.items() if owner is not None}
+        self._forget(found.keys(), alive)
+        gone = _unknown_owner(GONE, DEAD) if alive or self._seen else _unknown_owner(ALL_HIDDEN, None)
+        return {pid: owner or gone for pid, owner in found.items()}
+
+    def _forget(self, listed: Iterable[int], alive: set[int]) -> None:
+        """Owners die with their processes. A pid that was seen and no longer is does not hide in a namespace."""
+        self._seen = (self._seen | alive).intersection(listed)
+        self._kept = {pid: kept for pid, kept in self._kept.items() if pid in alive}
+        self._waiting_since = {key: since for key, since in self._waiting_since.items() if key[0] in alive}
 
     def _find(self, pid: int, now: float) -> Owner | None:
         """The owner, or None when there is no such process (any more)."""
         try:
-            name, start_ticks = self._read_stat(pid)
+            stat = self._proc.stat(pid)
         except PermissionError:
             return self._find_user_only(pid)
         except (OSError, ValueError):
             return None
         kept = self._kept.get(pid)
-        if kept and kept.start_ticks == start_ticks and abs(now - kept.read_at) < _REFRESH_SECONDS:
-            return kept.owner
-        owner = self._describe(pid, name, start_ticks)
-        # A process that is just being started has no command line yet: look again next time.
-        if owner is not None and owner.command != _bracket(name):
-            self._kept[pid] = _Kept(owner, start_ticks, now)
-        return owner
+        if kept and kept.is_of(stat) and abs(now - kept.read_at) < _REFRESH_SECONDS:
+            owner: Owner | None = kept.owner
+        else:
+            owner = self._describe(pid, stat, now)
+        return owner and self._note_state(owner, pid, stat, now)
 
-    def _describe(self, pid: int, name: str, start_ticks: int) -> Owner | None:
+    def _describe(self, pid: int, stat: Stat, now: float) -> Owner | None:
         reasons: dict[str, str] = {}
         try:
-            uid = os.stat(f"{self._proc}/{pid}").st_uid  # noqa: PTH116 - on every beat; a Path costs more than the call
-            command = self._read_command(pid, name, reasons)
-            if self._read_stat(pid)[1] != start_ticks:
+            uid = self._proc.uid(pid)
+            arguments = self._read_arguments(pid, reasons)
+            who = self._attribution.attribute(pid, uid)
+            if self._proc.stat(pid).start_ticks != stat.start_ticks:
                 return None  # the pid went to another process between the reads
         except (OSError, ValueError):
             return None
-        started_at = self._started_at(start_ticks, reasons)
-        return Owner(name, self._user_name(uid), command, started_at, _evidence(uid, pid), reasons)
+        command = None if "command" in reasons else show(arguments, stat.name, self._commands)
+        started_at = self._started_at(stat.start_ticks, reasons)
+        owner = Owner(stat.name, who.user, command, started_at, who.evidence, reasons, who.container, who.job)
+        # A process that is just being started has no command line yet: look again next time.
+        if arguments or reasons or self._commands == "name":
+            self._kept[pid] = _Kept(owner, stat.start_ticks, now)
+        return owner
 
     def _find_user_only(self, pid: int) -> Owner | None:
         """With hidepid=1 the directory's owner is all that other users may see."""
         try:
-            uid = os.stat(f"{self._proc}/{pid}").st_uid  # noqa: PTH116 - as above
+            uid = self._proc.folder_uid(pid)
         except OSError:
             return None
         reasons = {"command": _UNREADABLE, "started_at": _UNREADABLE}
-        return Owner(user=self._user_name(uid), evidence=_evidence(uid, pid), reasons=reasons)
+        return Owner(user=self._user_name(uid), evidence=f"uid {uid} of /proc/{pid}", reasons=reasons)
 
-    def _read_stat(self, pid: int) -> tuple[str, int]:
-        """The kernel's short name (15 bytes, may itself hold spaces and brackets) and the start in clock ticks."""
-        before, _, after = _read(f"{self._proc}/{pid}/stat", 1024).rpartition(b")")
-        return clean(before.partition(b"(")[2].decode(errors="replace")), int(after.split()[19])
+    def _note_state(self, owner: Owner, pid: int, stat: Stat, now: float) -> Owner:
+        """Adds to the evidence that a process can no longer give its memory back."""
+        if stat.state in {"Z", "X"}:
+            return msgspec.structs.replace(owner, evidence=f"{owner.evidence}; {_ENDED}")
+        key = (pid, stat.start_ticks)
+        if stat.state != "D":
+            self._waiting_since.pop(key, None)
+        elif now - self._waiting_since.setdefault(key, now) >= _STUCK_SECONDS:
+            return msgspec.structs.replace(owner, evidence=f"{owner.evidence}; {_STUCK}")
+        return owner
 
-    def _read_command(self, pid: int, name: str, reasons: dict[str, str]) -> str | None:
+    def _read_arguments(self, pid: int, reasons: dict[str, str]) -> list[str]:
+        if self._commands == "none":
+            reasons["command"] = _NOT_SENT
+        if self._commands in {"none", "name"}:
+            return []
         try:
-            raw = _read(f"{self._proc}/{pid}/cmdline", _COMMAND_BYTES)
+            return self._proc.arguments(pid)
         except PermissionError:
             reasons["command"] = _UNREADABLE
-            return None
-        if len(raw) == _COMMAND_BYTES:
-            # The last argument is cut: half a secret may no longer look like one.
-            raw = raw.rpartition(b"\0")[0] or raw
-        arguments = raw.rstrip(b"\0").decode(errors="replace").split("\0")
-        # Zombies and kernel threads have no command line; `ps` shows them the same way.
-        return redact(arguments) or _bracket(name)
+            return []
 
     def _started_at(self, start_ticks: int, reasons: dict[str, str]) -> float | None:
         try:
-            booted_at = read_boot_time(self._proc)
+            booted_at = self._proc.boot_time()
         except (OSError, ValueError):
             reasons["started_at"] = "the time of boot is not in /proc/stat"
             return None
         return booted_at + start_ticks / _TICKS_PER_SECOND
 
-
-def read_boot_time(proc: str) -> int:
-    """When the kernel started, in Unix seconds. Raises OSError or ValueError where /proc/stat does not say."""
-    with open(f"{proc}/stat", "rb") as lines:  # noqa: PTH123 - callers hold text, not a Path
-        for line in lines:
-            if line.startswith(b"btime "):
-                return int(line[6:])
-    raise ValueError("no btime in /proc/stat")
+    def _user_name(self, uid: int) -> str:
+        """Kept for a minute: a directory server may be slow, and a server's processes are often one person's."""
+        if uid not in self._names:
+            self._names[uid] = self._find_name(uid)[:256]
+        return self._names[uid]
 
 
-def _read(path: str, limit: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, limit)
-    finally:
-        os.close(descriptor)
-
-
-def _bracket(name: str) -> str:
-    return f"[{name}]"
-
-
-def _evidence(uid: int, pid: int) -> str:
-    return f"uid {uid} of /proc/{pid}"
-
-
-def _unknown_owner(reason: str) -> Owner:
-    return Owner(reasons={"user": reason, "command": GONE, "started_at": GONE})
+def _unknown_owner(reason: str, evidence: str | None) -> Owner:
+    return Owner(evidence=evidence, reasons={"user": reason, "command": GONE, "started_at": GONE})

@@ -6,6 +6,10 @@ value is hidden: a hidden batch size costs a glance, a shown token costs an acco
 
 import re
 from collections.abc import Iterable
+from typing import Literal
+
+Commands = Literal["full", "redacted", "name", "none"]
+"""How much of a command line leaves the machine."""
 
 HIDDEN = "***"
 LENGTH = 300
@@ -46,12 +50,29 @@ _PATTERNS = (
 )
 
 
+def show(arguments: Iterable[str], name: str, commands: Commands) -> str | None:
+    """What is told of a command line; None where nothing is. `name` is the program's, and all there is of zombies.
+
+    Also with `full` it is one line of printable text of at most LENGTH characters.
+    """
+    if commands == "none":
+        return None
+    if commands == "name":
+        return clean(name)
+    text = redact(arguments) if commands == "redacted" else _cut(clean(" ".join(arguments)))
+    # `ps` shows what has no command line the same way.
+    return text or f"[{name}]"
+
+
 def redact(arguments: Iterable[str]) -> str:
     """The command line as one line of printable text of at most LENGTH characters, without its secrets."""
     text = " ".join(_hide_arguments(clean(argument) for argument in arguments))
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)
-    text = _hide_named(text)
+    return _cut(_hide_named(text))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= LENGTH else text[: LENGTH - 1] + "…"
 
 
