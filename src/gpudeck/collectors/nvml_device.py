@@ -1,44 +1,38 @@
-"""What one NVIDIA device, a board or a MIG instance, says through NVML: its metrics, processes and instances.
+"""What one NVIDIA board says of itself through NVML: its metrics.
 
 Everything takes the module pynvml and a device handle. An `NVMLError` comes out only when the device as a whole cannot
 be read, or, with a code in RELOADED, when no device can. Anything less is an unknown value with its reason.
+
+What is asked how often follows from what a call costs on an H200 with driver 580: about 1 µs, but 2,500 for the energy,
+1,450 for the processes' utilization, 81 for the MIG mode, and 20,700 for each direction of PCIe.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-
-from gpudeck.model.catalog import GPU_METRICS, Rollup
+from gpudeck.collectors.nvml_errors import (
+    ARGUMENT_VERSION_MISMATCH,
+    FATAL,
+    FUNCTION_NOT_FOUND,
+    INVALID_ARGUMENT,
+    NO_SUCH_INSTANCE,
+    NO_VALUE,
+    NOT_SUPPORTED,
+    call_newest,
+    explain,
+)
+from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import Number
 
-# Return codes of nvml.h, which never change their meaning.
-UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2, 3, 4, 6
-DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 12, 13, 15, 16
-LIB_RM_VERSION_MISMATCH, NO_DATA, ARGUMENT_VERSION_MISMATCH, NOT_READY, GPU_NOT_FOUND = 18, 21, 25, 27, 28
-
-RELOADED = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
-"""Nothing can be read before the driver is opened again."""
-_FATAL = RELOADED | {GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND}
-_NO_SUCH_INSTANCE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 _NO_MEMORY_V2 = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, INVALID_ARGUMENT, NOT_SUPPORTED})
+_NO_SUCH_LINK = NO_SUCH_INSTANCE | {NOT_SUPPORTED}
 
-UNSUPPORTED = "not supported by this GPU"
-NO_VALUE = "the driver gives no value"
-WHOLE_BOARD = "measured on the whole board, not by MIG instance"
-_REASONS = {
-    NOT_SUPPORTED: UNSUPPORTED,
-    NO_DATA: NO_VALUE,
-    NOT_READY: NO_VALUE,
-    NO_PERMISSION: "not permitted to read it",
-    FUNCTION_NOT_FOUND: "the driver is too old to tell",
-    GPU_IS_LOST: "the GPU is lost: it fell off the bus or stopped answering",
-    GPU_NOT_FOUND: "the driver no longer finds the GPU",
-    RESET_REQUIRED: "the GPU needs a reset",
-}
+# Bits of nvmlClocksEventReasons. HW slowdown is set as well whenever heat or the power brake make the hardware act.
+_POWER_CAP = 0x04
+_HEAT = 0x20 | 0x40  # software and hardware thermal slowdown
+_HARDWARE = 0x08 | 0x80  # HW slowdown, external power brake
 
-PROCESSES_AT_MOST = 1024
-_BYTES_AT_MOST = 2**53
+NOT_ASKED_FOR = "read only when asked for: it takes 40 ms a GPU"
 
 Values = tuple[Number | None, ...]
 
@@ -55,23 +49,6 @@ class Measured(NamedTuple):
 
     metrics: dict[str, Number]
     unknown: dict[str, str]
-
-
-class Use(Struct):
-    """What one process has on one device; unknown memory is None."""
-
-    memory_bytes: int | None
-    graphics_only: bool
-
-
-class Instance(Struct, frozen=True):
-    """A MIG instance. Compute instances of one GPU instance share its memory: all but the first say with whom."""
-
-    uuid: str
-    name: str
-    handle: Any
-    number: int
-    shares_memory_with: int | None = None
 
 
 def _read_utilization(nvml: Any, gpu: Any) -> Values:
@@ -95,6 +72,66 @@ def _read_temperature(nvml: Any, gpu: Any) -> Values:
     return (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),)
 
 
+def _read_field(nvml: Any, gpu: Any, field: int) -> int:
+    """A field's number. Raises its own code: the call succeeds also without it, and the value is then undefined.
+
+    An L4 has 0 there for its memory's temperature (NVIDIA/DCGM pull request 311).
+    """
+    (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [field])
+    if answer.nvmlReturn:
+        raise nvml.NVMLError(answer.nvmlReturn)
+    return int(answer.value.uiVal)
+
+
+def _read_throttling(nvml: Any, gpu: Any) -> Values:
+    names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    reasons = call_newest(nvml, names, gpu)
+    return tuple(int(bool(reasons & bits)) for bits in (_POWER_CAP, _HEAT, _HARDWARE))
+
+
+def _read_ecc(kind: str) -> Callable[[Any, Any], Values]:
+    """Errors since the driver was loaded, not those of the card's whole life."""
+    return lambda nvml, gpu: (
+        nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}"), nvml.NVML_VOLATILE_ECC),
+    )
+
+
+def _read_remapped_rows(nvml: Any, gpu: Any) -> Values:
+    corrected, uncorrected, is_pending, _ = nvml.nvmlDeviceGetRemappedRows(gpu)
+    return corrected + uncorrected, is_pending
+
+
+def _read_links(nvml: Any, gpu: Any) -> Values:
+    """Links that are up and down. A link that does not exist is neither."""
+    states = []
+    for link in range(_count_links(nvml, gpu)):
+        try:
+            states.append(nvml.nvmlDeviceGetNvLinkState(gpu, link))
+        except nvml.NVMLError as error:
+            if error.value not in _NO_SUCH_LINK:
+                raise
+    if not states:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return sum(map(bool, states)), sum(not state for state in states)
+
+
+def _count_links(nvml: Any, gpu: Any) -> int:
+    """How many links to ask; to ask one in vain costs a hundred times the question. All, where it is not told."""
+    try:
+        count = _read_field(nvml, gpu, nvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
+    except nvml.NVMLError as error:
+        if error.value in FATAL:
+            raise
+        count = nvml.NVML_NVLINK_MAX_LINKS
+    return min(count, int(nvml.NVML_NVLINK_MAX_LINKS))
+
+
+def _read_pcie(nvml: Any, gpu: Any) -> Values:
+    """Measured over 20 ms each; NVML counts in KB/s."""
+    directions = (nvml.NVML_PCIE_UTIL_RX_BYTES, nvml.NVML_PCIE_UTIL_TX_BYTES)
+    return tuple(1000 * nvml.nvmlDeviceGetPcieThroughput(gpu, direction) for direction in directions)
+
+
 MEMORY = Reading(("memory_used_bytes", "memory_total_bytes"), _read_memory)
 READINGS = (
     Reading(("utilization_percent", "memory_utilization_percent"), _read_utilization),
@@ -105,47 +142,42 @@ READINGS = (
     Reading(("fan_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu),)),
     Reading(("clock_sm_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)),
     Reading(("clock_memory_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)),
+    Reading(("encoder_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetEncoderUtilization(gpu)[0],)),
+    Reading(("decoder_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetDecoderUtilization(gpu)[0],)),
+    # 32 is "unknown", outside of the catalog's range.
+    Reading(("performance_state",), lambda nvml, gpu: (nvml.nvmlDeviceGetPerformanceState(gpu),)),
+    Reading(("throttled_power", "throttled_thermal", "throttled_hardware"), _read_throttling),
+    Reading(("ecc_corrected_count",), _read_ecc("CORRECTED")),
+    Reading(("ecc_uncorrected_count",), _read_ecc("UNCORRECTED")),
+    Reading(("remapped_rows_count", "remapped_rows_pending"), _read_remapped_rows),
 )
-# The chip's temperature and clocks are every instance's; a sum would count them once for each.
-_SHARED_BY_INSTANCES = frozenset(
-    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and "utilization" not in name
+"""What is cheap enough for every beat."""
+SLOW_READINGS = (
+    Reading(
+        ("memory_temperature_celsius",),
+        lambda nvml, gpu: (_read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),),
+    ),
+    Reading(("nvlink_active_count", "nvlink_inactive_count"), _read_links),
+    Reading(("energy_joules",), lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,)),
 )
+"""What is read every few seconds; until then the last value stays."""
+PCIE = Reading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"), _read_pcie)
+"""Read along with the slow ones, and only when somebody asks for it."""
 
 
-def explain(error: Any) -> str:
-    """Why NVML gave nothing, in words."""
-    return _REASONS.get(error.value) or f"NVML says: {error}"
-
-
-def measure(nvml: Any, handle: Any, readings: Iterable[Reading] = READINGS) -> Measured:
-    """All readings of a device. One that fails leaves the others alone."""
+def measure(nvml: Any, handle: Any, readings: Iterable[Reading] = READINGS, fatal: frozenset[int] = FATAL) -> Measured:
+    """These readings of a device. One that fails leaves the others alone, unless its code is `fatal`."""
     measured = Measured({}, {})
     for names, read in readings:
         try:
             values = read(nvml, handle)
         except nvml.NVMLError as error:
-            if error.value in _FATAL:
+            if error.value in fatal:
                 raise
             measured.unknown.update(dict.fromkeys(names, explain(error)))
         else:
             for name, value in zip(names, values, strict=True):
                 _take(measured, name, value)
-    return measured
-
-
-def measure_instance(nvml: Any, instance: Instance, board: Measured) -> Measured:
-    """The readings of a MIG instance: memory of its own, temperature and clocks of its board."""
-    measured = measure(nvml, instance.handle, (MEMORY,))
-    if instance.shares_memory_with is not None:
-        measured.metrics.clear()
-        measured.unknown.update(
-            dict.fromkeys(MEMORY.names, f"shared with instance {instance.shares_memory_with}, counted there")
-        )
-    for name in GPU_METRICS.keys() - set(MEMORY.names):
-        if name in _SHARED_BY_INSTANCES and name in board.metrics:
-            measured.metrics[name] = board.metrics[name]
-        else:
-            measured.unknown[name] = board.unknown.get(name, WHOLE_BOARD)
     return measured
 
 
@@ -156,70 +188,3 @@ def _take(measured: Measured, name: str, value: Number | None) -> None:
         measured.metrics[name] = metric.round(value)
     else:
         measured.unknown[name] = NO_VALUE
-
-
-def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, Use] | None, str | None]:
-    """The processes on a device by pid, those with most memory first; or None and why they cannot be listed."""
-    uses: dict[int, Use] = {}
-    try:
-        for process in _list_processes(nvml, handle, "Compute"):
-            _note(uses, process, graphics_only=False)
-    except nvml.NVMLError as error:
-        if error.value in _FATAL:
-            raise
-        return None, explain(error)
-    try:
-        for process in _list_processes(nvml, handle, "Graphics"):
-            _note(uses, process, graphics_only=True)
-    except nvml.NVMLError as error:
-        # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
-        if error.value in _FATAL:
-            raise
-    kept = sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:PROCESSES_AT_MOST]
-    return dict(kept), None
-
-
-def _list_processes(nvml: Any, handle: Any, kind: str) -> Any:
-    """Asks for version 3 of the list, then 2: the unversioned call of pynvml fails with another kind of exception."""
-    try:
-        return getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")(handle)
-    except nvml.NVMLError as error:
-        if error.value != FUNCTION_NOT_FOUND:
-            raise
-        return getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v2")(handle)
-
-
-def _note(uses: dict[int, Use], process: Any, *, graphics_only: bool) -> None:
-    memory = process.usedGpuMemory
-    if memory is not None and not 0 <= memory < _BYTES_AT_MOST:
-        memory = None
-    before = uses.setdefault(process.pid, Use(memory, graphics_only))
-    # Both lists give the process's memory as a whole, so a process on both is not the sum.
-    before.memory_bytes = max((m for m in (before.memory_bytes, memory) if m is not None), default=None)
-    before.graphics_only = before.graphics_only and graphics_only
-
-
-def find_instances(nvml: Any, handle: Any) -> list[Instance] | None:
-    """The MIG instances of a board in MIG mode, which may be none; None where the board is used as a whole."""
-    try:
-        current_mode, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError as error:
-        if error.value in _FATAL:
-            raise
-        return None
-    return list(_walk_instances(nvml, handle)) if current_mode == nvml.NVML_DEVICE_MIG_ENABLE else None
-
-
-def _walk_instances(nvml: Any, board: Any) -> Iterator[Instance]:
-    memory_owners: dict[int, int] = {}
-    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(board)):
-        try:
-            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, number)
-            uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-            memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
-        except nvml.NVMLError as error:
-            # Slots need not be filled from the front, and an instance may be destroyed while they are walked.
-            if error.value not in _NO_SUCH_INSTANCE:
-                raise
-            continue
-        yield Instance(uuid, name, handle, number, None if memory_owner == number else memory_owner)
