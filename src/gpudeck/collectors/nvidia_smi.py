@@ -1,0 +1,300 @@
+"""A whole machine through nvidia-smi: GPUs, processes, owners and the host's figures, in one round trip.
+
+For machines where NVML cannot be used from here: read over SSH, or without a usable nvidia-ml-py. How to reach the
+machine is the caller's: a function that runs one shell command there and returns what it printed. `smi_command.py` has
+that command, `parse` makes a report of the answer.
+
+Not read this way, because nvidia-smi takes too long for it or does not tell: NVLink, energy, PCIe throughput, and the
+utilization by process.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct, field
+
+from gpudeck.collectors.nvml import DISPLAY_SERVERS
+from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, read_whole, split_answer
+from gpudeck.collectors.smi_command import COLUMNS, LATE_CODES, NO_PROGRAM, SECONDS, shell_command
+from gpudeck.collectors.smi_details import Details, Use, merge_uses, read_details
+from gpudeck.collectors.smi_gpus import (
+    BOARDS_AT_MOST,
+    Board,
+    Instance,
+    Listed,
+    Measured,
+    add_up_memory,
+    list_boards,
+    list_instances,
+    measure_instance,
+    note_rows,
+)
+from gpudeck.collectors.smi_host import Counters, Host, Identity, read_host
+from gpudeck.collectors.smi_owners import Owner, read_owners
+from gpudeck.collectors.smi_run import run_here
+from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
+from gpudeck.model.report import GpuReading, Process, Report
+
+WORK_PERCENT = 5.0
+"""Utilization from which on a GPU counts as working."""
+# A longer gap between two answers was not watched: it does not count as idle time (nor does a jump of the clock).
+_WATCHED_SECONDS = 60.0
+_PROCESSES_AT_MOST = 1024
+_COMPLAINTS_AT_MOST = 8
+_NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
+_NO_PLACE = "nvidia-smi does not tell which MIG instance is which"
+_NO_UTILIZATION = "not read through nvidia-smi"
+_GONE = "the driver no longer lists this GPU"
+_LOOK = "Look at the kernel log (dmesg)."
+# The kernel keeps 15 bytes of a program's name.
+_DISPLAY_NAMES = frozenset(name[:15] for name in DISPLAY_SERVERS)
+
+
+class Kept(Struct, frozen=True):
+    """What the next answer of the same machine is compared with. `columns` are those its driver understands."""
+
+    at: float
+    counters: Counters
+    columns: tuple[str, ...] = COLUMNS
+    boards: tuple[Board, ...] = ()
+    idle_seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Reading(Struct, frozen=True):
+    """One answer, read. Hand `kept` to the next `parse` of this machine."""
+
+    report: Report
+    identity: Identity
+    kept: Kept
+
+
+class _Draft(Struct):
+    """A row of the report before its processes have owners. `uses` is None, with the reason, when they are unknown."""
+
+    board: Board
+    measured: Measured
+    uses: list[Use] | None = None
+    uses_reason: str | None = None
+    instance: Instance | None = None
+
+
+class NvidiaSmiCollector:
+    """This machine, or with another `run` any other, through nvidia-smi. `run` gets a shell command and returns its
+    output; it bounds time and size, and raises what a collector may raise. `collect` blocks as long as `run` does.
+
+    `identity` is who answered last, None before the first answer.
+    """
+
+    name = "nvidia_smi"
+
+    def __init__(self, run: Callable[[str], str] = run_here) -> None:
+        self._run = run
+        self._kept: Kept | None = None
+        self._columns = COLUMNS
+        self.identity: Identity | None = None
+
+    def collect(self, now: float) -> Report:
+        # After a failure the driver may be another one: everything is asked for again.
+        columns, self._columns = self._columns, COLUMNS
+        reading = parse(self._run(shell_command(columns)), now, self._kept)
+        self._kept, self._columns, self.identity = reading.kept, reading.kept.columns, reading.identity
+        return reading.report
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def parse(text: str, now: float, previous: Kept | None = None) -> Reading:
+    """What a machine answered to `shell_command`, as a report.
+
+    Raises Absent where there is no nvidia-smi or no GPU, Refused where it may not be used, Temporary for an answer that
+    is not whole or makes no sense, and when the driver does not answer. The host's figures in such an answer are not
+    lost: `parse_host` reads them.
+    """
+    answer = split_answer(text)
+    if answer.cut_in is not None:
+        raise Temporary(f"The answer of the machine breaks off in the part {quote(answer.cut_in)!r}.")
+    columns = tuple(answer.first("columns").split(","))
+    listed = list_boards(columns, answer.lines("gpus"))
+    if not listed.boards:
+        raise _failure(answer, listed, previous)
+    host = read_host(answer, previous.counters if previous else None)
+    drafts = list(_draft_rows(answer, listed.boards))[:BOARDS_AT_MOST]
+    owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()])
+    idle = {_uuid(draft): _watch(draft, now, previous) for draft in drafts}
+    gpus = [_finish(draft, owners, idle[_uuid(draft)]) for draft in drafts]
+    gone = [_as_missing(board, listed) for board in _find_gone(listed.boards, previous)]
+    kept = Kept(
+        now,
+        host.counters,
+        columns,
+        tuple(_remember(board) for board in (*listed.boards, *gone))[:BOARDS_AT_MOST],
+        {uuid: seconds for uuid, seconds in idle.items() if seconds is not None},
+    )
+    rows = [*gpus, *(_finish(_Draft(board, board.measured), {}, None) for board in gone)]
+    driver = next((board.driver_version for board in listed.boards if board.driver_version), None)
+    report = _host_report(host, gpus=rows[:BOARDS_AT_MOST], driver_version=driver, problems=_problems(answer, listed))
+    return Reading(report, host.identity, kept)
+
+
+def parse_host(text: str, now: float, reason: str, previous: Kept | None = None) -> Reading:
+    """The host's figures alone, for an answer that `parse` refused: its GPUs are unknown, for that `reason`.
+
+    Takes an answer that breaks off too. Raises Temporary where it is none at all.
+    """
+    host = read_host(split_answer(text), previous.counters if previous else None)
+    kept = Kept(now, host.counters, boards=previous.boards if previous else ())
+    rows = [_finish(_Draft(_missing(board, reason), Measured({}, {})), {}, None) for board in kept.boards]
+    report = _host_report(host, gpus=rows or None, gpus_reason=reason[:1000], problems=[reason[:1000]])
+    return Reading(report, host.identity, kept)
+
+
+def _host_report(
+    host: Host,
+    *,
+    gpus: list[GpuReading] | None,
+    problems: list[str],
+    driver_version: str | None = None,
+    gpus_reason: str | None = None,
+) -> Report:
+    return Report(
+        gpus=gpus,
+        gpus_reason=None if gpus else gpus_reason,
+        metrics=host.metrics,
+        unknown=host.unknown,
+        driver_version=driver_version,
+        os=host.os,
+        labels={"container": host.container} if host.container else {},
+        problems=problems,
+    )
+
+
+def _failure(answer: Answer, listed: Listed, previous: Kept | None) -> PluginError:
+    """Why no GPU is in the answer."""
+    code = read_whole(answer.first("gpus-code"), 255)
+    said = " ".join(listed.complaints[:2])
+    if code in LATE_CODES:
+        return Temporary(f"nvidia-smi did not answer within {SECONDS} s: the driver hangs.", _LOOK)
+    if code == NO_PROGRAM or "No devices were found" in said:
+        message = "There is no nvidia-smi on this machine." if code == NO_PROGRAM else "nvidia-smi finds no GPU."
+        before = len(previous.boards) if previous else 0
+        return Temporary(f"{message} There were {before} before.", _LOOK) if before else Absent(message)
+    if "Insufficient Permissions" in said:
+        return Refused(f"nvidia-smi may not be used: {said}.", "Look at the permissions of /dev/nvidia*.")
+    if "Driver/library version mismatch" in said:
+        hint = "The driver was updated: reload the kernel module or restart the machine."
+        return Temporary("The NVIDIA library and the loaded kernel module are of different versions.", hint)
+    return Temporary(f"nvidia-smi lists no GPU (exit code {code}): {said or 'it said nothing'}")
+
+
+def _problems(answer: Answer, listed: Listed) -> list[str]:
+    """What nvidia-smi complained about while it listed other GPUs."""
+    code = answer.first("gpus-code")
+    heading = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {quote(code)})"
+    return [f"{heading}: {complaint}" for complaint in listed.complaints[:_COMPLAINTS_AT_MOST]]
+
+
+def _draft_rows(answer: Answer, boards: Sequence[Board]) -> Iterator[_Draft]:
+    """The rows of every board: itself, or its MIG instances."""
+    details = read_details(answer.lines("details"))
+    instances = list_instances(answer.lines("instances"), answer.lines("table"), boards)
+    for board in boards:
+        of_board = details.get(board.bus_id or "", Details())
+        if board.missing:
+            yield _Draft(board, board.measured)
+        elif board.is_split:
+            note_rows(board.measured, of_board.rows)
+            yield from _draft_instances(board, instances.get(board.uuid, []), of_board)
+        else:
+            note_rows(board.measured, of_board.rows)
+            uses = None if of_board.uses is None else merge_uses(of_board.uses)
+            yield _Draft(board, board.measured, uses, of_board.uses_reason if uses is None else None)
+
+
+def _draft_instances(board: Board, instances: list[Instance], details: Details) -> Iterator[_Draft]:
+    if not instances:
+        yield _Draft(board, board.measured, None, _NO_INSTANCES)
+    by_place: dict[tuple[int, int] | None, list[Use]] = {}
+    for use in details.uses or ():
+        by_place.setdefault(use.place, []).append(use)
+    memory_owners: dict[int, int] = {}
+    for instance in instances:
+        place = instance.place
+        owner = memory_owners.setdefault(place[0], instance.number) if place else instance.number
+        measured = measure_instance(instance, board, None if owner == instance.number else owner)
+        if details.uses is None or place is None:
+            yield _Draft(board, measured, None, _NO_PLACE if place is None else details.uses_reason, instance)
+        else:
+            yield _Draft(board, measured, merge_uses(by_place.get(place, ())), None, instance)
+
+
+def _uuid(draft: _Draft) -> str:
+    return draft.instance.uuid if draft.instance else draft.board.uuid
+
+
+def _watch(draft: _Draft, now: float, previous: Kept | None) -> float | None:
+    """Seconds without work, as far as they were watched; an answer without utilization starts them anew."""
+    utilization = draft.measured.metrics.get("utilization_percent")
+    if utilization is None:
+        return None
+    before = previous.idle_seconds.get(_uuid(draft)) if previous else None
+    if previous is None or before is None or utilization >= WORK_PERCENT:
+        return 0.0
+    return round(before + min(max(0.0, now - previous.at), _WATCHED_SECONDS), 1)
+
+
+def _finish(draft: _Draft, owners: dict[int, Owner], idle_seconds: float | None) -> GpuReading:
+    board, instance, uses = draft.board, draft.instance, draft.uses
+    if uses:
+        add_up_memory(draft.measured, [use.memory_bytes for use in uses])
+    return GpuReading(
+        uuid=_uuid(draft),
+        index=board.index,
+        name=instance.name if instance else board.name,
+        vendor="nvidia",
+        parent=board.uuid if instance else None,
+        instance=instance.number if instance else None,
+        missing=board.missing,
+        metrics=draft.measured.metrics,
+        unknown=draft.measured.unknown,
+        processes=None if uses is None else [_name_owner(use, owners[use.pid]) for use in uses[:_PROCESSES_AT_MOST]],
+        processes_reason=draft.uses_reason,
+        idle_seconds=idle_seconds,
+    )
+
+
+def _name_owner(use: Use, owner: Owner) -> Process:
+    reasons = owner.reasons | {"utilization_percent": _NO_UTILIZATION}
+    if use.memory_reason is not None:
+        reasons["memory_used_bytes"] = use.memory_reason
+    return Process(
+        pid=use.pid,
+        user=owner.user,
+        command=owner.command,
+        memory_used_bytes=use.memory_bytes,
+        started_at=owner.started_at,
+        evidence=owner.evidence,
+        display=use.graphics_only and owner.name[:15] in _DISPLAY_NAMES,
+        reasons=reasons,
+    )
+
+
+def _find_gone(boards: Iterable[Board], previous: Kept | None) -> list[Board]:
+    listed = {board.uuid for board in boards}
+    return [board for board in (previous.boards if previous else ()) if board.uuid not in listed]
+
+
+def _as_missing(board: Board, listed: Listed) -> Board:
+    """`board`, which was here before; what nvidia-smi says about its PCI address is the reason."""
+    said = (complaint for complaint in listed.complaints if board.bus_id and read_bus_id(complaint) == board.bus_id)
+    complaint = next(said, _GONE)
+    return _missing(board, why if (why := explain(complaint)) in FATAL else complaint)
+
+
+def _missing(board: Board, reason: str) -> Board:
+    return msgspec.structs.replace(_remember(board), missing=reason[:1000])
+
+
+def _remember(board: Board) -> Board:
+    """What stays the same of a board."""
+    return Board(board.uuid, board.index, board.name, board.bus_id)

@@ -1,0 +1,134 @@
+"""The one shell command that makes a machine tell everything about itself through nvidia-smi, ps and /proc.
+
+It is plain POSIX sh, so that it runs wherever an SSH login leads; it writes nothing there, and needs no Python. Its
+script has no single quote, no line break and no `!`: in single quotes it passes sh, bash, zsh, fish and csh alike.
+
+The host's figures come first, so that they are there even if nvidia-smi then hangs. Every part of the answer follows a
+line `#gpudeck NAME`, and every line of data has a space in front: no data, whatever it holds, looks like such a line.
+
+**Columns.** `nvidia-smi --query-gpu` fails as a whole over one column that the driver does not know, and names it. The
+script takes that column out (or uses its older name) and asks again, so an old driver gives all that it has and a new
+one is asked once. The answer holds the columns that were understood: asking for these next time saves the tries.
+`--help-query-gpu` would cost a call on every machine (24 ms on an H200, driver 580, as much as a failed try does), and
+fixed sets by driver version would have to be right for drivers nobody here has seen.
+
+**Calls.** Two of nvidia-smi a poll (33 and 27 ms on that H200): the columns, and `-q -d PIDS,ROW_REMAPPER`, which has
+compute and graphics processes with their MIG instances. `--query-compute-apps` lacks both; `pmon` takes 73 ms, `-q -x`
+98 ms, most of it for PCIe throughput. Only boards in MIG mode cost `-L` and the table too, for UUIDs and memory of
+instances. A board that is lost makes nvidia-smi fail for all: the others are then asked one by one.
+"""
+
+from collections.abc import Iterable
+
+MARK = "#gpudeck "
+"""How a line that begins a part of the answer begins."""
+SECONDS = 9
+"""How long one call of nvidia-smi may take, where the machine has `timeout`."""
+PROCESSES_AT_MOST = 256
+LINE_BYTES = 1100
+"""What is kept of one line of a file in /proc."""
+LATE_CODES = frozenset({124, 137})
+"""Exit codes of `timeout` for a command that did not end in time."""
+NO_PROGRAM = 127
+"""Exit code of the shell for a command that is not there."""
+
+COLUMNS: tuple[str, ...] = (
+    *("index", "uuid", "name", "pci.bus_id", "driver_version", "mig.mode.current", "pstate"),
+    *("utilization.gpu", "utilization.memory", "utilization.encoder", "utilization.decoder"),
+    *("memory.used", "memory.total", "temperature.gpu", "temperature.memory", "fan.speed"),
+    *("power.draw", "enforced.power.limit", "clocks.sm", "clocks.mem", "clocks_event_reasons.active"),
+    *("ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total"),
+)
+KNOWN_COLUMNS = frozenset({*COLUMNS, "clocks_throttle_reasons.active"})
+
+_HOST = (
+    "exec </dev/null 2>/dev/null;",
+    "LC_ALL=C; TZ=UTC0; export LC_ALL TZ;",
+    # The PATH of a command over SSH is short; WSL keeps nvidia-smi in a place of its own.
+    'PATH="$PATH:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/lib/wsl/lib"; export PATH;',
+    f'limit=""; if timeout -k 1 {SECONDS} true; then limit="timeout -k 1 {SECONDS}"; fi;',
+    # A file need not end with a line break: each mark brings its own.
+    'mark() { printf "\\n%s\\n" "#gpudeck $1"; };',
+    'indent() { sed "s/^/ /"; };',
+    'show() { mark "$1"; cat "$2" | indent; };',
+    "mark begin;",
+    "mark name; uname -n | indent;",
+    "show boot /proc/sys/kernel/random/boot_id;",
+    "show machine /etc/machine-id;",
+    "mark namespaces; for file in self/ns/pid self/ns/mnt 1/ns/mnt; do",
+    'printf " %s %s\\n" "$file" "$(readlink /proc/$file)"; done;',
+    "mark container; for file in /.dockerenv /run/.containerenv; do",
+    'if [ -e "$file" ]; then printf " %s\\n" "$file"; fi; done;',
+    "cat /run/systemd/container | indent;",
+    'mark cpu; grep -E "^(cpu|btime) " /proc/stat | indent;',
+    'mark threads; grep -c "^cpu[0-9]" /proc/stat | indent;',
+    "mark ticks; getconf CLK_TCK | indent;",
+    "show load /proc/loadavg;",
+    'mark memory; grep -E "^(MemTotal|MemAvailable|SwapTotal|SwapFree):" /proc/meminfo | indent;',
+    "show uptime /proc/uptime;",
+    "mark disk; df -P -k / | indent;",
+    "show network /proc/net/dev;",
+    "mark cards; ls -d /sys/class/net/*/device | indent;",
+    'mark system; grep "^PRETTY_NAME=" /etc/os-release | indent;',
+)
+
+_NVIDIA = (
+    'query() { $limit nvidia-smi "$@" "--query-gpu=$columns" --format=csv,noheader,nounits 2>&1; };',
+    # Drivers without row remapping refuse its name; those that know it may still have GPUs without it.
+    'detail() { $limit nvidia-smi "$@" -q -d PIDS,ROW_REMAPPER 2>&1; case "$?" in 0|124|137) ;;',
+    '*) $limit nvidia-smi "$@" -q -d PIDS 2>&1;; esac; };',
+    "uuids() { $limit nvidia-smi -L |",
+    'sed -n "s/^GPU [0-9]*: .*(UUID: \\(GPU-[0-9A-Za-z-]*\\)).*/\\1/p"; };',
+    'rows=""; details=""; tries=0; code=127;',
+    "while command -v nvidia-smi >/dev/null; do",
+    "rows=$(query); code=$?; tries=$((tries+1));",
+    'field=$(printf "%s\\n" "$rows" | sed -n "s/^Field .\\([a-z0-9_.]*\\). is not a valid field.*/\\1/p" | head -n 1);',
+    'if [ -z "$field" ] || [ "$tries" -gt 20 ]; then break; fi;',
+    # Driver 535 renamed throttling to events.
+    'other=","; case "$field" in clocks_event_reasons.*) other=",clocks_throttle_reasons.${field#*.},";; esac;',
+    'columns=$(printf "%s\\n" ",$columns," | sed "s/,$field,/$other/; s/^,//; s/,\\$//");',
+    "done;",
+    'case "$code" in',
+    "0) details=$(detail);;",
+    "124|127|137) ;;",
+    '*) boards=$(uuids); rows=$(printf "%s\\n" "$rows"; for uuid in $boards; do query -i "$uuid"; done);',
+    'details=$(for uuid in $boards; do detail -i "$uuid"; done);;',
+    "esac;",
+    'mark columns; printf "%s\\n" "$columns" | indent;',
+    'mark gpus-code; printf "%s\\n" "$code" | indent;',
+    'mark gpus; printf "%s\\n" "$rows" | indent;',
+    'mark details; printf "%s\\n" "$details" | indent;',
+    'case "$rows" in *", Enabled,"*)',
+    "mark instances; $limit nvidia-smi -L | indent; mark table; $limit nvidia-smi | indent;;",
+    "esac;",
+)
+
+# The start of each process is read before and after the rest: a pid that went to another process in between shows.
+_OWNERS = (
+    'pids=$(printf "%s\\n" "$details" | sed -n "s/^ *Process ID *: *\\([0-9][0-9]*\\) *\\$/\\1/p" | sort -u |',
+    f"head -n {PROCESSES_AT_MOST});",
+    'starts() { for pid in $pids; do if read -r line <"/proc/$pid/stat"; then printf " %s\\n" "$line"; fi; done; };',
+    'if [ -n "$pids" ]; then',
+    'list=$(printf "%s\\n" "$pids" | paste -s -d , -);',
+    'files=""; for pid in $pids; do files="$files /proc/$pid/cmdline /proc/$pid/cgroup"; done;',
+    "mark starts; starts;",
+    # Without a width, ps shows a long name as a number, or cut.
+    'names() { ps -ww -o pid= -o uid= -o user:64= -p "$list" || ps -o pid= -o uid= -o user= -p "$list"; };',
+    "mark owners; names | indent;",
+    # Arguments end with a zero byte, which would be lost: they keep their borders, which redaction needs.
+    f'mark files; grep -aHs -m 16 "" $files | tr "\\000" "\\001" | cut -b1-{LINE_BYTES} | indent;',
+    "mark starts-after; starts;",
+    "fi;",
+    "mark end",
+)
+
+
+def shell_command(columns: Iterable[str] = COLUMNS) -> str:
+    """The command. `columns` are those of `--query-gpu` to ask for: all, or the ones that the last answer had.
+
+    Each call of nvidia-smi ends within SECONDS on a machine with `timeout`. A process that hangs in the kernel is ended
+    by nothing, though: the caller needs a deadline of its own. A column that is not in KNOWN_COLUMNS is left out: what
+    a machine answered never becomes part of a command.
+    """
+    wanted = ",".join(column for column in columns if column in KNOWN_COLUMNS)
+    return f"exec /bin/sh -c '{' '.join((*_HOST, f'columns={wanted};', *_NVIDIA, *_OWNERS))}'"

@@ -1,0 +1,267 @@
+"""What nvidia-smi says about boards and MIG instances, as metrics of the catalog.
+
+A field without a number is an unknown with its reason. A line that is no GPU's is kept as a complaint: nvidia-smi
+prints its errors between the rows.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from gpudeck.collectors.redaction import clean
+from gpudeck.collectors.smi_answer import (
+    FATAL,
+    NO_VALUE,
+    UNSUPPORTED,
+    explain,
+    quote,
+    read_bits,
+    read_bus_id,
+    read_number,
+    read_whole,
+)
+from gpudeck.collectors.smi_details import NO_ROWS_LABEL, PENDING_LABEL, REPLACED_LABELS
+from gpudeck.model.catalog import GPU_METRICS, Rollup
+from gpudeck.model.report import Number
+
+WHOLE_BOARD = "measured on the whole board, not by MIG instance"
+_NOT_READ = "not read through nvidia-smi"
+_NO_COLUMN = "this driver's nvidia-smi has no such column"
+
+_MIB = 1024.0 * 1024.0
+_BOARD_UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
+_BOARD_LINE = re.compile(r"GPU [0-9]+: .*\(UUID: (GPU-[0-9A-Za-z-]{1,64})\)")
+# Driver 450 names an instance by its board, GPU instance and compute instance: MIG-GPU-<uuid>/1/0.
+_INSTANCE_LINE = re.compile(
+    r"\s+MIG (\S{1,64})\s+Device\s+([0-9]{1,4}): \(UUID: (MIG-[0-9A-Za-z-]{1,80}(?:/([0-9]{1,4})/([0-9]{1,4}))?)\)"
+)
+_TABLE_LINE = re.compile(
+    r"\|\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+\|\s*([0-9]{1,9}MiB)\s*/\s*([0-9]{1,9}MiB)\s*\|.*"
+)
+# Bits of nvml.h, which never change their meaning.
+_POWER_CAP, _THERMAL, _HARDWARE = 0x4, 0x20 | 0x40, 0x8 | 0x80
+_INDEX_AT_MOST = 65535
+BOARDS_AT_MOST = 512
+_COMPLAINTS_AT_MOST = 32
+
+
+class Measured(NamedTuple):
+    """Metrics with their values, rounded as the catalog says, and the unknown ones with their reasons."""
+
+    metrics: dict[str, Number]
+    unknown: dict[str, str]
+
+
+class Board(Struct, frozen=True):
+    """One row of `--query-gpu`. `missing` is the reason why the board cannot be read at all."""
+
+    uuid: str
+    index: int
+    name: str
+    bus_id: str | None = None
+    driver_version: str | None = None
+    is_split: bool = False
+    missing: str | None = None
+    measured: Measured = field(default_factory=lambda: Measured({}, {}))
+
+
+class Instance(Struct, frozen=True):
+    """A MIG instance. `place` are its GPU and compute instance, None where nvidia-smi does not say."""
+
+    uuid: str
+    name: str
+    number: int
+    place: tuple[int, int] | None = None
+    memory: tuple[float, float] | None = None
+    """Bytes used and altogether."""
+
+
+class Listed(NamedTuple):
+    """Boards in the order of the driver, and what nvidia-smi said besides."""
+
+    boards: list[Board]
+    complaints: list[str]
+
+
+def _flag(bits: int) -> Callable[[str], float | None]:
+    def read(text: str) -> float | None:
+        active = read_bits(text)
+        return None if active is None else float(bool(active & bits))
+
+    return read
+
+
+def _read_memory(text: str) -> float | None:
+    """Without its unit it is MiB."""
+    value = read_number(text)
+    return value * _MIB if value is not None and text.strip()[-1:].isdecimal() else value
+
+
+def _read_total(text: str) -> float | None:
+    """Chips that share the host's memory (GB10, Jetson) may answer 0."""
+    return _read_memory(text) or None
+
+
+def _read_state(text: str) -> float | None:
+    return read_number(text.strip().removeprefix("P"))
+
+
+_READERS: dict[str, tuple[tuple[str, Callable[[str], float | None]], ...]] = {
+    "pstate": (("performance_state", _read_state),),
+    "utilization.gpu": (("utilization_percent", read_number),),
+    "utilization.memory": (("memory_utilization_percent", read_number),),
+    "utilization.encoder": (("encoder_percent", read_number),),
+    "utilization.decoder": (("decoder_percent", read_number),),
+    "memory.used": (("memory_used_bytes", _read_memory),),
+    "memory.total": (("memory_total_bytes", _read_total),),
+    "temperature.gpu": (("temperature_celsius", read_number),),
+    "temperature.memory": (("memory_temperature_celsius", read_number),),
+    "fan.speed": (("fan_percent", read_number),),
+    "power.draw": (("power_watts", read_number),),
+    "enforced.power.limit": (("power_limit_watts", read_number),),
+    "clocks.sm": (("clock_sm_mhz", read_number),),
+    "clocks.mem": (("clock_memory_mhz", read_number),),
+    "clocks_event_reasons.active": (
+        ("throttled_power", _flag(_POWER_CAP)),
+        ("throttled_thermal", _flag(_THERMAL)),
+        ("throttled_hardware", _flag(_HARDWARE)),
+    ),
+    "ecc.errors.corrected.volatile.total": (("ecc_corrected_count", read_number),),
+    "ecc.errors.uncorrected.volatile.total": (("ecc_uncorrected_count", read_number),),
+}
+_ASKED = {name for readers in _READERS.values() for name, _ in readers}
+# The chip's temperature and clocks are every instance's; a sum would count them once for each.
+_SHARED_BY_INSTANCES = frozenset(
+    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and "utilization" not in name
+)
+
+
+def list_boards(columns: Sequence[str], lines: Iterable[str]) -> Listed:
+    """The boards of the rows below those columns, each once."""
+    boards: dict[str, Board] = {}
+    complaints: list[str] = []
+    for line in lines:
+        # A comma alone may be the decimal point of some locale. A row may be short, and hold more than was asked for.
+        board = _read_board(dict.fromkeys(columns, "") | dict(zip(columns, line.split(", "), strict=False)))
+        if board is not None:
+            boards.setdefault(board.uuid, board)
+        elif line.strip() and len(complaints) < _COMPLAINTS_AT_MOST:
+            complaints.append(quote(line))
+    return Listed(list(boards.values())[:BOARDS_AT_MOST], list(dict.fromkeys(complaints)))
+
+
+def _read_board(row: Mapping[str, str]) -> Board | None:
+    """None where the row does not say which GPU it is about."""
+    uuid, index = row.get("uuid", "").strip(), read_whole(row.get("index", ""), _INDEX_AT_MOST)
+    if not _BOARD_UUID.fullmatch(uuid) or index is None:
+        return None
+    missing = next((why for text in row.values() if (why := explain_fatal(text))), None)
+    return Board(
+        uuid,
+        index,
+        clean(row.get("name", "")).strip()[:256] or "NVIDIA GPU",
+        read_bus_id(row.get("pci.bus_id", "")),
+        _read_version(row.get("driver_version", "")),
+        row.get("mig.mode.current", "").strip() == "Enabled",
+        missing,
+        Measured({}, {}) if missing else _measure(row),
+    )
+
+
+def explain_fatal(text: str) -> str | None:
+    """The reason why a whole GPU cannot be read, where this text says one."""
+    why = explain(text) if text[:1] == "[" else None
+    return why if why in FATAL else None
+
+
+def _read_version(text: str) -> str | None:
+    version = clean(text).strip()[:64]
+    return version if version[:1].isdigit() else None
+
+
+def _measure(row: Mapping[str, str]) -> Measured:
+    measured = Measured({}, dict.fromkeys(GPU_METRICS.keys() - _ASKED, _NOT_READ))
+    older = {"clocks_event_reasons.active": row.get("clocks_throttle_reasons.active")}
+    for column, readers in _READERS.items():
+        text = row.get(column, older.get(column))
+        for name, read in readers:
+            if text is None:
+                measured.unknown[name] = _NO_COLUMN
+            else:
+                take(measured, name, read(text), text)
+    return measured
+
+
+def take(measured: Measured, name: str, value: float | None, text: str = "") -> None:
+    """Notes a metric: its value, or else why `text` is none. What is out of the metric's range is not believed."""
+    metric = GPU_METRICS[name]
+    if value is not None and metric.low <= value <= metric.high:
+        measured.metrics[name] = metric.round(value)
+        measured.unknown.pop(name, None)
+    else:
+        measured.unknown[name] = NO_VALUE if value is not None else explain(text)
+
+
+def list_instances(listing: Iterable[str], table: Iterable[str], boards: Iterable[Board]) -> dict[str, list[Instance]]:
+    """The MIG instances by the UUID of their board, from `nvidia-smi -L` and, for memory, from its table."""
+    places = _read_table(table)
+    by_uuid = {board.uuid: board for board in boards}
+    found: dict[str, list[Instance]] = {}
+    board: Board | None = None
+    for line in listing:
+        if heading := _BOARD_LINE.match(line):
+            board = by_uuid.get(heading[1])
+        elif board is not None and (row := _INSTANCE_LINE.match(line)):
+            named = (int(row[4]), int(row[5])) if row[4] else None
+            place, memory = places.get((board.index, int(row[2])), (named, None))
+            found.setdefault(board.uuid, []).append(
+                Instance(row[3], clean(f"{board.name} MIG {row[1]}")[:256], int(row[2]), place, memory)
+            )
+    return found
+
+
+_Places = dict[tuple[int, int], tuple[tuple[int, int] | None, tuple[float, float] | None]]
+
+
+def _read_table(table: Iterable[str]) -> _Places:
+    """Place and memory of the instances by the index of their board and their number on it."""
+    places: _Places = {}
+    for line in table:
+        if row := _TABLE_LINE.fullmatch(line.rstrip()):
+            used, total = read_number(row[5]), read_number(row[6])
+            memory = None if used is None or total is None else (used, total)
+            places[int(row[1]), int(row[4])] = ((int(row[2]), int(row[3])), memory)
+    return places
+
+
+def measure_instance(instance: Instance, board: Board, shares_with: int | None) -> Measured:
+    """Memory of its own, temperature and clocks of its board. Compute instances of one GPU instance share its memory:
+    all but the first say with whom."""
+    measured = Measured({}, dict.fromkeys(GPU_METRICS, WHOLE_BOARD))
+    for name in _SHARED_BY_INSTANCES & board.measured.metrics.keys():
+        take(measured, name, board.measured.metrics[name])
+    for name, value in zip(("memory_used_bytes", "memory_total_bytes"), instance.memory or (None, None), strict=True):
+        take(measured, name, value)
+        if shares_with is not None:
+            measured.metrics.pop(name, None)
+            measured.unknown[name] = f"shared with instance {shares_with}, counted there"
+    return measured
+
+
+def note_rows(measured: Measured, rows: Mapping[str, str]) -> None:
+    """Adds the replaced memory rows, from the texts by label that `smi_details.py` found."""
+    none = rows.get(NO_ROWS_LABEL, "") or ("" if rows else "Not Supported")
+    replaced = [read_number(rows.get(label, "")) for label in REPLACED_LABELS]
+    known = [count for count in replaced if count is not None]
+    take(measured, "remapped_rows_count", sum(known) if len(known) == len(replaced) else None, none)
+    pending = rows.get(PENDING_LABEL, "")
+    take(measured, "remapped_rows_pending", {"Yes": 1.0, "No": 0.0}.get(pending), none or pending)
+
+
+def add_up_memory(measured: Measured, used: Sequence[int | None]) -> None:
+    """Where GPU and host share memory the driver gives no figure: what the processes use is what is used."""
+    known = [memory for memory in used if memory is not None]
+    if known and len(known) == len(used) and measured.unknown.get("memory_used_bytes") in {UNSUPPORTED, NO_VALUE}:
+        take(measured, "memory_used_bytes", float(sum(known)))
