@@ -8,6 +8,7 @@ from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200, processes_of
 from gpudeck.collectors.nvml_errors import NO_VALUE, UNSUPPORTED
 from gpudeck.collectors.nvml_processes import NOT_YET
+from gpudeck.model.report import Process
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
 
@@ -34,6 +35,21 @@ def test_compute_and_graphics_lists_are_merged_by_pid(station: Station) -> None:
         (1, GIB, "alice"),
         (3, 7, "alice"),
     ]
+
+
+def test_all_that_is_known_of_an_owner_is_told(station: Station) -> None:
+    [process] = station.read_one(FakeGpu("GPU-a", compute=[(1, GIB)])).processes or []
+    assert process == Process(
+        pid=1,
+        user="alice",
+        command="train",
+        memory_used_bytes=GIB,
+        started_at=7.0,
+        utilization_percent=0,
+        container="trainer",
+        job="42",
+        evidence="uid 1000",
+    )
 
 
 def test_process_memory_that_is_not_available_is_unknown(station: Station) -> None:

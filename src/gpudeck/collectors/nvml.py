@@ -197,6 +197,8 @@ class NvmlCollector:
             memory_used_bytes=use.memory_bytes,
             started_at=owner.started_at,
             utilization_percent=percent,
+            container=owner.container,
+            job=owner.job,
             evidence=owner.evidence,
             display=use.graphics_only and owner.name[:15] in self._display_names,
             reasons=reasons,

@@ -13,13 +13,19 @@ from gpudeck.model.report import GpuReading, Process, Report
 
 
 class FakeOwners:
-    """Every pid belongs to alice; `names` gives programs their names."""
+    """Every pid belongs to alice, in her container and her job; `names` gives programs their names."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
 
     def find(self, pids: Iterable[int], now: float) -> dict[int, Owner]:
-        return {pid: Owner(name=self.names.get(pid, "python3"), user="alice", command="train") for pid in pids}
+        return {pid: self._make(self.names.get(pid, "python3")) for pid in pids}
+
+    @staticmethod
+    def _make(name: str) -> Owner:
+        return Owner(
+            name, user="alice", command="train", started_at=7.0, evidence="uid 1000", container="trainer", job="42"
+        )
 
 
 class Station:
