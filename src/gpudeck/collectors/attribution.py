@@ -127,7 +127,7 @@ class Attribution:
         person = traces.person
         if person.how:
             return f"started by {self._call(person.uid)} ({person.how})"
-        if traces.container is not None and person.uid == traces.uid and is_person(traces.uid):
+        if traces.container is not None and traces.place.job_uid is None and is_person(traces.uid):
             return "a uid that its image may use for itself"
         if is_person(traces.login_uid) and traces.login_uid is not None and traces.login_uid != person.uid:
             return f"logged in as {self._call(traces.login_uid)}"
