@@ -11,6 +11,7 @@ from gpudeck.model.errors import UsageError
 COLLECTORS: dict[str, str] = {
     "host": "gpudeck.collectors.host:HostCollector",
     "nvml": "gpudeck.collectors.nvml:NvmlCollector",
+    "drm": "gpudeck.collectors.drm:DrmCollector",
 }
 
 

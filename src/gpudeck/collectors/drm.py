@@ -1,0 +1,247 @@
+"""AMD and Intel GPUs, read from sysfs and /proc without any vendor's library.
+
+`drm_cards` finds the cards, `drm_metrics` reads their files, `drm_clients` finds who has them open, `drm_rates` keeps
+what needs two readings. A card that disappears stays in the inventory, missing. Nothing here sleeps, but a file of a
+sick driver may never answer: run it in a child (`child.py`).
+
+Intel's drivers have no file for utilization and memory in use: both are added up over the processes, and are unknown
+where not all of them can be seen.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from gpudeck.collectors.drm_cards import Card, find_cards, find_foreign_nodes
+from gpudeck.collectors.drm_clients import TOO_OLD, Client, Clients, ClientSearch, find_kfd_memory
+from gpudeck.collectors.drm_metrics import ASLEEP, Measured, measure, read_energy
+from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch, IdleWatch, Shares
+from gpudeck.collectors.drm_sysfs import NO_VALUE, read_word
+from gpudeck.collectors.host import machine_id
+from gpudeck.collectors.nvml import DISPLAY_SERVERS
+from gpudeck.collectors.owners import Owner, Owners
+from gpudeck.model.errors import Absent
+from gpudeck.model.report import GpuReading, Process, Report
+
+NEEDS_TWO = "needs two readings"
+OF_ROCM = "the kernel does not count the time of ROCm's work by process"
+_GONE = "the kernel no longer lists this GPU"
+_LOOK_SECONDS = 15.0
+_PROCESSES_AT_MOST = 1024
+_BYTES_AT_MOST = 2**53
+# ROCm opens every GPU, which costs page tables on each; KFD's own figure says on which of them something is held.
+_OPENED_BYTES = 16 * 2**20
+
+
+class _Board(Struct):
+    """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it."""
+
+    card: Card
+    index: int
+    missing: str | None = None
+
+
+class _Use(Struct):
+    """What one process has on one card. None is unknown; `reasons` says why, by field of Process."""
+
+    memory_bytes: int | None
+    percent: float | None
+    reasons: dict[str, str]
+    is_compute: bool = False
+
+
+class _Draft(Struct):
+    """A row of the report before its processes have owners. `uses` is None, with the reason, when they are unknown."""
+
+    board: _Board
+    measured: Measured
+    uses: dict[int, _Use] | None = None
+    uses_reason: str | None = None
+
+
+class DrmCollector:
+    """All AMD and Intel GPUs of this machine and the processes on them; what counts as one is said in `drm_cards`.
+
+    `root` is where the host's file system is seen. Raises Absent where there is no such GPU and never was.
+    """
+
+    name = "drm"
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        owners: Owners | None = None,
+        display_servers: Iterable[str] = DISPLAY_SERVERS,
+    ) -> None:
+        self._root = root
+        self._owners = owners or Owners(root / "proc")
+        # The kernel keeps 15 bytes of a program's name.
+        self._display_names = frozenset(name[:15] for name in display_servers)
+        self._boards: dict[str, _Board] = {}
+        self._foreign_nodes: frozenset[str] = frozenset()
+        self._looked_at: float | None = None
+        self._search = ClientSearch(str(root / "proc"))
+        self._engines = EngineWatch()
+        self._energy = EnergyWatch()
+        self._idle = IdleWatch()
+
+    def collect(self, now: float) -> Report:
+        self._take_inventory(now)
+        if not self._boards:
+            raise Absent("There is no AMD or Intel GPU with a driver on this machine.")
+        drafts = [self._measure(board) for board in self._boards.values()]
+        self._add_processes(drafts, now)
+        owners = self._owners.find([pid for draft in drafts for pid in draft.uses or ()], now)
+        gpus = [self._finish(draft, owners, now) for draft in drafts]
+        return Report(gpus=gpus, driver_version=self._find_driver_version())
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _take_inventory(self, now: float) -> None:
+        """Looks for cards every few seconds, and at once when one is gone or was gone."""
+        for board in self._boards.values():
+            if not read_word(f"{board.card.device}/vendor"):
+                board.missing = _GONE
+        is_incomplete = any(board.missing for board in self._boards.values())
+        if is_incomplete or self._looked_at is None or abs(now - self._looked_at) >= _LOOK_SECONDS:
+            self._look_for_cards()
+            self._looked_at = now
+
+    def _look_for_cards(self) -> None:
+        cards = find_cards(self._root, machine_id(self._root))
+        for board in self._boards.values():
+            board.missing = _GONE
+        for card in cards:
+            index = self._boards[card.uuid].index if card.uuid in self._boards else len(self._boards)
+            # Replaced in place, so that the order of the rows stays.
+            self._boards[card.uuid] = _Board(card, index)
+        self._foreign_nodes = find_foreign_nodes(self._root, cards)
+
+    def _measure(self, board: _Board) -> _Draft:
+        return _Draft(board, Measured({}, {}) if board.missing else measure(board.card))
+
+    def _add_processes(self, drafts: list[_Draft], now: float) -> None:
+        present = [draft for draft in drafts if not draft.board.missing]
+        own = {node: draft.board.card.address for draft in present for node in draft.board.card.nodes}
+        asleep = {node: own[node] for draft in present if _is_asleep(draft) for node in draft.board.card.nodes}
+        clients = self._search.find(now, asleep, own, self._foreign_nodes)
+        shares = self._engines.compare(clients.found, set(own.values()), now)
+        held = find_kfd_memory(str(self._root / "sys"))
+        for draft in present:
+            address = draft.board.card.address
+            uses = _find_uses(address, clients, shares, held.get(address, {}), _is_asleep(draft))
+            draft.uses_reason = TOO_OLD if address in clients.mute else clients.reason
+            # An empty list says that nobody is there: it must not when not everybody can be seen.
+            draft.uses = uses if uses or draft.uses_reason is None else None
+            if draft.board.card.vendor == "intel" and not _is_asleep(draft):
+                self._complete_intel(draft, clients, shares, now)
+
+    def _complete_intel(self, draft: _Draft, clients: Clients, shares: Shares, now: float) -> None:
+        card, measured = draft.board.card, draft.measured
+        try:
+            watts = self._energy.compare(card.uuid, read_energy(card), now)
+            measured.unknown["power_watts"] = NEEDS_TWO
+            if watts is not None:
+                measured.take("power_watts", watts)
+        except (OSError, ValueError):
+            measured.unknown["power_watts"] = measured.unknown.get("energy_joules", NO_VALUE)
+        if draft.uses_reason is not None:
+            measured.unknown.update(dict.fromkeys(("utilization_percent", "memory_used_bytes"), draft.uses_reason))
+            return
+        of_card = [client for client in clients.found.values() if client.address == card.address]
+        _add_up_memory(measured, of_card)
+        _add_up_engines(measured, of_card, shares.cards.get(card.address))
+
+    def _finish(self, draft: _Draft, owners: dict[int, Owner], now: float) -> GpuReading:
+        card, (metrics, unknown) = draft.board.card, draft.measured
+        return GpuReading(
+            uuid=card.uuid,
+            index=draft.board.index,
+            name=card.name,
+            vendor=card.vendor,
+            missing=draft.board.missing,
+            metrics=metrics,
+            unknown=unknown,
+            processes=self._name_owners(draft.uses, owners),
+            processes_reason=draft.uses_reason,
+            idle_seconds=self._idle.track(card.uuid, metrics.get("utilization_percent"), now),
+        )
+
+    def _name_owners(self, uses: dict[int, _Use] | None, owners: dict[int, Owner]) -> list[Process] | None:
+        return None if uses is None else [self._name_owner(pid, use, owners[pid]) for pid, use in uses.items()]
+
+    def _name_owner(self, pid: int, use: _Use, owner: Owner) -> Process:
+        return Process(
+            pid=pid,
+            user=owner.user,
+            command=owner.command,
+            memory_used_bytes=use.memory_bytes,
+            started_at=owner.started_at,
+            utilization_percent=use.percent,
+            evidence=owner.evidence,
+            display=not use.is_compute and owner.name[:15] in self._display_names,
+            reasons=owner.reasons | use.reasons,
+        )
+
+    def _find_driver_version(self) -> str | None:
+        """The version of the module where it was installed by itself (AMD's own packages), else that of the kernel."""
+        driver = next(iter(self._boards.values())).card.driver
+        version = read_word(f"{self._root}/sys/module/{driver}/version")
+        if version:
+            return f"{driver} {version}"[:200]
+        release = read_word(f"{self._root}/proc/sys/kernel/osrelease")
+        return f"{driver} of Linux {release}"[:200] if release else None
+
+
+def _is_asleep(draft: _Draft) -> bool:
+    return draft.measured.unknown.get("temperature_celsius") == ASLEEP
+
+
+def _find_uses(
+    address: str, clients: Clients, shares: Shares, held: dict[int, int | None], is_asleep: bool
+) -> dict[int, _Use]:
+    """The processes on a card by pid, those with most memory first."""
+    by_pid: dict[int, list[Client]] = {pid: [] for pid, amount in held.items() if amount != 0}
+    for client in clients.found.values():
+        empty_bytes = _OPENED_BYTES if held.get(client.pid) == 0 else 0
+        if client.address == address and client.is_using(empty_bytes):
+            by_pid.setdefault(client.pid, []).append(client)
+    uses = {pid: _find_use(its, shares, pid in held, held.get(pid), is_asleep) for pid, its in by_pid.items()}
+    return dict(sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:_PROCESSES_AT_MOST])
+
+
+def _find_use(clients: list[Client], shares: Shares, is_compute: bool, held: int | None, is_asleep: bool) -> _Use:
+    reasons: dict[str, str] = {}
+    amounts = [client.memory_bytes for client in clients]
+    open_files = sum(amount or 0 for amount in amounts) if amounts and None not in amounts else None
+    # Both count what ROCm allocated, so a process in both is not the sum.
+    amounts = [open_files, held]
+    memory = max((amount for amount in amounts if amount is not None and 0 <= amount < _BYTES_AT_MOST), default=None)
+    if memory is None:
+        reasons["memory_used_bytes"] = ASLEEP if is_asleep else NO_VALUE
+    percents = [shares.clients[client.key] for client in clients if client.key in shares.clients]
+    percent = round(min(100.0, sum(percents)), 1) if percents and not is_compute and not is_asleep else None
+    if percent is None:
+        reasons["utilization_percent"] = OF_ROCM if is_compute else ASLEEP if is_asleep else NEEDS_TWO
+    return _Use(memory, percent, reasons, is_compute)
+
+
+def _add_up_memory(measured: Measured, clients: list[Client]) -> None:
+    """Memory that programs share is in the sum more than once: it is never more than there is."""
+    amounts = [client.memory_bytes for client in clients]
+    known = [amount for amount in amounts if amount is not None]
+    if len(known) < len(amounts):
+        measured.unknown["memory_used_bytes"] = "the driver does not tell the memory of every process"
+        return
+    measured.take("memory_used_bytes", min(sum(known), measured.metrics.get("memory_total_bytes", sum(known))))
+
+
+def _add_up_engines(measured: Measured, clients: list[Client], percent: float | None) -> None:
+    if not all(client.engines for client in clients):
+        measured.unknown["utilization_percent"] = "the driver does not tell the engine time of every process"
+    elif percent is None:
+        measured.unknown["utilization_percent"] = NEEDS_TWO
+    else:
+        measured.take("utilization_percent", percent)

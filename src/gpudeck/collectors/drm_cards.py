@@ -1,0 +1,235 @@
+"""Which cards are AMD or Intel GPUs of this machine: found in /sys/class/drm, with name and UUID.
+
+What counts as a GPU here:
+
+- AMD and Intel only, bound to amdgpu, i915 or xe. NVIDIA's cards belong to the NVML collector; the display adapters
+  of servers and virtual machines (ast, mgag200, virtio) have other vendors.
+- Not what is part of the CPU: a laptop's graphics is no GPU of a fleet. amdgpu shows the sensor `vddnb` on such chips
+  alone, except for the MI300A, which is one to list (amdgpu_pm.c); one that was given 16 GiB or more (Strix Halo) is
+  listed too. i915 and xe register sensors only for cards with memory of their own (i915_hwmon.c, xe_hwmon.c); cards
+  without sensors (kernels before 6.2, virtual functions) are known by their PCI id.
+- A board once. The partitions of an MI300X are cards without a PCI device of their own and are not listed.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.collectors.drm_sysfs import list_names, read_number, read_text, read_word
+
+GIB = 2**30
+
+_VENDORS: dict[str, Literal["amd", "intel"]] = {"0x1002": "amd", "0x8086": "intel"}
+_DRIVERS = {"amdgpu", "i915", "xe"}
+_CARD = re.compile(r"card[0-9]+")
+_NODE = re.compile(r"card[0-9]+|renderD[0-9]+")
+_CHANNEL = re.compile(r"((?:temp|energy|freq)[0-9]+)_input")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_INTEGRATED_BYTES_AT_MOST = 16 * GIB - 1
+
+
+class Model(Struct, frozen=True):
+    """A card by its PCI id. `gib` are the sizes of memory it is sold with; none where the driver tells it anyway."""
+
+    name: str
+    gib: tuple[int, ...] = ()
+
+
+_MODELS = {
+    "1002:738c": Model("AMD Instinct MI100"),
+    "1002:7408": Model("AMD Instinct MI250X"),
+    "1002:740c": Model("AMD Instinct MI250X / MI250"),
+    "1002:740f": Model("AMD Instinct MI210"),
+    "1002:744c": Model("AMD Radeon RX 7900 series"),
+    "1002:7448": Model("AMD Radeon Pro W7900"),
+    "1002:74a0": Model("AMD Instinct MI300A"),
+    "1002:74a1": Model("AMD Instinct MI300X"),
+    "1002:74a5": Model("AMD Instinct MI325X"),
+    "1002:74b5": Model("AMD Instinct MI300X VF"),
+    "1002:75a0": Model("AMD Instinct MI350X"),
+    "1002:75a3": Model("AMD Instinct MI355X"),
+    "8086:0bd5": Model("Intel Data Center GPU Max 1550", (128,)),
+    "8086:0bda": Model("Intel Data Center GPU Max 1100", (48,)),
+    "8086:56a0": Model("Intel Arc A770", (8, 16)),
+    "8086:56a1": Model("Intel Arc A750", (8,)),
+    "8086:56a2": Model("Intel Arc A580", (8,)),
+    "8086:56a5": Model("Intel Arc A380", (6,)),
+    "8086:56a6": Model("Intel Arc A310", (4,)),
+    "8086:56c0": Model("Intel Data Center GPU Flex 170", (16,)),
+    "8086:56c1": Model("Intel Data Center GPU Flex 140", (6,)),
+    "8086:e20b": Model("Intel Arc B580", (12,)),
+    "8086:e20c": Model("Intel Arc B570", (10,)),
+}
+_UNKNOWN_MODEL = Model("")
+
+
+class Card(Struct, frozen=True):
+    """A GPU in sysfs. `folder` is that of its card, `device` that of its PCI device, `sensors` that of its hwmon.
+
+    `channels` are its sensors' files by kind and label (`temp:edge`) or, where there is no label, number (`temp1`).
+    `nodes` are the names of its files in /dev/dri. `memory_bytes` is known here only where no file tells it later.
+    """
+
+    uuid: str
+    name: str
+    vendor: Literal["amd", "intel"]
+    driver: str
+    address: str
+    folder: str
+    device: str
+    sensors: str | None
+    channels: dict[str, str]
+    nodes: tuple[str, ...] = ()
+    is_known_model: bool = False
+    memory_bytes: int | None = None
+
+
+def find_cards(root: Path, machine: str) -> list[Card]:
+    """The cards to be listed, by PCI address. `machine` tells hosts apart in the UUIDs of cards that have none."""
+    folder = f"{root}/sys/class/drm"
+    names = [name for name in list_names(folder) if _CARD.fullmatch(name)]
+    found = [_find_card(root, f"{folder}/{name}", machine) for name in names]
+    cards = sorted((card for card in found if card and not _is_integrated(card)), key=lambda card: card.address)
+    return list(_tell_apart(cards))
+
+
+def find_foreign_nodes(root: Path, cards: Iterable[Card]) -> frozenset[str]:
+    """The names in /dev/dri of other PCI devices: nothing needs to be asked about them."""
+    folder = f"{root}/sys/class/drm"
+    own = {node for card in cards for node in card.nodes}
+    names = (name for name in list_names(folder) if _NODE.fullmatch(name) and name not in own)
+    return frozenset(name for name in names if read_word(f"{folder}/{name}/device/vendor"))
+
+
+def _tell_apart(cards: Iterable[Card]) -> Iterator[Card]:
+    """Two chips of one board may have the same number; each card is listed once, whatever it links to."""
+    uuids: set[str] = set()
+    addresses: set[str] = set()
+    for card in cards:
+        if card.address in addresses:
+            continue
+        uuid = f"{card.uuid}-{card.address}" if card.uuid in uuids else card.uuid
+        uuids.add(uuid)
+        addresses.add(card.address)
+        yield msgspec.structs.replace(card, uuid=uuid)
+
+
+def _find_card(root: Path, folder: str, machine: str) -> Card | None:
+    device = f"{folder}/device"
+    vendor = _VENDORS.get(read_word(f"{device}/vendor"))
+    driver, address = _link_name(f"{device}/driver"), _find_address(device)
+    if vendor is None or driver not in _DRIVERS or address is None:
+        return None
+    pci_id = f"{read_word(f'{device}/vendor')}:{read_word(f'{device}/device')}".replace("0x", "")
+    model = _MODELS.get(pci_id, _UNKNOWN_MODEL)
+    sensors = _find_sensors(device, driver)
+    return Card(
+        uuid=_find_uuid(device, address, machine),
+        name=_find_name(device, model, vendor, pci_id),
+        vendor=vendor,
+        driver=driver,
+        address=address,
+        folder=folder,
+        device=device,
+        sensors=sensors,
+        channels=_find_channels(sensors) if sensors else {},
+        nodes=tuple(name for name in list_names(f"{device}/drm") if _NODE.fullmatch(name)),
+        is_known_model=bool(model.name),
+        memory_bytes=_find_memory(root, folder, address, model) if vendor == "intel" else None,
+    )
+
+
+def _is_integrated(card: Card) -> bool:
+    if card.vendor == "intel":
+        return card.sensors is None and not card.is_known_model
+    if card.sensors is None or read_word(f"{card.sensors}/in1_label") != "vddnb":
+        return False
+    try:
+        return read_number(f"{card.device}/mem_info_vram_total") <= _INTEGRATED_BYTES_AT_MOST
+    except (OSError, ValueError):
+        return True
+
+
+def _find_address(device: str) -> str | None:
+    """The PCI address from the name of the device's folder, which /sys/class/drm links to; else as `uevent` says."""
+    name = _link_name(device)
+    if not _ADDRESS.fullmatch(name):
+        name = read_word(f"{device}/uevent").partition("PCI_SLOT_NAME=")[2][:16].split(" ")[0]
+    return name if _ADDRESS.fullmatch(name) else None
+
+
+def _find_uuid(device: str, address: str, machine: str) -> str:
+    """`GPU-` and the chip's own number, as ROCm writes it; else one that is stable while the card stays in its slot."""
+    number = read_word(f"{device}/unique_id").lower()
+    if re.fullmatch(r"[0-9a-f]{1,16}", number) and int(number, 16):
+        return f"GPU-{number:0>16}"
+    return "-".join(part for part in ("PCI", machine[:12], address) if part)
+
+
+def _find_name(device: str, model: Model, vendor: str, pci_id: str) -> str:
+    told = read_word(f"{device}/product_name")[:200]
+    if told:
+        return told if told.upper().startswith("AMD") else f"AMD {told}"
+    return model.name or f"{'AMD' if vendor == 'amd' else 'Intel'} GPU {pci_id}"
+
+
+def _find_sensors(device: str, driver: str) -> str | None:
+    for name in list_names(f"{device}/hwmon"):
+        # xe and i915 have a second hwmon for each graphics tile (`i915_gt0`), which holds energy alone.
+        if read_word(f"{device}/hwmon/{name}/name") == driver:
+            return f"{device}/hwmon/{name}"
+    return None
+
+
+def _find_channels(sensors: str) -> dict[str, str]:
+    channels: dict[str, str] = {}
+    for name in list_names(sensors):
+        if channel := _CHANNEL.fullmatch(name):
+            label = read_word(f"{sensors}/{channel[1]}_label")
+            channels[f"{channel[1].rstrip('0123456789')}:{label}" if label else channel[1]] = f"{sensors}/{name}"
+    return channels
+
+
+def _find_memory(root: Path, folder: str, address: str, model: Model) -> int | None:
+    """The memory of an Intel card, which i915 and xe tell programs, but hardly any file.
+
+    Intel's own i915 (Flex, Max) has `lmem_total_bytes`; xe of Linux 6.14 and later tells the cgroups' `dmem.capacity`.
+    Where a model is sold with one size, that is it; of several it is the one that its window on the bus (BAR 2) has.
+    """
+    try:
+        return read_number(f"{folder}/lmem_total_bytes")
+    except (OSError, ValueError):
+        told = _read_capacity(f"{root}/sys/fs/cgroup/dmem.capacity", address)
+    if told or not model.gib:
+        return told
+    window = model.gib[0] * GIB if len(model.gib) == 1 else _read_window(f"{folder}/device/resource")
+    return window if window in {gib * GIB for gib in model.gib} else None
+
+
+def _read_capacity(path: str, address: str) -> int | None:
+    """The sum of a card's regions; lines are `drm/0000:03:00.0/vram0 12216958976`."""
+    try:
+        lines = [line.split() for line in read_text(path).splitlines()]
+        return sum(int(size) for region, size in lines if region.startswith(f"drm/{address}/vram")) or None
+    except (OSError, ValueError):
+        return None
+
+
+def _read_window(path: str) -> int | None:
+    try:
+        first, last, _ = (int(number, 16) for number in read_text(path).splitlines()[2].split())
+    except (OSError, ValueError, IndexError):
+        return None
+    return last - first + 1
+
+
+def _link_name(path: str) -> str:
+    try:
+        return os.path.basename(os.readlink(path))  # noqa: PTH115, PTH119 - paths are text here
+    except OSError:
+        return ""
