@@ -17,7 +17,6 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
 
 PCIE = {"pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"}
 DEAR = {
-    "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetPcieThroughput",

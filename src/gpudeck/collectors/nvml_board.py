@@ -1,7 +1,8 @@
 """One NVIDIA board of the inventory: what is asked of it on which beat, and what it said last.
 
 On every beat the cheap calls; every ten seconds the dear ones, whose last value stays until then. What a board does not
-support is asked for again once a minute: a refusal costs a hundred times an answer (0.1 ms on an H200).
+support is asked for again once a minute: a refusal can cost much more than an answer (77 µs for the fan that an H200
+does not have).
 """
 
 from collections.abc import Iterator
