@@ -31,6 +31,8 @@ _NO_SUCH_LINK = NO_SUCH_INSTANCE | {NOT_SUPPORTED}
 _POWER_CAP = 0x04
 _HEAT = 0x20 | 0x40  # software and hardware thermal slowdown
 _HARDWARE = 0x08 | 0x80  # HW slowdown, external power brake
+# Driver 535 brought the first name; the second is that of all drivers before.
+_CLOCK_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 NOT_ASKED_FOR = "read only when asked for: it takes 40 ms a GPU"
 
@@ -84,8 +86,7 @@ def _read_field(nvml: Any, gpu: Any, field: int) -> int:
 
 
 def _read_throttling(nvml: Any, gpu: Any) -> Values:
-    names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    reasons = call_newest(nvml, names, gpu)
+    reasons = call_newest(nvml, _CLOCK_REASONS, gpu)
     return tuple(int(bool(reasons & bits)) for bits in (_POWER_CAP, _HEAT, _HARDWARE))
 
 
@@ -142,7 +143,6 @@ READINGS = (
         lambda nvml, gpu: (_read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),),
     ),
     Reading(("power_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,)),
-    Reading(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,)),
     Reading(("fan_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu),)),
     Reading(("clock_sm_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)),
     Reading(("clock_memory_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)),
@@ -151,16 +151,17 @@ READINGS = (
     # 32 is "unknown", outside of the catalog's range.
     Reading(("performance_state",), lambda nvml, gpu: (nvml.nvmlDeviceGetPerformanceState(gpu),)),
     Reading(("throttled_power", "throttled_thermal", "throttled_hardware"), _read_throttling),
+)
+"""What changes from beat to beat, and is cheap enough for every one."""
+SLOW_READINGS = (
+    Reading(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,)),
     Reading(("ecc_corrected_count",), _read_ecc("CORRECTED")),
     Reading(("ecc_uncorrected_count",), _read_ecc("UNCORRECTED")),
     Reading(("remapped_rows_count", "remapped_rows_pending"), _read_remapped_rows),
-)
-"""What is cheap enough for every beat."""
-SLOW_READINGS = (
     Reading(("nvlink_active_count", "nvlink_inactive_count"), _read_links),
     Reading(("energy_joules",), lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,)),
 )
-"""What is read every few seconds; until then the last value stays."""
+"""What hardly ever changes, or is dear: read every few seconds; until then the last value stays."""
 PCIE = Reading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"), _read_pcie)
 """Read along with the slow ones, and only when somebody asks for it."""
 

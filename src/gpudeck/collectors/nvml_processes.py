@@ -9,6 +9,11 @@ from msgspec import Struct, field
 
 from gpudeck.collectors.nvml_errors import FATAL, LASTING, NO_VALUE, NOT_FOUND, SUCCESS, call_newest, explain
 
+# Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
+# asked for as the other. The unversioned call of pynvml fails with another kind of exception.
+_COMPUTE = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+_GRAPHICS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2")
+
 PROCESSES_AT_MOST = 1024
 _BYTES_AT_MOST = 2**53
 # How far back a first question goes, and how old an answer may be for the next one to go on from it.
@@ -30,14 +35,14 @@ def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, Use] | None, str | None
     """The processes on a device by pid, those with most memory first; or None and why they cannot be listed."""
     uses: dict[int, Use] = {}
     try:
-        for process in _list_processes(nvml, handle, "Compute"):
+        for process in call_newest(nvml, _COMPUTE, handle):
             _note(uses, process, graphics_only=False)
     except nvml.NVMLError as error:
         if error.value in FATAL:
             raise
         return None, explain(error)
     try:
-        for process in _list_processes(nvml, handle, "Graphics"):
+        for process in call_newest(nvml, _GRAPHICS, handle):
             _note(uses, process, graphics_only=True)
     except nvml.NVMLError as error:
         # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
@@ -45,14 +50,6 @@ def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, Use] | None, str | None
             raise
     kept = sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:PROCESSES_AT_MOST]
     return dict(kept), None
-
-
-def _list_processes(nvml: Any, handle: Any, kind: str) -> Any:
-    """Asks for version 3 of the list, then 2: the unversioned call of pynvml fails with another kind of exception.
-
-    Each version has its own layout: drivers 535.43 to 535.86 scramble the pids of one that is asked for as the other.
-    """
-    return call_newest(nvml, tuple(f"nvmlDeviceGet{kind}RunningProcesses_v{version}" for version in (3, 2)), handle)
 
 
 def _note(uses: dict[int, Use], process: Any, *, graphics_only: bool) -> None:
