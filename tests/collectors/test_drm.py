@@ -301,6 +301,15 @@ def test_processes_have_owner_command_start_and_memory(machine: Machine) -> None
     assert process.evidence == f"uid {os.getuid()} of /proc/2000"
 
 
+def test_processes_have_container_and_job(machine: Machine) -> None:
+    root = machine(RX7900)
+    put(root / "proc/2000/cgroup", f"0::/system.slice/docker-{'ab' * 32}.scope")
+    put(root / "proc/900/cgroup", "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0")
+    processes = by_pid(read_one(root))
+    assert processes[2000].container == "abababababab"
+    assert processes[900].job == "77"
+
+
 def test_desktop_is_marked_as_display(machine: Machine) -> None:
     assert by_pid(read_one(machine(RX7900)))[900].display
 

@@ -180,6 +180,8 @@ class DrmCollector:
             memory_used_bytes=use.memory_bytes,
             started_at=owner.started_at,
             utilization_percent=use.percent,
+            container=owner.container,
+            job=owner.job,
             evidence=owner.evidence,
             display=not use.is_compute and owner.name[:15] in self._display_names,
             reasons=owner.reasons | use.reasons,
