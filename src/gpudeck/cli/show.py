@@ -8,7 +8,6 @@ from typing import Any
 import click
 import msgspec
 
-from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.views.text import render_fleet
@@ -18,6 +17,7 @@ Examples:
   gpudeck show                    every GPU of the fleet
   gpudeck show gpu07 --detail     one host with its processes
   gpudeck show --json | jq '.totals.free'
+  gpudeck show --local            this machine, without any hub
 """
 
 
@@ -28,9 +28,10 @@ Examples:
 @click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
-def command(hosts: tuple[str, ...], detail: bool, as_json: bool, hub: str) -> None:
+@click.option("--local", is_flag=True, help="This machine alone, without any hub.")
+def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, local: bool) -> None:
     """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer."""
-    fleet = _decode(Client(hub).fleet(), hub)
+    fleet = _read_local() if local else _decode(_ask(hub), hub)
     _check_hosts(fleet, hosts)
     if as_json:
         wanted = [host for host in fleet["hosts"] if not hosts or host["name"] in hosts or host["id"] in hosts]
@@ -38,6 +39,19 @@ def command(hosts: tuple[str, ...], detail: bool, as_json: bool, hub: str) -> No
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
     click.echo(render_fleet(fleet, hosts=hosts, detail=detail, width=width, colour=_wants_colour()), nl=False)
+
+
+def _ask(hub: str) -> bytes:
+    from gpudeck.client import Client  # noqa: PLC0415 - a local reading needs no HTTP
+
+    return Client(hub).fleet()
+
+
+def _read_local() -> dict[str, Any]:
+    from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
+
+    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine())
+    return fleet
 
 
 def _decode(body: bytes, hub: str) -> dict[str, Any]:

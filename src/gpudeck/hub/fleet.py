@@ -5,6 +5,9 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 
 from collections import Counter
 
+import msgspec
+
+from gpudeck import __version__
 from gpudeck.hub.host import HostState
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
@@ -97,6 +100,12 @@ class Fleet:
             users=len(users),
             power_watts=round(sum(power), 1) if power else None,
         )
+
+    def encoded(self, time: float, *, demo: bool) -> bytes:
+        """The whole fleet as JSON (see model.view.Fleet)."""
+        facts = {"demo": demo, "time": time, "version": __version__, "totals": self.totals(), "hosts": []}
+        hosts = b",".join(host.encoded() for host in self.ordered())
+        return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
 
     def _host(self, envelope: Envelope, via: str) -> HostState:
         host_id = envelope.host_id or envelope.host

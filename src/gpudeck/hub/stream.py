@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from gpudeck import __version__
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.metrics import View
 from gpudeck.model.clock import Clock
@@ -118,16 +117,7 @@ class Stream:
         values, not differences, and applying one twice does no harm.
         """
         if self._document is None:
-            head = _encoder.encode(
-                {
-                    "demo": self.demo,
-                    "time": self.time,
-                    "version": __version__,
-                    "totals": self.fleet.totals(),
-                    "hosts": [],
-                }
-            )
-            self._document = head[:-2] + b",".join(host.encoded() for host in self.fleet.ordered()) + b"]}"
+            self._document = self.fleet.encoded(self.time, demo=self.demo)
         return self._document
 
     def tick_age(self) -> float:

@@ -1,0 +1,40 @@
+"""This machine without any hub: collectors → the same fleet that a hub would keep → its JSON."""
+
+import secrets
+import time
+
+from gpudeck import __version__
+from gpudeck.collectors.host import boot_id, host_name, machine_id
+from gpudeck.collectors.machine import Machine
+from gpudeck.collectors.registry import COLLECTORS, make_collector
+from gpudeck.hub.fleet import Fleet
+from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.wire import VERSION, Envelope
+
+
+def read_this_machine() -> bytes:
+    """One reading of this machine as a fleet of one host (see model.view.Fleet).
+
+    The driver is read in this process, not in a child: whoever waits for the answer can press Ctrl-C.
+    """
+    machine = Machine([make_collector(name) for name in COLLECTORS])
+    now = time.time()
+    try:
+        report = machine.collect(now)
+    finally:
+        machine.close()
+    envelope = Envelope(
+        version=VERSION,
+        host=host_name(),
+        host_id=machine_id(),
+        boot_id=boot_id(),
+        run_id=secrets.token_hex(8),
+        sequence=1,
+        collected_at=now,
+        interval_seconds=60.0,
+        report=report,
+        agent_version=__version__,
+    )
+    fleet = Fleet(FleetSettings())
+    fleet.apply(envelope, via="local", now=now, sent_at=now)
+    return fleet.encoded(now, demo=False)
