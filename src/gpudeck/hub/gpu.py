@@ -39,13 +39,15 @@ class GpuState:
         self.view: View = _BLANK | {"users": [], "reasons": {}}
         self.rejected = 0
         self._settings = settings
-        self._reading: GpuReading | None = None
+        self._is_new = True
+        # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
+        # be fetched back from memory, which is what most of an update's time goes into.
+        self._processes: list[Process] | None = None
         self._availability: Availability | None = None
         self._since = now
         # The agent has often watched for longer than this hub has been running.
         self._last_work_at = now - (reading.idle_seconds or 0.0)
         self._occupied_since: float | None = None
-        self._metric_reasons: dict[str, str] = {}
         self._crowd = Crowd()
         self._verdict: tuple[Availability, str | None, float, Health] | None = None
         self.update(reading, collected_at, now)
@@ -55,30 +57,24 @@ class GpuState:
 
         `collected_at` is the host's clock, on which the starts of its processes were read; `now` is ours.
         """
-        view, last = self.view, self._reading
+        view = self.view
         changes: View = {}
-        if (
-            last is None
-            or reading.name != last.name
-            or reading.index != last.index
-            or reading.instance != last.instance
-        ):
-            note(view, changes, _identity(reading))
-        other_reasons = (
-            last is None or reading.missing != last.missing or reading.processes_reason != last.processes_reason
-        )
-        if last is None or reading.processes != last.processes:
+        if self._is_new or reading.processes != self._processes:
+            self._processes = reading.processes
             self._crowd = _look_at(reading.processes)
             note(view, changes, _show_processes(reading.processes))
-            other_reasons = True
-        if other_reasons or last is None or reading.metrics != last.metrics or reading.unknown != last.unknown:
-            self._metric_reasons, self.rejected = note_metrics(
-                view, changes, reading.metrics, reading.unknown, _BOUNDS, absent=reading.missing or "not reported"
-            )
-            note(view, changes, {"reasons": self._reasons(reading)})
+        reasons, self.rejected = note_metrics(
+            view, changes, reading.metrics, reading.unknown, _BOUNDS, absent=reading.missing or "not reported"
+        )
+        if reading.processes is None:
+            reasons["processes"] = reading.processes_reason or reading.missing or "not reported"
+        if reasons != view["reasons"]:
+            changes["reasons"] = reasons
+        if _label(reading) != view["label"] or reading.name != view["name"]:
+            note(view, changes, _identity(reading))
         view.update(changes)
         self._take_verdict(reading, changes, collected_at, now)
-        self._reading = reading
+        self._is_new = False
         return changes
 
     def silence(self, reason: str, now: float) -> View:
@@ -153,7 +149,7 @@ class GpuState:
             self._occupied_since = None
         elif self._occupied_since is None:
             # Somebody who was there when the hub first looked may have come at any time before.
-            self._occupied_since = 0.0 if self._reading is None else now
+            self._occupied_since = 0.0 if self._is_new else now
 
     def _settle(self, availability: Availability, began: float | None, now: float) -> float:
         """Since when it is in this state. On first sight, and after a silence, the reading itself may know better."""
@@ -164,17 +160,16 @@ class GpuState:
             self._availability = availability
         return self._since
 
-    def _reasons(self, reading: GpuReading) -> dict[str, str]:
-        if reading.processes is not None:
-            return self._metric_reasons
-        return self._metric_reasons | {"processes": reading.processes_reason or reading.missing or "not reported"}
+
+def _label(reading: GpuReading) -> str:
+    return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
 def _identity(reading: GpuReading) -> View:
     return {
         "uuid": reading.uuid,
         "index": reading.index,
-        "label": str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}",
+        "label": _label(reading),
         "name": reading.name,
         "vendor": reading.vendor,
         "parent": reading.parent,
