@@ -1,10 +1,17 @@
 """Command lines keep their secrets."""
 
+import base64
+import json
+import shlex
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.collectors.redaction import LENGTH, looks_secret, redact
+from gpudeck.collectors.redaction import LENGTH, looks_secret, redact, show
+
+ORDINARY = (Path(__file__).parent.parent / "captures" / "commands" / "ordinary").read_text().splitlines()
 
 # Letters and digits that no name, flag or program in these tests contains.
 SECRETS = st.text("QXZqxz0789", min_size=8, max_size=40)
@@ -32,6 +39,28 @@ AWKWARD_SECRETS = st.text("QXZqxz0789 /@:=,;&'\"$#", min_size=1, max_size=20).ma
         (["worker: rank 0"], "worker: rank 0"),
         (["title --token abc rank 0"], "title --token *** rank 0"),
         (["x: TOKEN=abc"], "x: TOKEN=***"),
+        (["run", "--set=db.password=a long one", "x"], "run --set=db.password=*** x"),
+        (["run", "--use-auth-token", "True", "x"], "run --use-auth-token True x"),
+        (["python", "-c", "os.environ['HF_TOKEN'] = 'abc'; run()"], "python -c os.environ['HF_TOKEN'] = *** run()"),
+        (["python", "-c", 'login(token="abc")'], "python -c login(token=***"),
+        (["mysql", "-u", "root", "-pabc", "db"], "mysql -u root -p*** db"),
+        (["/usr/bin/mysqldump", "-pmy long one", "db"], "/usr/bin/mysqldump -p*** db"),
+        (["sh", "-c", "mysql -u root -pabc db | gzip"], "sh -c mysql -u root -p*** db | gzip"),
+        (["sshpass", "-p", "abc", "ssh", "host"], "sshpass -p *** ssh host"),
+        (["sh", "-c", "sshpass -p 'a b' ssh host"], "sh -c sshpass -p *** ssh host"),
+        (["redis-cli", "-h", "host", "-a", "abc"], "redis-cli -h host -a ***"),
+        (["docker", "run", "-p", "8080:80", "x"], "docker run -p 8080:80 x"),
+        (["curl", "-H", "Authorization: Basic dXNlcjphYmM=", "x"], "curl -H Authorization:*** x"),
+        (["sh", "-c", "curl -H 'Authorization: Digest a, b' x"], "sh -c curl -H 'Authorization: ***' x"),
+        (["sh", "-c", "curl -H 'Cookie: a=1; session=2' x"], "sh -c curl -H 'Cookie: ***' x"),
+        (["run", "--header", "Basic dXNlcjphYmM="], "run --header Basic ***"),
+        (["run", "--mode", "basic training"], "run --mode basic training"),
+        (["wandb", "login", "0123456789abcdef0123456789abcdef01234567"], "wandb login ***"),
+        (
+            ["aws", "configure", "set", "aws_secret_access_key", "abc/0123456789abcdefghij"],
+            "aws configure set aws_secret_access_key ***",
+        ),
+        (["run", "https://hooks.slack.com/services/T0/B0/abc"], "run https://hooks.slack.com/services/***"),
     ],
 )
 def test_secrets_are_hidden_and_the_rest_is_shown(command: list[str], shown: str) -> None:
@@ -46,6 +75,9 @@ def test_secrets_are_hidden_and_the_rest_is_shown(command: list[str], shown: str
         "ghp_abcdefgh1234",
         "github_pat_abcdefgh1234",
         "glpat-abcdefgh1234",
+        "gho_abcdefgh1234",
+        "npm_abcdefgh1234",
+        "sk_live_abcdefgh1234",
         "xoxb-1234-abcdefgh",
         "nvapi-abcdefgh1234",
         "AKIAABCDEFGHIJKLMNOP",
@@ -61,7 +93,23 @@ def test_names_of_secrets_are_known(name: str) -> None:
     assert looks_secret(name)
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "tokenizer", "keyframes", "password_file", "authors", "token-dim", "1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_tokens",
+        "tokenizer",
+        "keyframes",
+        "password_file",
+        "authors",
+        "token-dim",
+        "1",
+        "eos_token",
+        "pad_token_id",
+        "data.prompt_key",
+        "image-token",
+        "",
+    ],
+)
 def test_names_that_only_sound_alike_are_left_alone(name: str) -> None:
     assert not looks_secret(name)
 
@@ -76,6 +124,102 @@ def test_argument_after_a_secret_flag_never_shows(secret: str) -> None:
 def test_value_assigned_to_a_secret_name_never_shows(secret: str, name: str) -> None:
     assert redact(["run", f"{name}={secret}", "--lr", "1"]).startswith(f"run {name}=***")
     assert "ZXQ" not in redact(["run", f"{name}={secret}", "--lr", "1"])
+
+
+NAMES = st.sampled_from(
+    [
+        "token",
+        "api-key",
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "db.password",
+        "clientSecret",
+        "AWS_SECRET_ACCESS_KEY",
+        "PGPASSWORD",
+    ]
+)
+# How a secret gets onto a command line: as arguments of its own, or somewhere in a script.
+WAYS = (
+    lambda name, secret: [f"--{name}", secret],
+    lambda name, secret: [f"--{name}={secret}"],
+    lambda name, secret: [f"-{name}", secret],
+    lambda name, secret: [f"{name}={secret}"],
+    lambda name, secret: ["--set", f"{name}={secret}"],
+    lambda name, secret: [f"--env={name}={secret}"],
+    lambda name, secret: ["-H", f"X-{name}: {secret}"],
+    lambda name, secret: ["-u", f"alice:{secret}"],
+    lambda name, secret: [json.dumps({"a": 1, name: secret, "b": [2]})],
+    lambda name, secret: [json.dumps({"text": json.dumps({name: secret})})],
+    lambda name, secret: [f"{{a: 1, {name}: {secret}}}"],
+    lambda name, secret: ["-c", f"login({name}='{secret}')"],
+    lambda name, secret: ["-c", f'import os; os.environ["{name}"] = "{secret}"'],
+    lambda name, secret: ["-c", f"{name}={secret} train --lr 1"],
+    lambda name, secret: ["-c", f"export {name}='{secret}'; train"],
+    lambda name, secret: ["-c", f'cd /x && train --{name} "{secret}" --lr 1'],
+    lambda name, secret: ["-c", f"train --{name} {secret}; echo done"],
+    lambda name, secret: ["-c", shlex.join(["ssh", "host", shlex.join(["run", f"--{name}={secret}"])])],
+    lambda name, secret: [f"https://host/x?a=1&{name}={secret}&b=2"],
+    lambda name, secret: [f"https://alice:{secret}@host/x"],
+    lambda name, secret: [f"https://{secret}@host/x"],
+    lambda name, secret: ["-H", f"Authorization: Bearer {secret}"],
+    lambda name, secret: ["-c", f"curl -H 'Authorization: Bearer {secret}' host"],
+    lambda name, secret: ["-c", f'curl --header "authorization: token {secret}" host'],
+    lambda name, secret: ["-c", f"curl -H 'Cookie: a=1; b={secret}' host"],
+    lambda name, secret: [f"title --{name} {secret} rank 0"],
+    lambda name, secret: ["mysql", f"-p{secret}", "db"],
+    lambda name, secret: ["-c", f"sshpass -p {secret} ssh host"],
+    lambda name, secret: [f"hf_{secret}"],
+    lambda name, secret: [f"x=glpat-{secret},y"],
+)
+BEFORE = st.lists(st.sampled_from(["python", "train.py", "--lr", "1e-4", "-v", "data.path=/x", "a b"]), max_size=4)
+
+
+@given(BEFORE, st.sampled_from(WAYS), NAMES, SECRETS, BEFORE)
+def test_secret_never_shows_wherever_and_however_it_stands(before, way, name, secret, after) -> None:  # type: ignore[no-untyped-def]
+    assert secret not in redact(["run", *before, *way(name, secret), *after])
+
+
+@given(BEFORE, st.binary(min_size=6, max_size=40), BEFORE)
+def test_basic_authentication_never_shows(before: list[str], secret: bytes, after: list[str]) -> None:
+    coded = base64.b64encode(b"alice:" + secret).decode()
+    assert coded not in redact(["curl", *before, "-H", f"Proxy-Authorization: Basic {coded}", *after])
+    assert coded not in redact(["sh", "-c", f"curl -H 'authorization: basic {coded}' host"])
+
+
+@given(st.text("0123456789abcdef", min_size=40, max_size=40).map(lambda text: "7" + text[1:]), NAMES)
+def test_long_secret_behind_a_bare_name_never_shows(secret: str, name: str) -> None:
+    assert secret not in redact(["config", "set", name, secret])
+    assert secret not in redact(["python", "-c", f"headers = [('{name}', '{secret}')]"])
+
+
+@pytest.mark.parametrize("command", ORDINARY)
+def test_ordinary_command_is_shown_as_it_is(command: str) -> None:
+    assert redact(command.split(" ")) == command
+    assert redact([command]) == command
+
+
+def test_ordinary_commands_are_many() -> None:
+    assert len(ORDINARY) >= 30
+
+
+@pytest.mark.parametrize(
+    ("commands", "shown"),
+    [("full", "run --token abc x"), ("redacted", "run --token *** x"), ("name", "runner"), ("none", None)],
+)
+def test_operator_decides_what_is_shown(commands: str, shown: str | None) -> None:
+    assert show(["run", "--token", "abc", "x"], "runner", commands) == shown  # type: ignore[arg-type]
+
+
+def test_full_command_is_as_short_and_printable_as_any() -> None:
+    shown = show(["run\x1b[31m", "x" * 1000], "run", "full")
+    assert shown is not None
+    assert shown.startswith("run[31m xxx")
+    assert len(shown) == LENGTH
+
+
+@pytest.mark.parametrize("commands", ["full", "redacted"])
+def test_program_without_a_command_line_is_shown_by_its_name(commands: str) -> None:
+    assert show([], "kworker", commands) == "[kworker]"  # type: ignore[arg-type]
 
 
 @given(SECRETS)
@@ -99,6 +243,25 @@ def test_control_characters_do_not_hide_a_secret() -> None:
     assert redact(["--pass\x1bword=abc"]) == "--password=***"
 
 
-@pytest.mark.parametrize("text", ["a" * 4096, "a=" * 2048, "--a " * 1024, "://" * 1365, "'\"" * 2048, " " * 4096])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql " * 700,
+        "sshpass -p" * 400,
+        "Authorization:" * 300,
+        "basic a" * 600,
+        "key " * 1000,
+        "token=" * 700,
+        "login=" * 700,
+        "-a=" * 1300,
+        "hf_" * 1300,
+        "eyJ" * 1300,
+        "a=" * 2048,
+        "--a " * 1024,
+        "://" * 1365,
+        "'\"" * 2048,
+        " " * 4096,
+    ],
+)
 def test_long_hostile_arguments_are_taken_in_their_stride(text: str) -> None:
     assert len(redact([text, f"--token={text}", f"x {text} TOKEN={text}"])) <= LENGTH

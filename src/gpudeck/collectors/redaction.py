@@ -8,6 +8,10 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+from gpudeck.collectors.secret_names import looks_secret
+
+__all__ = ["HIDDEN", "LENGTH", "Commands", "clean", "looks_secret", "redact", "show"]
+
 Commands = Literal["full", "redacted", "name", "none"]
 """How much of a command line leaves the machine."""
 
@@ -15,38 +19,62 @@ HIDDEN = "***"
 LENGTH = 300
 """Characters of a command line that are kept."""
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_SECRET_ENDINGS = ("apikey", "credential", "credentials", "passphrase", "passwd", "password", "secret", "token")
-_SECRET_LAST_WORDS = {
-    *("auth", "authorization", "cookie", "jwt", "key", "pass", "pwd", "pw", "secrets", "sig", "signature"),
-}
-_SECRET_PAIRS = ("apikey", "accesskey", "secretkey", "privatekey", "accesstoken", "apitoken", "authtoken", "authkey")
-# `--token-file` names a place and `--token-dim` a size: neither is a secret, both are worth reading.
-_HARMLESS_LAST_WORDS = {
-    *("budget", "count", "dim", "dims", "idx", "index", "len", "length", "limit", "rate", "size", "type"),
-    *("dir", "directory", "file", "folder", "name", "path", "stdin"),
-}
-
 _FLAG = re.compile(r"-{1,2}([A-Za-z][\w.-]*)")
-_ASSIGNMENT = re.compile(r"([-+]*[\w.-]+?)([=:])(?!//).+", re.DOTALL)
-# A name and what parts it from its value, wherever it stands in a longer text (`sh -c`, JSON, a process title).
-_NAMED = re.compile(r"""(?<![\w.-])(?P<dashes>-{0,2})(?P<name>\w[\w.-]*+)(?P<parting>["']?\s*+[=:]\s*+|\s++)""")
+_ASSIGNED = re.compile(r"([-+]*+[\w.-]++)[=:](?!//)(?=.)", re.DOTALL)
 _VALUE = re.compile(r"""(?:"(?:\\.|[^"\\])*+"?|'[^']*+'?|\\.|[^\s"'])++""", re.DOTALL)
-
-_KNOWN_TOKENS = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"hf_\w{8,}|sk-[\w-]{8,}|gh[pousr]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
-    r"|nvapi-[\w-]{8,}|npm_\w{8,}|pypi-[\w-]{8,}|dckr_pat_[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{20,}"
-    r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?)"
+# A name and what parts it from its value, wherever it stands in a longer text (`sh -c`, JSON, a process title).
+_NAMED = re.compile(
+    r"""(?<![\w.-])(?P<dashes>-{0,2})(?P<name>\w[\w.-]*+)(?P<parting>\\?["']?\]?\s*+[=:]\s*+|[\s"',)\]]++)"""
 )
+# Behind a bare name only what nobody would type: `aws configure set aws_secret_access_key <40 letters>`.
+_LONG = re.compile(r"(?=[A-Za-z+/_=-]*[0-9])[A-Za-z0-9+/_=-]{20,}")
+_LOGIN = "login"
+_HIDDEN_ALREADY = re.compile(r"""\*{3}(?=["'\s]|$)""")
+_PLAIN_VALUES = {"true", "false", "none", "null", "yes", "no", "on", "off"}
+
+# Short flags that take a password, by program: only attached (`mysql -pabc`), or also as the next argument.
+_ATTACHED = dict.fromkeys(
+    ("mysql", "mysqladmin", "mysqldump", "mysqlimport", "mysqlsh", "mariadb", "mariadb-admin", "mariadb-dump"), "-p"
+)
+_SEPARATE = (
+    dict.fromkeys(("sshpass", "mongo", "mongodump", "mongorestore", "mongosh"), "-p")
+    | dict.fromkeys(("ldapadd", "ldapmodify", "ldapsearch"), "-w")
+    | {"redis-cli": "-a", "sqlcmd": "-P", "unzip": "-P", "zip": "-P"}
+)
+
+
+def _make_pattern(flags: dict[str, str], parting: str) -> "re.Pattern[str]":
+    programs = "|".join(f"{re.escape(program)}(?=\\s)(?:[^|;&]{{0,200}}?\\s){flag}" for program, flag in flags.items())
+    return re.compile(rf"""((?<![\w.-])(?:{programs}){parting})(?=\S)(?!-){_VALUE.pattern}""", re.DOTALL)
+
+
 _PATTERNS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), HIDDEN),
     # A password may itself hold `@` or `/`: everything up to the last `@` of the word goes.
     (re.compile(r"(://[^\s/@:]*+:)\S*@"), rf"\1{HIDDEN}@"),
     (re.compile(r"://[^\s/@:]++@"), f"://{HIDDEN}@"),
-    (re.compile(r"""(?i)(\bauthorization["']?\s*[=:]\s*["']?)(?:\w+\s+)?\S+"""), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)(\bbearer\s+)\S+"), rf"\1{HIDDEN}"),
-    (_KNOWN_TOKENS, HIDDEN),
+    # A header goes up to the quote that ends it. Where it was an argument of its own it is hidden already.
+    (
+        re.compile(r"""(?i)(\b(?:authorization|cookie)\\?["']?\s*+[=:]\s*+)(?!\*{3}(?:\s|$))(?:\\?["'])?[^"'\\]*+"""),
+        rf"\1{HIDDEN}",
+    ),
+    (re.compile(r"(?i)(\bbearer\s+)[^\s\"']+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i:(\bbasic\s+))(?=[a-z]*[A-Z0-9+/=])[A-Za-z0-9+/_-]{6,}={0,2}"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(hooks\.slack\.com/\w+/|discord(?:app)?\.com/api/webhooks/|/bot(?=\d{6,}:))\S+"), rf"\1{HIDDEN}"),
+    # Makers whose tokens have an opening of their own. `hf_` and the like also open ordinary names (`hf_model_name`).
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:(?:hf|npm|gsk|r8)_(?=[a-z]*[0-9A-Z]|[a-z]{20})\w{8,}"
+            r"|(?:sk|pypi)-(?=[\w-]*[0-9A-Z]|[\w-]{30})[\w-]{8,}"
+            r"|gh[pousr]_\w{8,}|github_pat_\w{8,}|gl(?:pat|dt|rt|oas)-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
+            r"|nvapi-[\w-]{8,}|dckr_pat_[\w-]{8,}|[rs]k_(?:live|test)_\w{8,}|dop_v1_\w{8,}|SG\.[\w-]{8,}\.[\w-]+"
+            r"|ya29\.[\w-]{8,}|AGE-SECRET-KEY-\w{8,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{20,}"
+            r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?)"
+        ),
+        HIDDEN,
+    ),
+    (_make_pattern(_ATTACHED, ""), rf"\1{HIDDEN}"),
+    (_make_pattern(_SEPARATE, r"\s*+"), rf"\1{HIDDEN}"),
 )
 
 
@@ -72,39 +100,31 @@ def redact(arguments: Iterable[str]) -> str:
     return _cut(_hide_named(text))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LENGTH else text[: LENGTH - 1] + "…"
-
-
 def clean(text: str) -> str:
     """`text` without control and other invisible characters; line breaks and tabs become spaces."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c in "\t\r\n" else "" for c in text)
 
 
-def looks_secret(name: str) -> bool:
-    """Whether a value called `name` is one to hide: `HF_TOKEN`, `apiKey`, `--db.password`; not `--max-tokens`."""
-    words = [word.lower() for word in _WORDS.findall(name)]
-    if not words or words[-1] in _HARMLESS_LAST_WORDS:
-        return False
-    joined = "".join(words)
-    return (
-        words[-1] in _SECRET_LAST_WORDS
-        or any(word.endswith(_SECRET_ENDINGS) for word in words)
-        or any(pair in joined for pair in _SECRET_PAIRS)
-    )
+def _cut(text: str) -> str:
+    return text if len(text) <= LENGTH else text[: LENGTH - 1] + "…"
 
 
 def _hide_arguments(arguments: Iterable[str]) -> Iterable[str]:
     """Where argument ends and argument begins is known here, so values with spaces go as a whole."""
-    before = ""
+    before, attached, separate = "", "", ""
     for argument in arguments:
-        if _announces_secret(before) and not argument.startswith("--"):
-            shown = HIDDEN
+        if (_announces_secret(before) or before == separate != "") and not argument.startswith("--"):
+            shown = _hide(argument)
         elif before in {"-u", "--user"} and ":" in argument:
             shown = argument.partition(":")[0] + ":" + HIDDEN
+        elif (flag := attached or separate) and argument.startswith(flag) and argument != flag:
+            shown = flag + HIDDEN
         else:
             shown = _hide_assignment(argument)
         yield shown
+        program = argument.rpartition("/")[2]
+        if program in _ATTACHED or program in _SEPARATE:
+            attached, separate = _ATTACHED.get(program, ""), _SEPARATE.get(program, "")
         before = argument
 
 
@@ -114,10 +134,18 @@ def _announces_secret(argument: str) -> bool:
 
 
 def _hide_assignment(argument: str) -> str:
-    assignment = _ASSIGNMENT.fullmatch(argument)
-    if assignment is None or not looks_secret(assignment[1]):
-        return argument
-    return assignment[1] + assignment[2] + HIDDEN
+    """Also one within another: `--set=db.password=abc`."""
+    end = 0
+    while assigned := _ASSIGNED.match(argument, end):
+        end = assigned.end()
+        if looks_secret(assigned[1]):
+            return argument[:end] + _hide(argument[end:])
+    return argument
+
+
+def _hide(value: str) -> str:
+    """HIDDEN, but for what is a switch and no secret: `--use-auth-token true`."""
+    return value if value.lower() in _PLAIN_VALUES else HIDDEN
 
 
 def _hide_named(text: str) -> str:
@@ -125,12 +153,26 @@ def _hide_named(text: str) -> str:
     shown: list[str] = []
     done = 0
     for named in _NAMED.finditer(text):
-        if named.start() < done or not looks_secret(named["name"]):
+        if named.start() < done:
             continue
-        if named["parting"].isspace() and (not named["dashes"] or text.startswith("--", named.end())):
-            continue
-        value = _VALUE.match(text, named.end())
-        if value is not None:
-            shown += text[done : named.end()], HIDDEN
-            done = value.end()
+        end = _find_end(text, named)
+        if end > named.end():
+            shown += text[done : named.end()], _hide(text[named.end() : end])
+            done = end
     return "".join(shown) + text[done:]
+
+
+def _find_end(text: str, named: "re.Match[str]") -> int:
+    """Where the secret that begins behind the name ends; where it begins if there is none."""
+    start, is_secret = named.end(), looks_secret(named["name"])
+    is_assigned = named["parting"].strip("\\\"'] \t")[:1] in {"=", ":"}
+    is_flag = bool(named["dashes"]) and named["parting"].isspace() and not text.startswith("--", start)
+    if _HIDDEN_ALREADY.match(text, start):
+        value = None
+    elif is_secret and (is_assigned or is_flag):
+        value = _VALUE.match(text, start)
+    elif is_secret or named["name"] == _LOGIN:
+        value = _LONG.match(text, start)
+    else:
+        value = None
+    return value.end() if value else start
