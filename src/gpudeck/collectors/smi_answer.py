@@ -38,7 +38,7 @@ _SCALES = {"kib": 1024, "mib": _MIB, "gib": 1024 * _MIB}
 # nvidia-smi follows the locale in nothing that is known, but a wrapper may: a comma is taken for the point.
 _NUMBER = re.compile(r"(-?[0-9]{1,20}(?:[.,][0-9]{1,12})?)\s*(%|[A-Za-z]{1,3})?")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
-_BUS_ID = re.compile(r"\b([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\b")
+_BUS_ID = re.compile(r"(?<![0-9a-fA-F])([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\b")
 _QUOTED = 160
 
 

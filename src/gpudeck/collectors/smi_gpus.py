@@ -37,8 +37,10 @@ _BOARD_LINE = re.compile(r"GPU [0-9]+: .*\(UUID: (GPU-[0-9A-Za-z-]{1,64})\)")
 _INSTANCE_LINE = re.compile(
     r"\s+MIG (\S{1,64})\s+Device\s+([0-9]{1,4}): \(UUID: (MIG-[0-9A-Za-z-]{1,80}(?:/([0-9]{1,4})/([0-9]{1,4}))?)\)"
 )
+# Compute instances of one GPU instance share the cell with its memory: it is empty for all but the first.
 _TABLE_LINE = re.compile(
-    r"\|\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+\|\s*([0-9]{1,9}MiB)\s*/\s*([0-9]{1,9}MiB)\s*\|.*"
+    r"\|\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+\|"
+    r"\s*(?:([0-9]{1,9}MiB)\s*/\s*([0-9]{1,9}MiB))?\s*\|.*"
 )
 # Bits of nvml.h, which never change their meaning.
 _POWER_CAP, _THERMAL, _HARDWARE = 0x4, 0x20 | 0x40, 0x8 | 0x80
@@ -144,19 +146,17 @@ def list_boards(columns: Sequence[str], lines: Iterable[str]) -> Listed:
     complaints: list[str] = []
     for line in lines:
         # A comma alone may be the decimal point of some locale. A row may be short, and hold more than was asked for.
-        board = _read_board(dict.fromkeys(columns, "") | dict(zip(columns, line.split(", "), strict=False)))
-        if board is not None:
-            boards.setdefault(board.uuid, board)
+        row = dict.fromkeys(columns, "") | dict(zip(columns, line.split(", "), strict=False))
+        uuid, index = row.get("uuid", "").strip(), read_whole(row.get("index", ""), _INDEX_AT_MOST)
+        if _BOARD_UUID.fullmatch(uuid) and index is not None:
+            if uuid not in boards and len(boards) < BOARDS_AT_MOST:
+                boards[uuid] = _read_board(uuid, index, row)
         elif line.strip() and len(complaints) < _COMPLAINTS_AT_MOST:
             complaints.append(quote(line))
-    return Listed(list(boards.values())[:BOARDS_AT_MOST], list(dict.fromkeys(complaints)))
+    return Listed(list(boards.values()), list(dict.fromkeys(complaints)))
 
 
-def _read_board(row: Mapping[str, str]) -> Board | None:
-    """None where the row does not say which GPU it is about."""
-    uuid, index = row.get("uuid", "").strip(), read_whole(row.get("index", ""), _INDEX_AT_MOST)
-    if not _BOARD_UUID.fullmatch(uuid) or index is None:
-        return None
+def _read_board(uuid: str, index: int, row: Mapping[str, str]) -> Board:
     missing = next((why for text in row.values() if (why := explain_fatal(text))), None)
     return Board(
         uuid,
@@ -230,7 +230,7 @@ def _read_table(table: Iterable[str]) -> _Places:
     places: _Places = {}
     for line in table:
         if row := _TABLE_LINE.fullmatch(line.rstrip()):
-            used, total = read_number(row[5]), read_number(row[6])
+            used, total = read_number(row[5] or ""), read_number(row[6] or "")
             memory = None if used is None or total is None else (used, total)
             places[int(row[1]), int(row[4])] = ((int(row[2]), int(row[3])), memory)
     return places
