@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("hub", "ingest_http", "startup", "page")
+NAMES = ("hub", "ingest_http", "startup", "agent_cost", "page")
 
 
 def main() -> None:

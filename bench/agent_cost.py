@@ -1,0 +1,171 @@
+"""What watching costs the watched machine: our agent, gpustat and nvitop on the same fake NVIDIA driver, in one run.
+
+Eight GPUs and sixteen processes that are really there (they sleep). The fake library answers at once, so what is
+measured is the monitor and not the driver; docs/performance.md has a run on a real card.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.processes import cpu_seconds, rss_mib
+from bench.tables import best_of, print_table
+
+ROOT = Path(__file__).parent.parent
+OTHERS = ROOT / "bench" / "out" / "others"
+GPUS, PROCESSES = 8, 16
+BEATS = 20
+
+# Each prints the median microseconds of a whole sample: every GPU, every process, every owner.
+_TIMED = """
+import statistics, time
+{setup}
+def once():
+    start = time.perf_counter()
+    {sample}
+    return time.perf_counter() - start
+for _ in range(5):
+    once()
+print(statistics.median(once() for _ in range({repeats})) * 1e6)
+"""
+SAMPLES = {
+    "gpudeck": (
+        "from gpudeck.collectors.nvml import NvmlCollector\ncollector = NvmlCollector()",
+        "collector.collect(time.time())",
+        400,
+    ),
+    "gpustat": ("import gpustat", "gpustat.new_query().jsonify()", 12),
+    "nvitop": (
+        "from nvitop import Device, GpuProcess, take_snapshots",
+        "take_snapshots()",
+        12,
+    ),
+}
+
+
+def main() -> None:
+    others = install_others()
+    with tempfile.TemporaryDirectory() as folder, sleeping() as pids:
+        environment = fake_machine(Path(folder), pids)
+        times = {name: sample(name, environment, others) for name in SAMPLES if name == "gpudeck" or others}
+        agent = run_agent(Path(folder), environment)
+        local = best_of(5, lambda: run_local(environment))
+    ours = times["gpudeck"]
+    rows = [
+        (f"{name}, a whole sample", f"{value:,.0f} µs", "", f"{value / ours:,.1f} ×") for name, value in times.items()
+    ]
+    rows += [
+        ("gpudeck, a whole sample for one GPU", f"{ours / GPUS:.0f} µs", "≤ 150 µs", ""),
+        ("gpudeck agent at a beat of 1 s, CPU", f"{agent['cpu'] * 100:.2f} % of a core", "≤ 0.5 %", ""),
+        ("  its memory, parent and child, PSS", f"{agent['pss']:.0f} MiB", "≤ 40 MiB", ""),
+        ("  its memory, parent and child, RSS", f"{agent['rss']:.0f} MiB", "", ""),
+        ("gpudeck show --local, from the shell", f"{local * 1e3:.0f} ms", "≤ 250 ms", ""),
+    ]
+    print_table(
+        f"The agent: {GPUS} GPUs and {PROCESSES} processes of a fake NVIDIA driver",
+        f"our own sample, {ours:,.0f} µs; gpustat sleeps 100 ms of its time",
+        rows,
+    )
+
+
+def install_others() -> Path | None:
+    """An environment with gpustat and nvitop; None where no package index answers: ours is measured all the same."""
+    python = OTHERS / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(OTHERS)], check=True)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "gpustat", "nvitop"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        print("gpustat and nvitop could not be installed: only our own figures follow")
+        return None
+    return python
+
+
+@contextmanager
+def sleeping() -> Iterator[list[int]]:
+    """Processes that are really there."""
+    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(PROCESSES)]
+    try:
+        yield [process.pid for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def fake_machine(folder: Path, pids: list[int]) -> dict[str, str]:
+    """The environment in which the fake driver is found. Its log of calls is left out: it would cost more than they."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from fakes.nvml.driver import FakeDriver, FakeGpu  # noqa: PLC0415 - the tests' fake, found only now
+
+    gpus = [FakeGpu(f"GPU-{number}", pci=f"00000000:{number:02x}:00.0") for number in range(GPUS)]
+    for at, pid in enumerate(pids):
+        gpus[at % GPUS].compute.append((pid, 2**30))
+    found = FakeDriver(folder, gpus).environment
+    del found["GPUDECK_FAKE_NVML_CALLS"]
+    return os.environ | found | {"PYTHONPATH": str(ROOT / "src"), "GPUDECK_DATA_DIR": str(folder)}
+
+
+def sample(name: str, environment: dict[str, str], others: Path | None) -> float:
+    setup, call, repeats = SAMPLES[name]
+    python = sys.executable if name == "gpudeck" else str(others)
+    code = _TIMED.format(setup=setup, sample=call, repeats=repeats)
+    done = subprocess.run(
+        [python, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    return float(done.stdout.split()[-1])
+
+
+def run_agent(folder: Path, environment: dict[str, str]) -> dict[str, float]:
+    """The agent with its child, pushing to a server that only says yes."""
+    (folder / "token").write_text("token\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    hub = subprocess.Popen([sys.executable, "-m", "bench.bare_server", str(port)], cwd=ROOT)
+    command = [sys.executable, "-m", "gpudeck", "agent", "--interval", "1s", "--token-file", str(folder / "token")]
+    agent = subprocess.Popen(
+        [*command, "--hub", f"http://127.0.0.1:{port}"], env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        time.sleep(6)
+        pids = [agent.pid, *children_of(agent.pid)]
+        before = sum(cpu_of(pid) for pid in pids)
+        time.sleep(BEATS)
+        spent = sum(cpu_of(pid) for pid in pids) - before
+        return {"cpu": spent / BEATS, "rss": sum(map(rss_mib, pids)), "pss": sum(map(pss_mib, pids))}
+    finally:
+        for process in (agent, hub):
+            process.terminate()
+            process.wait()
+
+
+def run_local(environment: dict[str, str]) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "gpudeck", "show", "--local"], env=environment, capture_output=True, check=True
+    )
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    found = [int(child) for task in tasks for child in task.read_text().split()]
+    # A collector that has nothing to read here has ended its child.
+    return [child for child in found if Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def cpu_of(pid: int) -> float:
+    """All threads of a process."""
+    return sum(cpu_seconds(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def pss_mib(pid: int) -> float:
+    """Its own memory and its share of what it shares."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError("no Pss line")
