@@ -119,8 +119,9 @@ def test_what_a_gpu_does_not_report_is_unknown_and_leaves_the_rest_alone(
         (0x04, 1, 0, 0),  # power cap
         (0x08, 0, 0, 1),  # slowdown by the hardware
         (0x20, 0, 1, 0),  # heat, by the driver
-        (0x48, 0, 1, 1),  # heat, by the hardware
-        (0x88, 0, 0, 1),  # power brake
+        (0x40, 0, 1, 0),  # heat, by the hardware
+        (0x80, 0, 0, 1),  # power brake
+        (0x48, 0, 1, 1),  # both bits of a hot card that its hardware slows down
         (0x100, 0, 0, 0),  # display clocks
     ],
 )

@@ -127,3 +127,13 @@ def test_lost_board_in_mig_mode_is_missing(station: Station) -> None:
     station.driver.apply()
     (gpu,) = station.read(1.0).values()
     assert (gpu.uuid, gpu.missing is None) == ("GPU-a", False)
+
+
+def test_board_that_is_lost_while_its_instances_are_read_is_missing(station: Station) -> None:
+    station.put_in(a_mig_board())
+    station.report(0.0)
+    lost = make_instance("MIG-0", 1)
+    lost.failures["*"] = "lost"
+    station.put_in(a_mig_board((0, lost), (2, make_instance("MIG-2", 9))))
+    (gpu,) = station.read(1.0).values()
+    assert (gpu.uuid, gpu.missing is None) == ("GPU-a", False)

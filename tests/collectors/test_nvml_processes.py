@@ -119,6 +119,13 @@ def test_sample_counts_once_then_the_process_is_idle(station: Station) -> None:
     assert [percents(station, NOW + later)[1] for later in (0, 5, 10)] == [35, 35, 0]
 
 
+def test_stale_samples_that_the_driver_returns_all_the_same_are_dropped(station: Station) -> None:
+    gpu = an_h200(stale_samples=1)
+    gpu.compute, gpu.samples = [(1, GIB)], [(1, BEGAN - 60_000_000, 99)]
+    station.put_in(gpu)
+    assert percents(station, NOW) == {1: 0}
+
+
 def test_newest_of_several_samples_of_a_process_counts(station: Station) -> None:
     samples = [(1, BEGAN - 1_000_000, 80), (1, BEGAN - 3_000_000, 20)]
     station.put_in(FakeGpu("GPU-a", compute=[(1, GIB)], samples=samples))
