@@ -10,6 +10,7 @@ import pytest
 
 from fakes.drm_tree import break_file, lay_out, put, put_link
 from gpudeck.collectors.drm import NEEDS_TWO, OF_ROCM, DrmCollector
+from gpudeck.collectors.drm_cards import find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
 from gpudeck.collectors.drm_metrics import ASLEEP
 from gpudeck.collectors.drm_sysfs import NO_NUMBER, NO_VALUE, UNSUPPORTED
@@ -176,6 +177,22 @@ def test_intel_card_of_an_unknown_model_is_known_by_its_sensors(machine: Machine
     assert gpu.unknown["memory_total_bytes"] == "i915 tells the size of the memory in no file"
 
 
+def test_card_that_was_given_to_a_virtual_machine_is_not_listed(machine: Machine) -> None:
+    root = machine(MI300X)
+    put_link(root / PCI / "0000:05:00.0/driver", "../../../bus/pci/drivers/vfio-pci")
+    assert [gpu.uuid for gpu in read(DrmCollector(root))] == ["GPU-51d0ce6612ab7788"]
+
+
+def test_open_files_of_other_devices_need_not_be_asked(machine: Machine) -> None:
+    root = machine(BESIDE_NVIDIA)
+    assert find_foreign_nodes(root, find_cards(root, "")) == {"card0", "renderD128"}
+
+
+def test_partitions_may_be_asked_whose_they_are(machine: Machine) -> None:
+    root = machine(MI300X)
+    assert find_foreign_nodes(root, find_cards(root, "")) == {"card0"}
+
+
 def test_memory_of_a_model_of_two_sizes_is_unknown_behind_a_small_window(machine: Machine) -> None:
     root = machine(A770)
     change(root / ARC / "resource", "0x00000043ffffffff", "0x000000400fffffff")
@@ -314,6 +331,12 @@ def test_desktop_is_marked_as_display(machine: Machine) -> None:
     assert by_pid(read_one(machine(RX7900)))[900].display
 
 
+def test_program_that_computes_is_no_display_whatever_its_name(machine: Machine) -> None:
+    root = machine(MI300X)
+    change(root / "proc/4101/stat", "(python3)", "(Xorg)")
+    assert not by_pid(read_one(root))[4101].display
+
+
 def test_open_file_that_was_handed_on_is_counted_once(machine: Machine) -> None:
     processes = by_pid(read_one(machine(RX7900)))
     assert processes[900].memory_used_bytes == 512 * 2**20
@@ -436,9 +459,10 @@ def test_kernel_that_tells_nothing_of_processes_is_not_taken_for_an_idle_gpu(mac
     root = machine(A770)
     for pid in (1500, 1600):
         put(root / f"proc/{pid}/fdinfo/6", "pos:\\t0\\nflags:\\t02")
-    gpu = read_one(root)
-    assert (gpu.processes, gpu.processes_reason) == (None, TOO_OLD)
-    assert "memory_used_bytes" in gpu.unknown
+    collector = DrmCollector(root)
+    for gpu in [*read(collector, 1000.0), *read(collector, 1001.0)]:
+        assert (gpu.processes, gpu.processes_reason) == (None, TOO_OLD)
+        assert "memory_used_bytes" in gpu.unknown
 
 
 def test_process_without_memory_figures_leaves_the_sum_unknown(machine: Machine) -> None:
@@ -447,6 +471,23 @@ def test_process_without_memory_figures_leaves_the_sum_unknown(machine: Machine)
     gpu = read_one(root)
     assert gpu.unknown["memory_used_bytes"] == "the driver does not tell the memory of every process"
     assert by_pid(gpu)[1600].reasons["memory_used_bytes"] == NO_VALUE
+
+
+def test_process_without_engine_times_leaves_the_utilization_unknown(machine: Machine) -> None:
+    root = machine(A770)
+    put(root / "proc/1600/fdinfo/6", "drm-driver: i915\\ndrm-pdev: 0000:03:00.0\\ndrm-resident-local0: 1 MiB")
+    collector = DrmCollector(root)
+    read(collector, 1000.0)
+    gpu = read(collector, 1002.0)[0]
+    assert gpu.unknown["utilization_percent"] == "the driver does not tell the engine time of every process"
+
+
+def test_memory_that_processes_share_is_not_more_than_there_is(machine: Machine) -> None:
+    root = machine(A770)
+    for pid in (1500, 1600):
+        text = f"drm-driver: i915\\ndrm-client-id: {pid}\\ndrm-pdev: 0000:03:00.0\\ndrm-resident-local0: 12 GiB"
+        put(root / f"proc/{pid}/fdinfo/6", text)
+    assert read_one(root).metrics["memory_used_bytes"] == 16 * GIB
 
 
 def test_gpu_without_processes_is_idle_and_empty(machine: Machine) -> None:

@@ -87,8 +87,7 @@ class ClientSearch:
 
         A name in neither is asked for its address: partitions of an MI300X have files of their own.
         """
-        is_fresh = self._searched_at is None or abs(now - self._searched_at) >= _SEARCH_SECONDS
-        if is_fresh:
+        if self._searched_at is None or abs(now - self._searched_at) >= _SEARCH_SECONDS:
             self._search(foreign)
             self._searched_at = now
         found: dict[str, Client] = {}
@@ -97,7 +96,7 @@ class ClientSearch:
             client = self._ask(handle, asleep)
             if client is not None:
                 found.setdefault(client.key, client)
-            elif is_fresh and handle.node in own and self._is_open(handle):
+            elif handle.node in own and self._is_open(handle):
                 mute.add(own[handle.node])
         return Clients(found, self._reason, frozenset(mute))
 
