@@ -21,6 +21,7 @@ ANSWERS = Path(__file__).parents[1] / "captures/nvidia-smi/answers"
 FIRST, SECOND = ((ANSWERS / f"h200-580.159.04-{name}.txt").read_text() for name in ("first", "second"))
 UUID = "GPU-5f1e8a30-0c5d-4b7e-9a61-2d3c4b5a6978"
 MIB = 1024 * 1024
+LINES = FIRST.split("\n")
 MIG_PARTS = "\n#gpudeck instances\n\n#gpudeck table\n\n#gpudeck starts\n"
 
 
@@ -181,6 +182,42 @@ def test_processes_that_are_all_hidden_point_to_a_pid_namespace() -> None:
     assert "PID namespace" in process.reasons["user"]
 
 
+CONTAINER = "c0ffee" * 10 + "c0de"
+
+
+def test_person_behind_root_in_a_container_is_found_by_the_login() -> None:
+    files = (f"/proc/429/cgroup:0::/system.slice/docker-{CONTAINER}.scope", "/proc/429/loginuid:1000")
+    process = process_of(with_part("files", *files, answer=with_accounts("alice:1000", "root:0")))
+    assert (process.user, process.container) == ("alice", "c0ffeec0ffee")
+    assert process.evidence == "root in container c0ffeec0ffee, started by alice (login uid 1000)"
+
+
+def test_person_behind_root_is_found_among_the_parents() -> None:
+    parent = "427 (bash) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0"
+    starts = [line[1:] for line in LINES if line.startswith(" 429 (python3)")]
+    answer = with_part("starts", starts[0], parent, answer=with_accounts("alice:1000", "root:0"))
+    files = ("/proc/429/status:Uid:\t0\t0\t0\t0", "/proc/427/status:Uid:\t1000\t1000\t1000\t1000")
+    process = process_of(with_part("files", *files, answer=answer))
+    assert (process.user, process.evidence) == ("alice", "root, started by alice (uid 1000 of its parent 427)")
+
+
+def test_slurm_job_names_its_owner() -> None:
+    files = ("/proc/429/cgroup:4:memory:/slurm/uid_1000/job_42/step_0", "/proc/429/loginuid:4294967295")
+    process = process_of(with_part("files", *files, answer=with_accounts("alice:1000")))
+    assert (process.user, process.job, process.evidence) == ("alice", "42", "slurm job 42 of alice")
+
+
+def test_account_without_a_name_is_shown_by_its_number() -> None:
+    process = process_of(with_part("files", "/proc/429/status:Uid:\t4242\t0\t0\t0", answer=with_accounts()))
+    assert process.user == "4242"
+
+
+def with_accounts(*accounts: str) -> str:
+    return with_part(
+        "accounts", *accounts, answer=FIRST.replace("\n#gpudeck end", "\n#gpudeck accounts\n\n#gpudeck end")
+    )
+
+
 def test_display_server_that_only_draws_is_marked() -> None:
     drawing = FIRST.replace("429 (python3)", "429 (Xorg)").replace("Type                          : C", "Type : G")
     assert process_of(drawing).display
@@ -238,9 +275,6 @@ def test_gpus_that_were_seen_are_missing_while_only_the_host_can_be_read() -> No
     assert (gpu.uuid, gpu.missing) == (UUID, "nvidia-smi did not answer")
 
 
-LINES = FIRST.split("\n")
-
-
 @given(st.text())
 def test_any_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(PluginError):
@@ -258,7 +292,21 @@ def test_any_damage_to_an_answer_is_read_or_refused(damage: list[tuple[int, str]
 
 WORDS = (
     *(UUID, "0", "1", "429", ":", ", ", " ", "GPU ", "00000000:00:06.0", "Process ID", "Processes", "[N/A]", "Enabled"),
-    *("9" * 30, "-1", "/proc/429/cmdline", "\x01", "(", ")", "index", "uuid", "None", "²", "cpu "),
+    *(
+        "9" * 30,
+        "-1",
+        "/proc/429/cmdline:",
+        "/proc/429/status:Uid:",
+        "/proc/429/cgroup:0::/user.slice/user-",
+        "\x01",
+        "(",
+        ")",
+        "index",
+        "uuid",
+        "None",
+        "²",
+        "cpu ",
+    ),
 )
 PARTS = ("gpus", "columns", "gpus-code", "details", "starts", "owners", "files", "cpu", "disk", "network", "namespaces")
 

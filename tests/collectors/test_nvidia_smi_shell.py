@@ -1,6 +1,5 @@
 """The nvidia-smi collector from end to end: the real shell, ps and /proc, and a stand-in that prints captures."""
 
-import getpass
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector, parse_host
+from gpudeck.collectors.owners import Owners
 from gpudeck.collectors.smi_command import COLUMNS, shell_command
 from gpudeck.collectors.smi_run import run_here
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -285,11 +285,13 @@ def test_real_process_has_its_owner_start_and_command(
     (gpu,) = NvidiaSmiCollector().collect(before).gpus or []
     living, gone = gpu.processes or []
     assert living.pid == sleeper.pid
-    assert living.user == getpass.getuser()
     assert living.command == f"/bin/sh {tmp_path}/train.sh --token *** --lr 0.1"
     assert living.started_at == pytest.approx(before, abs=30)
     assert living.memory_used_bytes == 20998 * MIB
-    assert living.evidence == f"uid {os.getuid()} of /proc/{sleeper.pid}"
+    # The same person, by the same evidence, that an agent on this machine would name.
+    known = Owners().find([sleeper.pid], before)[sleeper.pid]
+    assert (living.user, living.evidence, living.started_at) == (known.user, known.evidence, known.started_at)
+    assert living.user is not None
     assert (gone.user, gone.command, gone.started_at) == (None, None, None)
     assert gone.reasons["user"].startswith("the process is not in /proc")
 

@@ -273,6 +273,8 @@ def _name_owner(use: Use, owner: Owner) -> Process:
         command=owner.command,
         memory_used_bytes=use.memory_bytes,
         started_at=owner.started_at,
+        container=owner.container,
+        job=owner.job,
         evidence=owner.evidence,
         display=use.graphics_only and owner.name[:15] in _DISPLAY_NAMES,
         reasons=reasons,

@@ -25,6 +25,7 @@ MARK = "#gpudeck "
 SECONDS = 9
 """How long one call of nvidia-smi may take, where the machine has `timeout`."""
 PROCESSES_AT_MOST = 256
+PARENTS_AT_MOST = 16
 LINE_BYTES = 1100
 """What is kept of one line of a file in /proc."""
 LATE_CODES = frozenset({124, 137})
@@ -106,20 +107,32 @@ _NVIDIA = (
 )
 
 # The start of each process is read before and after the rest: a pid that went to another process in between shows.
+# Parents are read too: what runs as root was started by somebody. The shell's own `read` costs no process.
 _OWNERS = (
     'pids=$(printf "%s\\n" "$details" | sed -n "s/^ *Process ID *: *\\([0-9][0-9]*\\) *\\$/\\1/p" | sort -u |',
     f"head -n {PROCESSES_AT_MOST});",
-    'starts() { for pid in $pids; do if read -r line <"/proc/$pid/stat"; then printf " %s\\n" "$line"; fi; done; };',
-    'if [ -n "$pids" ]; then',
-    'list=$(printf "%s\\n" "$pids" | paste -s -d , -);',
-    'files=""; for pid in $pids; do files="$files /proc/$pid/cmdline /proc/$pid/cgroup"; done;',
-    "mark starts; starts;",
+    f'climb() {{ pid="$1"; steps=0; while [ "$pid" -gt 1 ] && [ "$steps" -lt {PARENTS_AT_MOST} ]; do',
+    'printf "%s\\n" "$pid"; read -r line <"/proc/$pid/stat" || break;',
+    'set -- ${line##*) }; pid="$2"; steps=$((steps+1)); done; };',
+    f"family=$(for each in $pids; do climb $each; done | sort -u | head -n {2 * PROCESSES_AT_MOST});",
+    'starts() { for pid in $family; do if read -r line <"/proc/$pid/stat"; then printf " %s\\n" "$line"; fi; done; };',
     # Without a width, ps shows a long name as a number, or cut.
-    'names() { ps -ww -o pid= -o uid= -o user:64= -p "$list" || ps -o pid= -o uid= -o user= -p "$list"; };',
+    'list=$(printf "%s\\n" "$pids" | paste -s -d , -);',
+    'names() { ps -ww -o pid= -o ruid= -o ruser:64= -p "$list" || ps -o pid= -o uid= -o user= -p "$list"; };',
+    'if [ -n "$pids" ]; then',
+    'files=""; for pid in $pids; do files="$files /proc/$pid/cmdline"; done;',
+    'states=""; groups=""; logins=""; for pid in $family; do states="$states /proc/$pid/status";',
+    'groups="$groups /proc/$pid/cgroup"; logins="$logins /proc/$pid/loginuid"; done;',
+    "mark starts; starts;",
     "mark owners; names | indent;",
     # Arguments end with a zero byte, which would be lost: they keep their borders, which redaction needs.
-    f'mark files; grep -aHs -m 16 "" $files | tr "\\000" "\\001" | cut -b1-{LINE_BYTES} | indent;',
+    'mark files; { grep -aHs -m 16 "" $files $groups $logins; grep -aHs "^Uid:" $states; } |',
+    f'tr "\\000" "\\001" | cut -b1-{LINE_BYTES} | indent;',
     "mark starts-after; starts;",
+    'uids=$({ grep -hs "^Uid:" $states | cut -f 2; grep -hs "" $logins;',
+    'sed -n "s/.*\\/user-\\([0-9]*\\)\\.slice.*/\\1/p; s/.*\\/uid_\\([0-9]*\\)\\/.*/\\1/p" $groups; } | sort -u |',
+    f"head -n {PROCESSES_AT_MOST});",
+    "mark accounts; $limit getent passwd $uids | cut -d : -f 1,3 | indent;",
     "fi;",
     "mark end",
 )
