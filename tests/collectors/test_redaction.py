@@ -3,10 +3,11 @@
 import base64
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudeck.collectors.redaction import LENGTH, looks_secret, redact, show
@@ -33,6 +34,7 @@ AWKWARD_SECRETS = st.text("QXZqxz0789 /@:=,;&'\"$#", min_size=1, max_size=20).ma
         (["curl", "-u", "alice:abc", "x"], "curl -u alice:*** x"),
         (["curl", "-H", "X-Api-Key: abc", "x"], "curl -H X-Api-Key:*** x"),
         (["psql", "postgres://alice:p@ss/w@db:5432/x"], "psql postgres://alice:***@db:5432/x"),
+        (["git", "clone", "https://0123456789abcdef0123:@host/x"], "git clone https://***@host/x"),
         (["git", "clone", "https://abc@host/x.git"], "git clone https://***@host/x.git"),
         (["sh", "-c", "cd /x; DB_PASS='a b' run --secret c d"], "sh -c cd /x; DB_PASS=*** run --secret *** d"),
         (["run", '{"user": "u", "password": "a b", "n": 1}'], 'run {"user": "u", "password": *** "n": 1}'),
@@ -139,7 +141,8 @@ NAMES = st.sampled_from(
     ]
 )
 # How a secret gets onto a command line: as arguments of its own, or somewhere in a script.
-WAYS = (
+Way = Callable[[str, str], list[str]]
+WAYS: tuple[Way, ...] = (
     lambda name, secret: [f"--{name}", secret],
     lambda name, secret: [f"--{name}={secret}"],
     lambda name, secret: [f"-{name}", secret],
@@ -171,12 +174,28 @@ WAYS = (
     lambda name, secret: [f"hf_{secret}"],
     lambda name, secret: [f"x=glpat-{secret},y"],
 )
+OF_THEIR_OWN = 8
 BEFORE = st.lists(st.sampled_from(["python", "train.py", "--lr", "1e-4", "-v", "data.path=/x", "a b"]), max_size=4)
 
 
-@given(BEFORE, st.sampled_from(WAYS), NAMES, SECRETS, BEFORE)
-def test_secret_never_shows_wherever_and_however_it_stands(before, way, name, secret, after) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=50)
+@given(before=BEFORE, name=NAMES, secret=SECRETS, after=BEFORE)
+def test_secret_never_shows_wherever_and_however_it_stands(
+    way: Way, before: list[str], name: str, secret: str, after: list[str]
+) -> None:
     assert secret not in redact(["run", *before, *way(name, secret), *after])
+
+
+@pytest.mark.parametrize("way", WAYS[:OF_THEIR_OWN])
+@settings(max_examples=50)
+@given(before=BEFORE, name=NAMES, secret=AWKWARD_SECRETS, after=BEFORE)
+def test_argument_goes_as_a_whole_whatever_is_in_it(
+    way: Way, before: list[str], name: str, secret: str, after: list[str]
+) -> None:
+    shown = redact(["run", *before, *way(name, secret), *after])
+    assert "QZX" not in shown
+    assert "ZXQ" not in shown
 
 
 @given(BEFORE, st.binary(min_size=6, max_size=40), BEFORE)

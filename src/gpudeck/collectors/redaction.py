@@ -50,6 +50,8 @@ def _make_pattern(flags: dict[str, str], parting: str) -> "re.Pattern[str]":
 
 _PATTERNS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), HIDDEN),
+    # A token may stand where the user does: `https://<token>:x-oauth-basic@host`.
+    (re.compile(r"://[^\s/@:]{20,}+:\S*@"), f"://{HIDDEN}@"),
     # A password may itself hold `@` or `/`: everything up to the last `@` of the word goes.
     (re.compile(r"(://[^\s/@:]*+:)\S*@"), rf"\1{HIDDEN}@"),
     (re.compile(r"://[^\s/@:]++@"), f"://{HIDDEN}@"),
@@ -153,26 +155,21 @@ def _hide_named(text: str) -> str:
     shown: list[str] = []
     done = 0
     for named in _NAMED.finditer(text):
-        if named.start() < done:
-            continue
-        end = _find_end(text, named)
-        if end > named.end():
-            shown += text[done : named.end()], _hide(text[named.end() : end])
-            done = end
+        value = _find_value(text, named) if named.start() >= done else None
+        if value is not None and not _HIDDEN_ALREADY.match(text, value.start()):
+            shown += text[done : value.start()], _hide(value[0])
+            done = value.end()
     return "".join(shown) + text[done:]
 
 
-def _find_end(text: str, named: "re.Match[str]") -> int:
-    """Where the secret that begins behind the name ends; where it begins if there is none."""
-    start, is_secret = named.end(), looks_secret(named["name"])
-    is_assigned = named["parting"].strip("\\\"'] \t")[:1] in {"=", ":"}
-    is_flag = bool(named["dashes"]) and named["parting"].isspace() and not text.startswith("--", start)
-    if _HIDDEN_ALREADY.match(text, start):
-        value = None
-    elif is_secret and (is_assigned or is_flag):
-        value = _VALUE.match(text, start)
-    elif is_secret or named["name"] == _LOGIN:
-        value = _LONG.match(text, start)
-    else:
-        value = None
-    return value.end() if value else start
+def _find_value(text: str, named: "re.Match[str]") -> "re.Match[str] | None":
+    """The secret that belongs to the name, if its name or its looks tell that it is one."""
+    parting = named["parting"]
+    if not looks_secret(named["name"]):
+        return _LONG.match(text, named.end()) if named["name"] == _LOGIN else None
+    if "=" in parting or ":" in parting:
+        return _VALUE.match(text, named.end())
+    after_space = named.end() - len(parting.lstrip())
+    if named["dashes"] and parting[0].isspace() and not text.startswith("--", after_space):
+        return _VALUE.match(text, after_space)
+    return _LONG.match(text, named.end())
