@@ -105,6 +105,14 @@ def test_dead_server_hides_no_other_disk_and_is_asked_again_only_after_it_answer
     assert problems == []
 
 
+def test_machine_without_threads_to_spare_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert make(tmp_path, "/data").read(0.0) == ([], ["The file system at /data does not answer."])
+
+
 def test_disk_that_may_not_be_asked_is_left_out(tmp_path: Path) -> None:
     assert make(tmp_path, "/data").read(0.0) == ([], [])
 

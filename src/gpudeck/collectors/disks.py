@@ -88,15 +88,19 @@ class Disks:
     def _measure(self, points: list[str]) -> tuple[list[Disk], list[str]]:
         self._asked = {point: thread for point, thread in self._asked.items() if thread.is_alive()}
         answers: queue.SimpleQueue[tuple[str, Disk | None]] = queue.SimpleQueue()
-        asked = [point for point in points if point not in self._asked]
-        for point in asked:
-            self._asked[point] = threading.Thread(
-                target=self._ask, args=(point, answers), name=f"disk {point}", daemon=True
-            )
-            self._asked[point].start()
+        asked = [point for point in points if point not in self._asked and self._start(point, answers)]
         answered = _take(answers, len(asked), self._deadline)
         disks = [disk for point in points if (disk := answered.get(point)) is not None]
         return disks, [f"The file system at {point} does not answer." for point in points if point not in answered]
+
+    def _start(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> bool:
+        thread = threading.Thread(target=self._ask, args=(point, answers), name=f"disk {point}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False  # the machine has no thread left: the other figures are worth more than this one
+        self._asked[point] = thread
+        return True
 
     def _ask(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> None:
         try:
