@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpudeck.collectors.host import machine_id
 from gpudeck.collectors.nvidia_smi import Reading, parse, parse_host
-from gpudeck.collectors.redaction import LENGTH
+from gpudeck.collectors.redaction import LENGTH, Commands
 from gpudeck.collectors.smi_answer import explain, read_bus_id, read_number
 from gpudeck.collectors.smi_command import LINE_BYTES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -232,6 +232,12 @@ def test_command_line_that_was_cut_loses_its_last_argument() -> None:
 
 def test_process_without_a_command_line_shows_its_short_name() -> None:
     assert process_of(with_part("files")).command == "[python3]"
+
+
+@pytest.mark.parametrize(("commands", "shown"), [("name", "python3"), ("none", None)])
+def test_operator_decides_how_much_of_a_command_is_told(commands: Commands, shown: str | None) -> None:
+    (gpu,) = parse(FIRST, 0.0, commands=commands).report.gpus or []
+    assert [process.command for process in gpu.processes or []] == [shown]
 
 
 def test_data_never_looks_like_a_part_of_the_answer() -> None:

@@ -296,6 +296,17 @@ def test_real_process_has_its_owner_start_and_command(
     assert gone.reasons["user"].startswith("the process is not in /proc")
 
 
+def test_command_lines_that_are_not_to_be_told_are_not_even_read(sleeper: subprocess.Popen[bytes]) -> None:
+    details = f"details=$(echo Process ID : {sleeper.pid});"
+    asking, silent = (
+        run_here(shell_command(with_arguments=wanted).replace("mark columns;", f"{details} mark columns;", 1))
+        for wanted in (True, False)
+    )
+    assert "train.sh" in asking
+    assert "train.sh" not in silent
+    assert f"/proc/{sleeper.pid}/cgroup:" in silent
+
+
 def test_second_reading_has_rates_and_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(CAPTURES), prepend=os.pathsep)
     monkeypatch.setenv("CAPTURE", str(CAPTURES / "v100-450.51.06"))

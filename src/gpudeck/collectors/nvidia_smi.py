@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gpudeck.collectors.nvml import DISPLAY_SERVERS
+from gpudeck.collectors.redaction import Commands
 from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, read_whole, split_answer
 from gpudeck.collectors.smi_command import COLUMNS, LATE_CODES, NO_PROGRAM, SECONDS, shell_command
 from gpudeck.collectors.smi_details import Details, Use, merge_uses, read_details
@@ -82,13 +83,15 @@ class NvidiaSmiCollector:
     """This machine, or with another `run` any other, through nvidia-smi. `run` gets a shell command and returns its
     output; it bounds time and size, and raises what a collector may raise. `collect` blocks as long as `run` does.
 
-    `identity` is who answered last, None before the first answer.
+    `commands` is how much of a command line is told: with `name` and `none` it is not even asked for. `identity` is who
+    answered last, None before the first answer.
     """
 
     name = "nvidia_smi"
 
-    def __init__(self, run: Callable[[str], str] = run_here) -> None:
+    def __init__(self, run: Callable[[str], str] = run_here, *, commands: Commands = "redacted") -> None:
         self._run = run
+        self._commands: Commands = commands
         self._kept: Kept | None = None
         self._columns = COLUMNS
         self.identity: Identity | None = None
@@ -96,7 +99,8 @@ class NvidiaSmiCollector:
     def collect(self, now: float) -> Report:
         # After a failure the driver may be another one: everything is asked for again.
         columns, self._columns = self._columns, COLUMNS
-        reading = parse(self._run(shell_command(columns)), now, self._kept)
+        command = shell_command(columns, with_arguments=self._commands in {"full", "redacted"})
+        reading = parse(self._run(command), now, self._kept, commands=self._commands)
         self._kept, self._columns, self.identity = reading.kept, reading.kept.columns, reading.identity
         return reading.report
 
@@ -104,7 +108,7 @@ class NvidiaSmiCollector:
         """Nothing is held open."""
 
 
-def parse(text: str, now: float, previous: Kept | None = None) -> Reading:
+def parse(text: str, now: float, previous: Kept | None = None, *, commands: Commands = "redacted") -> Reading:
     """What a machine answered to `shell_command`, as a report.
 
     Raises Absent where there is no nvidia-smi or no GPU, Refused where it may not be used, Temporary for an answer that
@@ -120,7 +124,7 @@ def parse(text: str, now: float, previous: Kept | None = None) -> Reading:
         raise _failure(answer, listed, previous)
     host = read_host(answer, previous.counters if previous else None)
     drafts = list(_draft_rows(answer, listed.boards))[:BOARDS_AT_MOST]
-    owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()])
+    owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], commands)
     idle = {_uuid(draft): _watch(draft, now, previous) for draft in drafts}
     gpus = [_finish(draft, owners, idle[_uuid(draft)]) for draft in drafts]
     gone = [_as_missing(board, listed) for board in _find_gone(listed.boards, previous)]

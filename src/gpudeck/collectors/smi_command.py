@@ -119,8 +119,8 @@ _OWNERS = (
     # Without a width, ps shows a long name as a number, or cut.
     'list=$(printf "%s\\n" "$pids" | paste -s -d , -);',
     'names() { ps -ww -o pid= -o ruid= -o ruser:64= -p "$list" || ps -o pid= -o uid= -o user= -p "$list"; };',
-    'if [ -n "$pids" ]; then',
-    'files=""; for pid in $pids; do files="$files /proc/$pid/cmdline"; done;',
+    'if [ -n "$pids" ]; then shown="${arguments:+$pids}";',
+    'files=""; for pid in $shown; do files="$files /proc/$pid/cmdline"; done;',
     'states=""; groups=""; logins=""; for pid in $family; do states="$states /proc/$pid/status";',
     'groups="$groups /proc/$pid/cgroup"; logins="$logins /proc/$pid/loginuid"; done;',
     "mark starts; starts;",
@@ -138,12 +138,14 @@ _OWNERS = (
 )
 
 
-def shell_command(columns: Iterable[str] = COLUMNS) -> str:
-    """The command. `columns` are those of `--query-gpu` to ask for: all, or the ones that the last answer had.
+def shell_command(columns: Iterable[str] = COLUMNS, *, with_arguments: bool = True) -> str:
+    """The command. `columns` are those of `--query-gpu` to ask for: all, or the ones that the last answer had. Without
+    arguments the command lines of processes do not leave the machine at all.
 
     Each call of nvidia-smi ends within SECONDS on a machine with `timeout`. A process that hangs in the kernel is ended
     by nothing, though: the caller needs a deadline of its own. A column that is not in KNOWN_COLUMNS is left out: what
     a machine answered never becomes part of a command.
     """
     wanted = ",".join(column for column in columns if column in KNOWN_COLUMNS)
-    return f"exec /bin/sh -c '{' '.join((*_HOST, f'columns={wanted};', *_NVIDIA, *_OWNERS))}'"
+    choices = (f"columns={wanted};", f"arguments={'yes' if with_arguments else ''};")
+    return f"exec /bin/sh -c '{' '.join((*_HOST, *choices, *_NVIDIA, *_OWNERS))}'"

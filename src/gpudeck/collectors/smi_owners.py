@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from gpudeck.collectors.attribution import Attributed, Attribution
 from gpudeck.collectors.containers import ContainerNames
 from gpudeck.collectors.proc import Proc
-from gpudeck.collectors.redaction import clean, redact
+from gpudeck.collectors.redaction import Commands, clean, show
 from gpudeck.collectors.smi_answer import Answer, read_whole
 from gpudeck.collectors.smi_command import LINE_BYTES, PROCESSES_AT_MOST
 from gpudeck.collectors.smi_host import Host
@@ -24,6 +24,7 @@ ALL_HIDDEN = (
 )
 _NO_START = "the machine did not tell when it booted"
 _NO_USER = "neither ps nor /proc told whose process it is"
+_NOT_SENT = "commands are not sent (commands: none)"
 _NOT_ASKED = f"there are more than {PROCESSES_AT_MOST} processes: the owners of the rest were not asked for"
 _PID_AT_MOST = 2**32 - 1
 _TICKS_AT_MOST = 2**53
@@ -94,12 +95,12 @@ class _NoNames(ContainerNames):
         return None
 
 
-def read_owners(answer: Answer, host: Host, pids: Iterable[int]) -> dict[int, Owner]:
+def read_owners(answer: Answer, host: Host, pids: Iterable[int], commands: Commands) -> dict[int, Owner]:
     """The owner of each pid; one that has ended, or whose pid went to another process meanwhile, is unknown."""
     wanted = sorted(set(pids))
     before, after = _read_starts(answer.lines("starts")), _read_starts(answer.lines("starts-after"))
     living = {pid for pid, start in before.items() if pid in after and after[pid].ticks == start.ticks}
-    finder = _Finder(answer, before)
+    finder = _Finder(answer, before, commands)
     missing = Owner(reasons=_reasons_of_missing(wanted, living))
     return {pid: finder.describe(pid, host) if pid in living else missing for pid in wanted}
 
@@ -107,8 +108,9 @@ def read_owners(answer: Answer, host: Host, pids: Iterable[int]) -> dict[int, Ow
 class _Finder:
     """Finds owners in one answer."""
 
-    def __init__(self, answer: Answer, starts: Mapping[int, _Start]) -> None:
+    def __init__(self, answer: Answer, starts: Mapping[int, _Start], commands: Commands) -> None:
         self._starts = starts
+        self._commands: Commands = commands
         self._files = _read_files(answer.lines("files"))
         self._users = _read_users(answer.lines("owners"))
         self._names = dict(self._users.values()) | _read_accounts(answer.lines("accounts"))
@@ -120,11 +122,12 @@ class _Finder:
         reasons = {} if found else {"user": _NO_USER}
         if host.booted_at is None:
             reasons["started_at"] = _NO_START
+        if self._commands == "none":
+            reasons["command"] = _NOT_SENT
         return Owner(
             name=start.name,
             user=found.user if found else None,
-            # Zombies and kernel threads have no command line; `ps` shows them the same way.
-            command=_read_command(self._files.get(pid, _Files()).command) or f"[{start.name}]",
+            command=show(_split_arguments(self._files.get(pid, _Files()).command), start.name, self._commands),
             started_at=None if host.booted_at is None else host.booted_at + start.ticks / host.ticks_per_second,
             evidence=clean(found.evidence) if found else None,
             container=_word(found.container) if found else None,
@@ -197,10 +200,10 @@ def _read_files(lines: Iterable[str]) -> dict[int, _Files]:
     return found
 
 
-def _read_command(lines: list[str]) -> str:
+def _split_arguments(lines: list[str]) -> list[str]:
     """Arguments end with a byte 1 in place of 0. A line break within one begins a new line."""
-    arguments = "\n".join(lines).rstrip("\x01").split("\x01")
-    return redact(arguments) if any(arguments) else ""
+    text = "\n".join(lines).rstrip("\x01")
+    return text.split("\x01") if text else []
 
 
 def _word(text: str | None) -> str | None:
