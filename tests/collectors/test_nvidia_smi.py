@@ -74,6 +74,14 @@ def test_real_process_has_owner_start_and_redacted_command() -> None:
     assert process.command.endswith("--token ***")
 
 
+@pytest.mark.parametrize("name", ["person", "person-unprivileged"])
+def test_real_process_of_a_person_is_theirs_whoever_asks(name: str) -> None:
+    process = process_of((ANSWERS / f"h200-580.159.04-{name}.txt").read_text())
+    assert (process.user, process.evidence) == ("alice", "uid 1000 of /proc/679")
+    assert process.command == "/opt/torch/.venv/bin/python3 /tmp/t.py --token ***"
+    assert process.memory_used_bytes == 1756 * MIB
+
+
 def test_second_answer_has_cpu_and_network_rates() -> None:
     kept = parse(FIRST, 0.0).kept
     report = parse(SECOND, 1.0, kept).report
