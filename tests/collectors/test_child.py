@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from gpudeck.collectors.child import ChildCollector, Spawn, spawn_child
+from gpudeck.collectors.serve import Question, frame
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, Wrong
 from gpudeck.model.report import Report
 
@@ -24,13 +27,17 @@ HERE = pathlib.Path(__file__).parent
 
 class Base:
     name = "fake"
+    def __init__(self, settings): self.settings = settings
     def close(self): (HERE / "closed").touch()
 
 class Well(Base):
-    def __init__(self): self.reads = 0
+    reads = 0
     def collect(self, now):
         self.reads += 1
         return Report(os=f"pid {os.getpid()}", labels={"now": str(now), "reads": str(self.reads)})
+
+class Configured(Base):
+    def collect(self, now): return Report(os=self.settings.commands)
 
 class Hanging(Well):
     def collect(self, now):
@@ -353,6 +360,13 @@ def test_close_from_another_thread_ends_a_reading_under_way(make: Make, here: Pa
 
 def test_child_ends_when_its_parent_closes_the_pipe(here: Path) -> None:
     process = spawn_child("fakes_for_child:Well")
-    process.communicate(timeout=60)
+    process.communicate(frame(msgspec.msgpack.encode(Question(0.0))), timeout=60)
     assert process.returncode == 0
     assert (here / "closed").exists()
+
+
+def test_settings_reach_the_collector_in_the_child(here: Path) -> None:
+    child = ChildCollector("fakes_for_child:Configured", CollectorSettings(commands="name"), deadline=30.0)
+    report = child.collect(0.0)
+    child.close()
+    assert report.os == "name"

@@ -15,7 +15,8 @@ from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
 from gpudeck.collectors.drm_metrics import ASLEEP
 from gpudeck.collectors.drm_sysfs import NO_NUMBER, NO_VALUE, UNSUPPORTED
 from gpudeck.collectors.owners import GONE
-from gpudeck.collectors.registry import make_collector
+from gpudeck.collectors.registry import find_factory
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent
@@ -517,7 +518,7 @@ def test_driver_version_is_the_modules_or_the_kernels(machine: Machine, name: st
 
 
 def test_collector_is_found_by_its_name() -> None:
-    assert isinstance(make_collector("drm"), DrmCollector)
+    assert isinstance(find_factory("drm")(CollectorSettings()), DrmCollector)
 
 
 def judge_availability(gpu: GpuReading) -> str:

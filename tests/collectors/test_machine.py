@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.drm_tree import lay_out
 from gpudeck.collectors.machine import Machine, combine, has_gpus, watch_this_machine
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
-from gpudeck.model.report import GpuReading, Report
+from gpudeck.model.report import Disk, GpuReading, Report
 
 
 class Fake:
@@ -178,7 +180,7 @@ def test_close_closes_every_collector() -> None:
 
 
 def test_this_machine_has_host_figures_whatever_its_gpus() -> None:
-    machine = watch_this_machine()
+    machine = watch_this_machine(CollectorSettings())
     report = machine.collect(0.0)
     machine.close()
     assert report.metrics["cpu_count"] >= 1
@@ -208,3 +210,16 @@ def test_otherwise_the_driver_is_asked_and_one_that_does_not_answer_has_gpus(
     probe = Fake(says)
     assert has_gpus(tmp_path, probe) is answer
     assert probe.is_closed
+
+
+def test_disks_and_addresses_of_the_host_are_kept() -> None:
+    disks, addresses = [Disk("/data", 1, 2)], ["192.0.2.7"]
+    whole = combine([gpus("GPU-a"), Report(disks=disks, addresses=addresses)])
+    assert (whole.disks, whole.addresses) == (disks, addresses)
+
+
+def test_an_amd_card_is_enough(tmp_path: Path) -> None:
+    lay_out("mi300x-amdgpu-6.8", tmp_path)
+    probe = Fake(Absent("never asked"))
+    assert has_gpus(tmp_path, probe)
+    assert probe.asked == 0

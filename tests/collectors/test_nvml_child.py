@@ -20,6 +20,7 @@ from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.machine import Machine
 from gpudeck.collectors.nvml_errors import UNSUPPORTED
 from gpudeck.collectors.owners import ALL_HIDDEN, GONE
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.report import GpuReading, Report
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
@@ -273,7 +274,7 @@ def test_pids_that_are_all_strangers_raise_the_suspicion_of_scrambled_ones(serve
 
 
 def test_pcie_throughput_can_be_asked_for_by_name(server: Server) -> None:
-    child = ChildCollector("gpudeck.collectors.nvml:with_pcie_throughput", deadline=PATIENT)
+    child = ChildCollector("nvml", CollectorSettings(pcie_throughput=True), deadline=PATIENT)
     gpus = child.collect(0.0).gpus or []
     child.close()
     assert [gpu.metrics["pcie_receive_bytes_per_second"] for gpu in gpus] == [1_250_000_000] * 2

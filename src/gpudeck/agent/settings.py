@@ -3,15 +3,16 @@
 import re
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
 from gpudeck.model.settings import Duration, Size
 from gpudeck.wire import HOST_NAME
 
 
-class AgentSettings(Struct, frozen=True):
+class AgentSettings(CollectorSettings, frozen=True):
     """How often this machine is read, and where its reports go."""
 
     hub: str = DEFAULT_HUB

@@ -48,7 +48,7 @@ def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until
 
 def _this_machine(settings: AgentSettings) -> Reporter:
     this_boot = boot_id()
-    return Reporter(settings.name or host_name(), machine_id(), lambda _: this_boot, watch_this_machine())
+    return Reporter(settings.name or host_name(), machine_id(), lambda _: this_boot, watch_this_machine(settings))
 
 
 def _simulated(hosts: int, seed: int) -> list[Reporter]:

@@ -5,19 +5,19 @@ import time
 
 from gpudeck import __version__
 from gpudeck.collectors.host import boot_id, host_name, machine_id
-from gpudeck.collectors.machine import Machine
-from gpudeck.collectors.registry import COLLECTORS, make_collector
+from gpudeck.collectors.machine import read_in_process
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.wire import VERSION, Envelope
 
 
-def read_this_machine() -> bytes:
+def read_this_machine(settings: CollectorSettings) -> bytes:
     """One reading of this machine as a fleet of one host (see model.view.Fleet).
 
     The driver is read in this process, not in a child: whoever waits for the answer can press Ctrl-C.
     """
-    machine = Machine([make_collector(name) for name in COLLECTORS])
+    machine = read_in_process(settings)
     now = time.time()
     try:
         report = machine.collect(now)

@@ -49,8 +49,9 @@ def _ask(hub: str) -> bytes:
 
 def _read_local() -> dict[str, Any]:
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
+    from gpudeck.collectors.settings import CollectorSettings  # noqa: PLC0415 - the same
 
-    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine())
+    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(CollectorSettings()))
     return fleet
 
 

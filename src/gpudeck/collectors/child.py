@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpudeck.collectors.serve import KINDS, LENGTH, Answer, Question, frame
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Temporary, Wrong
 from gpudeck.model.report import Report
 
@@ -108,6 +109,7 @@ class ChildCollector:
     def __init__(
         self,
         name: str,
+        settings: CollectorSettings | None = None,
         *,
         subject: str = "driver",
         deadline: float = 3.0,
@@ -117,6 +119,7 @@ class ChildCollector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self._settings = settings or CollectorSettings()
         self._subject = subject
         self.deadline = deadline
         self._kill_after = kill_after
@@ -141,7 +144,7 @@ class ChildCollector:
             try:
                 self._bury()
                 self._check_outstanding()
-                return self._judge(self._ask(Question(now)))
+                return self._judge(self._ask(Question(now, self._settings)))
             finally:
                 if self._is_closed:
                     self._dismiss()
@@ -243,6 +246,7 @@ class ChildCollector:
         self._failures += 1
         if isinstance(failure, Absent):
             self._dismiss()  # the caller asks again in a while; until then nothing needs to be in memory
+            self._say_goodbye()
         elif self._failures >= _FAILURES_BEFORE_RENEWAL:
             self._renew_later(failure)
         return failure

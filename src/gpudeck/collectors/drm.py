@@ -19,8 +19,8 @@ from gpudeck.collectors.drm_metrics import ASLEEP, Measured, measure, read_energ
 from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch, IdleWatch, Shares
 from gpudeck.collectors.drm_sysfs import NO_VALUE, read_word
 from gpudeck.collectors.host import machine_id
-from gpudeck.collectors.nvml import DISPLAY_SERVERS
 from gpudeck.collectors.owners import Owner, Owners
+from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import GpuReading, Process, Report
 
@@ -247,3 +247,8 @@ def _add_up_engines(measured: Measured, clients: list[Client], percent: float | 
         measured.unknown["utilization_percent"] = NEEDS_TWO
     else:
         measured.take("utilization_percent", percent)
+
+
+def make(settings: CollectorSettings) -> DrmCollector:
+    """The collector as the registry makes it."""
+    return DrmCollector(owners=Owners(commands=settings.commands), display_servers=settings.display_servers)

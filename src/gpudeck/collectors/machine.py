@@ -14,8 +14,10 @@ from msgspec import Struct
 
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.child import ChildCollector
+from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
-from gpudeck.collectors.registry import COLLECTORS
+from gpudeck.collectors.registry import COLLECTORS, find_factory
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report
 
@@ -140,14 +142,20 @@ def combine(parts: Sequence[Report]) -> Report:
         driver_version=next((part.driver_version for part in parts if part.driver_version), None),
         os=next((part.os for part in parts if part.os), None),
         labels={key: value for part in reversed(parts) for key, value in part.labels.items()},
+        disks=[disk for part in parts for disk in part.disks],
+        addresses=[address for part in parts for address in part.addresses],
         problems=[problem for part in parts for problem in part.problems][:_PROBLEMS_AT_MOST],
     )
 
 
-def watch_this_machine() -> Machine:
+def watch_this_machine(settings: CollectorSettings) -> Machine:
     """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
-    in_children = [ChildCollector(name) for name in COLLECTORS if name != HostCollector.name]
-    return Machine([*in_children, HostCollector()])
+    return Machine([*(ChildCollector(name, settings) for name in COLLECTORS), HostCollector()])
+
+
+def read_in_process(settings: CollectorSettings) -> Machine:
+    """The same without child processes: for a single reading, which whoever waits for it can interrupt."""
+    return Machine([*(find_factory(name)(settings) for name in COLLECTORS), HostCollector()])
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:
@@ -156,6 +164,8 @@ def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:
     `probe` is asked, and closed, where the kernel's files do not settle it (WSL has none, a container sees the host's).
     """
     if (root / "dev/nvidiactl").exists() and any((root / "proc/driver/nvidia/gpus").glob("*")):
+        return True
+    if find_cards(root, ""):
         return True
     probe = probe or ChildCollector("nvml")
     try:

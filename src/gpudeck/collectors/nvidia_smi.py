@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.collectors.nvml import DISPLAY_SERVERS
 from gpudeck.collectors.redaction import Commands
+from gpudeck.collectors.settings import DISPLAY_SERVERS
 from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, read_whole, split_answer
 from gpudeck.collectors.smi_command import COLUMNS, LATE_CODES, NO_PROGRAM, SECONDS, shell_command
 from gpudeck.collectors.smi_details import Details, Use, merge_uses, read_details

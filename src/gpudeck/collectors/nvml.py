@@ -22,6 +22,7 @@ from gpudeck.collectors.nvml_errors import (
 )
 from gpudeck.collectors.nvml_processes import Loads, Use
 from gpudeck.collectors.owners import Owner, Owners
+from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
@@ -33,14 +34,6 @@ _WATCHED_SECONDS = 60.0
 _REOPEN_SECONDS = 60.0
 _REOPEN_SECONDS_AT_MOST = 3600.0
 _LOOK = "Look at the kernel log (dmesg)."
-
-DISPLAY_SERVERS = (
-    *("X", "Xorg", "Xvnc", "Xwayland"),
-    *("cinnamon", "compiz", "cosmic-comp", "gnome-shell", "Hyprland", "kwin_wayland", "kwin_x11", "labwc"),
-    *("marco", "muffin", "mutter", "niri", "plasmashell", "sway", "weston", "xfwm4"),
-    *("lightdm-gtk-greeter", "sddm-greeter"),
-)
-"""Programs that draw the desktop. With graphics alone on a GPU they do not make it busy."""
 
 
 class NvmlCollector:
@@ -214,9 +207,13 @@ class NvmlCollector:
         return None if utilization is None else round(idle, 1)
 
 
-def with_pcie_throughput() -> NvmlCollector:
-    """The collector with PCIe throughput, which takes 40 ms a GPU every ten seconds; a name for `make_collector`."""
-    return NvmlCollector(pcie_throughput=True)
+def make(settings: CollectorSettings) -> NvmlCollector:
+    """The collector as the registry makes it."""
+    return NvmlCollector(
+        owners=Owners(commands=settings.commands),
+        display_servers=settings.display_servers,
+        pcie_throughput=settings.pcie_throughput,
+    )
 
 
 def _import_pynvml() -> Any:

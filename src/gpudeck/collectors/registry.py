@@ -1,26 +1,31 @@
-"""Which collectors there are, by name. A name is all that is known here: nothing is imported before it is asked for.
+"""Which collectors of GPUs there are, by name. Nothing is imported before it is asked for.
 
-Whoever has a collector of their own names it as `package.module:Factory`; the built-in ones use the same door.
+Whoever has a collector of their own names it as `package.module:factory`; the built-in ones use the same door. Each
+runs in a child process of its own (`child`).
 """
 
 import importlib
+from collections.abc import Callable
 
 from gpudeck.collectors.base import Collector
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import UsageError
 
 COLLECTORS: dict[str, str] = {
-    "host": "gpudeck.collectors.host:HostCollector",
-    "nvml": "gpudeck.collectors.nvml:NvmlCollector",
-    "drm": "gpudeck.collectors.drm:DrmCollector",
+    "nvml": "gpudeck.collectors.nvml:make",
+    "drm": "gpudeck.collectors.drm:make",
 }
 
 
-def make_collector(name: str) -> Collector:
-    """The collector of that name, or of that `package.module:Factory`. Raises UsageError where there is none."""
+Factory = Callable[[CollectorSettings], Collector]
+
+
+def find_factory(name: str) -> Factory:
+    """What makes the collector of that name, or `package.module:factory` itself. Raises UsageError if there is none."""
     module_name, _, factory_name = COLLECTORS.get(name, name).partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), factory_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"There is no collector {name!r}: {error}.", f"Known: {', '.join(COLLECTORS)}.") from error
-    collector: Collector = factory()
-    return collector
+    made: Factory = factory
+    return made

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.collectors.base import Collector
-from gpudeck.collectors.registry import make_collector
+from gpudeck.collectors.registry import Factory, find_factory
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageError, Wrong
 from gpudeck.model.report import Report
 
@@ -25,8 +26,11 @@ Kind = Literal["absent", "temporary", "refused", "wrong"]
 KINDS: dict[Kind, type[PluginError]] = {"absent": Absent, "temporary": Temporary, "refused": Refused, "wrong": Wrong}
 
 
-class Question(Struct, frozen=True):
+class Question(Struct, frozen=True, omit_defaults=True):
+    """`settings` count when the collector is made, which is when it is first asked."""
+
     now: float
+    settings: CollectorSettings = CollectorSettings()
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -39,18 +43,29 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     trace: str = ""
 
 
-def serve(collector: Collector, questions: BinaryIO, answers: BinaryIO) -> None:
+class Server:
     """The child's work: answers every question in turn until the parent closes the pipe."""
-    while (body := _read_frame(questions)) is not None:
-        answers.write(frame(_answer(collector, msgspec.msgpack.decode(body, type=Question))))
-        answers.flush()
 
+    def __init__(self, factory: Factory) -> None:
+        self._factory = factory
+        self._collector: Collector | None = None
 
-def _answer(collector: Collector, question: Question) -> bytes:
-    try:
-        return msgspec.msgpack.encode(Answer(report=collector.collect(question.now)))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
-        return msgspec.msgpack.encode(_describe(error))
+    def serve(self, questions: BinaryIO, answers: BinaryIO) -> None:
+        while (body := _read_frame(questions)) is not None:
+            answers.write(frame(self._answer(msgspec.msgpack.decode(body, type=Question))))
+            answers.flush()
+
+    def close(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
+
+    def _answer(self, question: Question) -> bytes:
+        try:
+            if self._collector is None:
+                self._collector = self._factory(question.settings)
+            return msgspec.msgpack.encode(Answer(report=self._collector.collect(question.now)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
+            return msgspec.msgpack.encode(_describe(error))
 
 
 def _describe(error: Exception) -> Answer:
@@ -74,13 +89,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        collector = make_collector(sys.argv[1])
+        server = Server(find_factory(sys.argv[1]))
     except UsageError as error:
         sys.exit(str(error))
     try:
-        serve(collector, sys.stdin.buffer, answers)
+        server.serve(sys.stdin.buffer, answers)
     finally:
-        collector.close()
+        server.close()
 
 
 if __name__ == "__main__":
