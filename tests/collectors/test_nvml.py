@@ -370,3 +370,7 @@ def test_close_may_be_called_twice_and_reading_goes_on_afterwards(station: Stati
     station.collector.close()
     assert station.driver.calls.count("nvmlShutdown") == 1
     assert list(station.read(1.0)) == ["GPU-a"]
+
+
+def test_the_pci_address_is_written_as_the_kernel_does(station: Station) -> None:
+    assert station.read_one(FakeGpu("GPU-a", pci="00000000:18:00.0")).pci_address == "0000:18:00.0"

@@ -161,6 +161,7 @@ class DrmCollector:
             index=draft.board.index,
             name=card.name,
             vendor=card.vendor,
+            pci_address=card.address,
             missing=draft.board.missing,
             metrics=metrics,
             unknown=unknown,

@@ -187,5 +187,6 @@ def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
         vendor=gpu.vendor,
         parent=gpu.parent,
         instance=gpu.instance,
+        pci_address=gpu.pci_address,
         missing=reason,
     )

@@ -132,7 +132,17 @@ class NvmlCollector:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
         # Replaced in place, so that the order of the rows stays.
-        self._boards[uuid] = Board(uuid, index, name or "NVIDIA GPU", handle, self._has_pcie)
+        self._boards[uuid] = Board(
+            uuid, index, name or "NVIDIA GPU", handle, self._has_pcie, self._read_pci_address(handle)
+        )
+
+    def _read_pci_address(self, handle: Any) -> str | None:
+        """As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits."""
+        try:
+            written: str = self._nvml.nvmlDeviceGetPciInfo(handle).busId
+        except self._nvml.NVMLError:
+            return None
+        return written.lower()[4:] if len(written) == len("00000000:18:00.0") else written.lower()
 
     def _opening_error(self, error: Any) -> PluginError:
         if error.value == LIBRARY_NOT_FOUND:
@@ -163,6 +173,7 @@ class NvmlCollector:
             vendor="nvidia",
             parent=board.uuid if instance else None,
             instance=instance.number if instance else None,
+            pci_address=board.pci_address,
             missing=board.missing,
             metrics=metrics,
             unknown=unknown,

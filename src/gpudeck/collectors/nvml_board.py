@@ -52,6 +52,7 @@ class Board(Struct):
     name: str
     handle: Any = None
     has_pcie: bool = False
+    pci_address: str | None = None
     missing: str | None = None
     instances: list[Instance] | None = None
     readings: tuple[Reading, ...] = ()

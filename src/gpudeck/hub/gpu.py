@@ -173,6 +173,7 @@ def _identity(reading: GpuReading) -> View:
         "name": reading.name,
         "vendor": reading.vendor,
         "parent": reading.parent,
+        "pci_address": reading.pci_address,
     }
 
 

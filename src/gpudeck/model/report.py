@@ -54,6 +54,7 @@ class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     vendor: Literal["nvidia", "amd", "intel", "other"] = "other"
     parent: Word | None = None
     instance: Index | None = None
+    pci_address: Word | None = None
     missing: Sentence | None = None
     metrics: Metrics = field(default_factory=dict)
     unknown: Reasons = field(default_factory=dict)

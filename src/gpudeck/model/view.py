@@ -35,6 +35,7 @@ class GpuFacts(Struct, kw_only=True):
     name: str
     vendor: str
     parent: str | None = None
+    pci_address: str | None = None
     availability: Availability
     availability_reason: str | None = None
     last_seen: Availability | None = None
