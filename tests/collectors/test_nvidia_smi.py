@@ -142,6 +142,41 @@ def test_more_and_fewer_columns_than_asked_for_are_taken_in_their_stride() -> No
     assert gpu_of(long).unknown["temperature_celsius"] == "this driver's nvidia-smi has no such column"
 
 
+@pytest.mark.parametrize(
+    ("bits", "flags"),
+    [
+        ("0x0000000000000000", [0, 0, 0]),
+        ("0x0000000000000004", [1, 0, 0]),
+        ("0x0000000000000020", [0, 1, 0]),
+        ("0x0000000000000040", [0, 1, 0]),
+        ("0x0000000000000008", [0, 0, 1]),
+        ("0x0000000000000080", [0, 0, 1]),
+        ("0x0000000000000113", [0, 0, 0]),
+    ],
+)
+def test_reasons_for_slower_clocks_are_told_apart(bits: str, flags: list[int]) -> None:
+    metrics = gpu_of(FIRST.replace("0x0000000000000000", bits)).metrics
+    assert [metrics[f"throttled_{cause}"] for cause in ("power", "thermal", "hardware")] == flags
+
+
+def test_chip_without_memory_of_its_own_that_answers_zero_has_what_its_processes_use() -> None:
+    gpu = gpu_of(FIRST.replace(", 1765, 143771,", ", 0, 0,"))
+    assert gpu.metrics["memory_used_bytes"] == 1756 * MIB
+    assert gpu.unknown["memory_total_bytes"] == "the driver gives no value"
+
+
+def test_memory_is_not_added_up_where_that_of_a_process_is_unknown() -> None:
+    another = ("GPU 00000000:00:06.0", "Processes", "Process ID : 1", "Used GPU Memory : 5 MiB", "Process ID : 2")
+    gpu = gpu_of(with_part("details", *another, answer=FIRST.replace(", 1765, 143771,", ", [N/A], [N/A],")))
+    assert gpu.unknown["memory_used_bytes"] == "not supported by this GPU"
+    assert [process.memory_used_bytes for process in gpu.processes or []] == [5 * MIB, None]
+
+
+def test_waiting_for_disks_is_no_work_of_the_cpu() -> None:
+    before, after = (with_part("cpu", f"cpu  100 0 0 0 {waited} 0 0 0 0 0", "btime 1") for waited in (100, 200))
+    assert parse(after, 1.0, parse(before, 0.0).kept).report.metrics["cpu_percent"] == 0
+
+
 def test_row_without_a_uuid_is_a_problem_not_a_gpu() -> None:
     row = f"0, {UUID}, NVIDIA H200, 00000000:00:06.0"
     report = parse(with_part("gpus", row, "1, [GPU is lost], [GPU is lost], 00000000:00:07.0"), 0.0).report
@@ -230,6 +265,7 @@ def test_display_server_that_only_draws_is_marked() -> None:
     drawing = FIRST.replace("429 (python3)", "429 (Xorg)").replace("Type                          : C", "Type : G")
     assert process_of(drawing).display
     assert not process_of(FIRST.replace("429 (python3)", "429 (Xorg)")).display
+    assert not process_of(drawing.replace("Type : G", "Type : C+G")).display
 
 
 def test_command_line_that_was_cut_loses_its_last_argument() -> None:

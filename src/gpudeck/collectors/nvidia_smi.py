@@ -58,7 +58,7 @@ class Kept(Struct, frozen=True):
     counters: Counters
     columns: tuple[str, ...] = COLUMNS
     boards: tuple[Board, ...] = ()
-    idle_seconds: dict[str, float] = field(default_factory=dict)
+    idle_seconds: dict[str, float | None] = field(default_factory=dict)
 
 
 class Reading(Struct, frozen=True):
@@ -123,22 +123,18 @@ def parse(text: str, now: float, previous: Kept | None = None, *, commands: Comm
     if not listed.boards:
         raise _failure(answer, listed, previous)
     host = read_host(answer, previous.counters if previous else None)
-    drafts = list(_draft_rows(answer, listed.boards))[:BOARDS_AT_MOST]
+    gone = [_as_missing(board, listed) for board in _find_gone(listed.boards, previous)]
+    drafts = [*_draft_rows(answer, listed.boards), *(_Draft(board, board.measured) for board in gone)][:BOARDS_AT_MOST]
     owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], commands)
     idle = {_uuid(draft): _watch(draft, now, previous) for draft in drafts}
-    gpus = [_finish(draft, owners, idle[_uuid(draft)]) for draft in drafts]
-    gone = [_as_missing(board, listed) for board in _find_gone(listed.boards, previous)]
-    kept = Kept(
-        now,
-        host.counters,
-        columns,
-        tuple(_remember(board) for board in (*listed.boards, *gone))[:BOARDS_AT_MOST],
-        {uuid: seconds for uuid, seconds in idle.items() if seconds is not None},
+    report = _host_report(
+        host,
+        gpus=[_finish(draft, owners, idle[_uuid(draft)]) for draft in drafts],
+        driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
+        problems=_problems(answer, listed),
     )
-    rows = [*gpus, *(_finish(_Draft(board, board.measured), {}, None) for board in gone)]
-    driver = next((board.driver_version for board in listed.boards if board.driver_version), None)
-    report = _host_report(host, gpus=rows[:BOARDS_AT_MOST], driver_version=driver, problems=_problems(answer, listed))
-    return Reading(report, host.identity, kept)
+    boards = tuple(_remember(board) for board in (*listed.boards, *gone))[:BOARDS_AT_MOST]
+    return Reading(report, host.identity, Kept(now, host.counters, columns, boards, idle))
 
 
 def parse_host(text: str, now: float, reason: str, previous: Kept | None = None) -> Reading:

@@ -26,6 +26,7 @@ from gpudeck.collectors.smi_details import NO_ROWS_LABEL, PENDING_LABEL, REPLACE
 from gpudeck.model.catalog import GPU_METRICS, Rollup
 from gpudeck.model.report import Number
 
+MEMORY_NAMES = ("memory_used_bytes", "memory_total_bytes")
 WHOLE_BOARD = "measured on the whole board, not by MIG instance"
 _NOT_READ = "not read through nvidia-smi"
 _NO_COLUMN = "this driver's nvidia-smi has no such column"
@@ -101,11 +102,6 @@ def _read_memory(text: str) -> float | None:
     return value * _MIB if value is not None and text.strip()[-1:].isdecimal() else value
 
 
-def _read_total(text: str) -> float | None:
-    """Chips that share the host's memory (GB10, Jetson) may answer 0."""
-    return _read_memory(text) or None
-
-
 def _read_state(text: str) -> float | None:
     return read_number(text.strip().removeprefix("P"))
 
@@ -117,7 +113,7 @@ _READERS: dict[str, tuple[tuple[str, Callable[[str], float | None]], ...]] = {
     "utilization.encoder": (("encoder_percent", read_number),),
     "utilization.decoder": (("decoder_percent", read_number),),
     "memory.used": (("memory_used_bytes", _read_memory),),
-    "memory.total": (("memory_total_bytes", _read_total),),
+    "memory.total": (("memory_total_bytes", _read_memory),),
     "temperature.gpu": (("temperature_celsius", read_number),),
     "temperature.memory": (("memory_temperature_celsius", read_number),),
     "fan.speed": (("fan_percent", read_number),),
@@ -191,6 +187,11 @@ def _measure(row: Mapping[str, str]) -> Measured:
                 measured.unknown[name] = _NO_COLUMN
             else:
                 take(measured, name, read(text), text)
+    if measured.metrics.get("memory_total_bytes") == 0:
+        # Chips that share the host's memory (GB10, Jetson) may answer 0 for both.
+        for name in MEMORY_NAMES:
+            measured.metrics.pop(name, None)
+            measured.unknown[name] = NO_VALUE
     return measured
 
 
@@ -242,7 +243,7 @@ def measure_instance(instance: Instance, board: Board, shares_with: int | None) 
     measured = Measured({}, dict.fromkeys(GPU_METRICS, WHOLE_BOARD))
     for name in _SHARED_BY_INSTANCES & board.measured.metrics.keys():
         take(measured, name, board.measured.metrics[name])
-    for name, value in zip(("memory_used_bytes", "memory_total_bytes"), instance.memory or (None, None), strict=True):
+    for name, value in zip(MEMORY_NAMES, instance.memory or (None, None), strict=True):
         take(measured, name, value)
         if shares_with is not None:
             measured.metrics.pop(name, None)
