@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector, parse_host
 from gpudeck.collectors.owners import Owners
 from gpudeck.collectors.smi_command import COLUMNS, shell_command
@@ -314,6 +315,17 @@ def test_second_reading_has_rates_and_idle_time(monkeypatch: pytest.MonkeyPatch)
     report = collector.collect(7.0)
     assert 0 <= report.metrics["cpu_percent"] <= 100
     assert [gpu.idle_seconds for gpu in report.gpus or []] == [0.0, 7.0]
+
+
+def test_it_runs_in_a_child_like_any_other_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(CAPTURES), prepend=os.pathsep)
+    monkeypatch.setenv("CAPTURE", str(CAPTURES / "h200-580.159.04"))
+    child = ChildCollector("gpudeck.collectors.nvidia_smi:NvidiaSmiCollector", deadline=30.0)
+    try:
+        report = child.collect(0.0)
+    finally:
+        child.close()
+    assert [gpu.name for gpu in report.gpus or []] == ["NVIDIA H200"]
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
