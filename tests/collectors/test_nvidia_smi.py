@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpudeck.collectors.host import machine_id
 from gpudeck.collectors.nvidia_smi import Reading, parse, parse_host
 from gpudeck.collectors.redaction import LENGTH, Commands
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.collectors.smi_answer import explain, read_bus_id, read_number
 from gpudeck.collectors.smi_command import LINE_BYTES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -54,6 +55,7 @@ def test_real_answer_is_read_as_a_whole() -> None:
     report = parse(FIRST, 0.0).report
     (gpu,) = report.gpus or []
     assert (gpu.uuid, gpu.name, report.driver_version) == (UUID, "NVIDIA H200", "580.159.04")
+    assert gpu.pci_address == "0000:00:06.0"
     assert gpu.metrics["memory_used_bytes"] == 1765 * MIB
     assert gpu.metrics["power_watts"] == 123.7
     assert report.os == "Ubuntu 24.04.3 LTS"
@@ -268,6 +270,13 @@ def test_display_server_that_only_draws_is_marked() -> None:
     assert not process_of(drawing.replace("Type : G", "Type : C+G")).display
 
 
+def test_operator_decides_which_programs_draw_the_desktop() -> None:
+    drawing = FIRST.replace("Type                          : C", "Type : G")
+    reading = parse(drawing, 0.0, settings=CollectorSettings(display_servers=["python3"]))
+    (gpu,) = reading.report.gpus or []
+    assert [process.display for process in gpu.processes or []] == [True]
+
+
 def test_command_line_that_was_cut_loses_its_last_argument() -> None:
     secret = "/proc/429/cmdline:python\x01--config\x01TOKEN" + "x" * LINE_BYTES
     lines = (secret[:LINE_BYTES], "/proc/429/cmdline:yz\x01--lr\x011\x01")
@@ -280,7 +289,7 @@ def test_process_without_a_command_line_shows_its_short_name() -> None:
 
 @pytest.mark.parametrize(("commands", "shown"), [("name", "python3"), ("none", None)])
 def test_operator_decides_how_much_of_a_command_is_told(commands: Commands, shown: str | None) -> None:
-    (gpu,) = parse(FIRST, 0.0, commands=commands).report.gpus or []
+    (gpu,) = parse(FIRST, 0.0, settings=CollectorSettings(commands=commands)).report.gpus or []
     assert [process.command for process in gpu.processes or []] == [shown]
 
 
@@ -407,7 +416,7 @@ def test_numbers_are_read_with_and_without_units(text: str, value: float | None)
 
 @pytest.mark.parametrize("text", ["GPU 0000:3b:00.0: lost", "00000000:3B:00.0", "GPU0000:3B:00.0: Unknown Error"])
 def test_pci_addresses_are_the_same_however_they_are_written(text: str) -> None:
-    assert read_bus_id(text) == "00000000:3B:00.0"
+    assert read_bus_id(text) == "0000:3b:00.0"
 
 
 def test_words_nobody_has_seen_are_shown() -> None:

@@ -320,7 +320,7 @@ def test_second_reading_has_rates_and_idle_time(monkeypatch: pytest.MonkeyPatch)
 def test_it_runs_in_a_child_like_any_other_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(CAPTURES), prepend=os.pathsep)
     monkeypatch.setenv("CAPTURE", str(CAPTURES / "h200-580.159.04"))
-    child = ChildCollector("gpudeck.collectors.nvidia_smi:NvidiaSmiCollector", deadline=30.0)
+    child = ChildCollector("gpudeck.collectors.nvidia_smi:make", deadline=30.0)
     try:
         report = child.collect(0.0)
     finally:

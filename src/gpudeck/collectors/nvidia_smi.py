@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.collectors.redaction import Commands
-from gpudeck.collectors.settings import DISPLAY_SERVERS
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, read_whole, split_answer
 from gpudeck.collectors.smi_command import COLUMNS, LATE_CODES, NO_PROGRAM, SECONDS, shell_command
 from gpudeck.collectors.smi_details import Details, Use, merge_uses, read_details
@@ -46,9 +45,8 @@ _NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
 _NO_PLACE = "nvidia-smi does not tell which MIG instance is which"
 _NO_UTILIZATION = "not read through nvidia-smi"
 _GONE = "the driver no longer lists this GPU"
+_DEFAULTS = CollectorSettings()
 _LOOK = "Look at the kernel log (dmesg)."
-# The kernel keeps 15 bytes of a program's name.
-_DISPLAY_NAMES = frozenset(name[:15] for name in DISPLAY_SERVERS)
 
 
 class Kept(Struct, frozen=True):
@@ -83,15 +81,15 @@ class NvidiaSmiCollector:
     """This machine, or with another `run` any other, through nvidia-smi. `run` gets a shell command and returns its
     output; it bounds time and size, and raises what a collector may raise. `collect` blocks as long as `run` does.
 
-    `commands` is how much of a command line is told: with `name` and `none` it is not even asked for. `identity` is who
-    answered last, None before the first answer.
+    `settings` say what is told of processes; with `commands: name` and `none` their command lines are not even asked
+    for. `identity` is who answered last, None before the first answer.
     """
 
     name = "nvidia_smi"
 
-    def __init__(self, run: Callable[[str], str] = run_here, *, commands: Commands = "redacted") -> None:
+    def __init__(self, run: Callable[[str], str] = run_here, settings: CollectorSettings = _DEFAULTS) -> None:
         self._run = run
-        self._commands: Commands = commands
+        self._settings = settings
         self._kept: Kept | None = None
         self._columns = COLUMNS
         self.identity: Identity | None = None
@@ -99,8 +97,8 @@ class NvidiaSmiCollector:
     def collect(self, now: float) -> Report:
         # After a failure the driver may be another one: everything is asked for again.
         columns, self._columns = self._columns, COLUMNS
-        command = shell_command(columns, with_arguments=self._commands in {"full", "redacted"})
-        reading = parse(self._run(command), now, self._kept, commands=self._commands)
+        command = shell_command(columns, with_arguments=self._settings.commands in {"full", "redacted"})
+        reading = parse(self._run(command), now, self._kept, self._settings)
         self._kept, self._columns, self.identity = reading.kept, reading.kept.columns, reading.identity
         return reading.report
 
@@ -108,7 +106,12 @@ class NvidiaSmiCollector:
         """Nothing is held open."""
 
 
-def parse(text: str, now: float, previous: Kept | None = None, *, commands: Commands = "redacted") -> Reading:
+def make(settings: CollectorSettings) -> NvidiaSmiCollector:
+    """The collector of this machine as the registry makes it."""
+    return NvidiaSmiCollector(settings=settings)
+
+
+def parse(text: str, now: float, previous: Kept | None = None, settings: CollectorSettings = _DEFAULTS) -> Reading:
     """What a machine answered to `shell_command`, as a report.
 
     Raises Absent where there is no nvidia-smi or no GPU, Refused where it may not be used, Temporary for an answer that
@@ -125,7 +128,7 @@ def parse(text: str, now: float, previous: Kept | None = None, *, commands: Comm
     host = read_host(answer, previous.counters if previous else None)
     gone = [_as_missing(board, listed) for board in _find_gone(listed.boards, previous)]
     drafts = [*_draft_rows(answer, listed.boards), *(_Draft(board, board.measured) for board in gone)][:BOARDS_AT_MOST]
-    owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], commands)
+    owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], settings)
     idle = {_uuid(draft): _watch(draft, now, previous) for draft in drafts}
     report = _host_report(
         host,
@@ -254,6 +257,7 @@ def _finish(draft: _Draft, owners: dict[int, Owner], idle_seconds: float | None)
         vendor="nvidia",
         parent=board.uuid if instance else None,
         instance=instance.number if instance else None,
+        pci_address=board.bus_id,
         missing=board.missing,
         metrics=draft.measured.metrics,
         unknown=draft.measured.unknown,
@@ -276,7 +280,7 @@ def _name_owner(use: Use, owner: Owner) -> Process:
         container=owner.container,
         job=owner.job,
         evidence=owner.evidence,
-        display=use.graphics_only and owner.name[:15] in _DISPLAY_NAMES,
+        display=use.graphics_only and owner.is_display_server,
         reasons=reasons,
     )
 

@@ -103,9 +103,10 @@ def read_bits(text: str) -> int | None:
 
 
 def read_bus_id(text: str) -> str | None:
-    """The first PCI address in a text, written in one way: the domain has 4 or 8 digits, depending on the place."""
+    """The first PCI address in a text, as the kernel writes it (0000:18:00.0): nvidia-smi gives the domain 4 digits in
+    some places and 8 in others."""
     found = _BUS_ID.search(text)
-    return f"{int(found[1], 16):08X}:{found[2].upper()}" if found else None
+    return f"{int(found[1], 16):04x}:{found[2].lower()}" if found else None
 
 
 def explain(text: str) -> str:

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from gpudeck.collectors.attribution import Attributed, Attribution
 from gpudeck.collectors.containers import ContainerNames
 from gpudeck.collectors.proc import Proc
-from gpudeck.collectors.redaction import Commands, clean, show
+from gpudeck.collectors.redaction import clean, show
+from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.collectors.smi_answer import Answer, read_whole
 from gpudeck.collectors.smi_command import LINE_BYTES, PROCESSES_AT_MOST
 from gpudeck.collectors.smi_host import Host
@@ -34,15 +35,15 @@ _WORD_LENGTH = 256
 
 
 class Owner(Struct, frozen=True):
-    """What is known of a process. None is unknown; `reasons` says why, by field. `name` is the kernel's short name."""
+    """What is known of a process. None is unknown; `reasons` says why, by field."""
 
-    name: str = ""
     user: str | None = None
     command: str | None = None
     started_at: float | None = None
     evidence: str | None = None
     container: str | None = None
     job: str | None = None
+    is_display_server: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -95,12 +96,12 @@ class _NoNames(ContainerNames):
         return None
 
 
-def read_owners(answer: Answer, host: Host, pids: Iterable[int], commands: Commands) -> dict[int, Owner]:
+def read_owners(answer: Answer, host: Host, pids: Iterable[int], settings: CollectorSettings) -> dict[int, Owner]:
     """The owner of each pid; one that has ended, or whose pid went to another process meanwhile, is unknown."""
     wanted = sorted(set(pids))
     before, after = _read_starts(answer.lines("starts")), _read_starts(answer.lines("starts-after"))
     living = {pid for pid, start in before.items() if pid in after and after[pid].ticks == start.ticks}
-    finder = _Finder(answer, before, commands)
+    finder = _Finder(answer, before, settings)
     missing = Owner(reasons=_reasons_of_missing(wanted, living))
     return {pid: finder.describe(pid, host) if pid in living else missing for pid in wanted}
 
@@ -108,9 +109,11 @@ def read_owners(answer: Answer, host: Host, pids: Iterable[int], commands: Comma
 class _Finder:
     """Finds owners in one answer."""
 
-    def __init__(self, answer: Answer, starts: Mapping[int, _Start], commands: Commands) -> None:
+    def __init__(self, answer: Answer, starts: Mapping[int, _Start], settings: CollectorSettings) -> None:
         self._starts = starts
-        self._commands: Commands = commands
+        self._commands = settings.commands
+        # The kernel keeps 15 bytes of a program's name.
+        self._display_names = frozenset(name[:15] for name in settings.display_servers)
         self._files = _read_files(answer.lines("files"))
         self._users = _read_users(answer.lines("owners"))
         self._names = dict(self._users.values()) | _read_accounts(answer.lines("accounts"))
@@ -125,13 +128,13 @@ class _Finder:
         if self._commands == "none":
             reasons["command"] = _NOT_SENT
         return Owner(
-            name=start.name,
             user=found.user if found else None,
             command=show(_split_arguments(self._files.get(pid, _Files()).command), start.name, self._commands),
             started_at=None if host.booted_at is None else host.booted_at + start.ticks / host.ticks_per_second,
             evidence=clean(found.evidence) if found else None,
             container=_word(found.container) if found else None,
             job=_word(found.job) if found else None,
+            is_display_server=start.name[:15] in self._display_names,
             reasons=reasons,
         )
 
