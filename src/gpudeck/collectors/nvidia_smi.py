@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Struct, field
 
 from gpudeck.collectors.settings import CollectorSettings
-from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, read_whole, split_answer
-from gpudeck.collectors.smi_command import COLUMNS, LATE_CODES, NO_PROGRAM, SECONDS, shell_command
+from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, split_answer
+from gpudeck.collectors.smi_command import COLUMNS, shell_command
 from gpudeck.collectors.smi_details import Details, Use, merge_uses, read_details
+from gpudeck.collectors.smi_failures import explain_failure, find_problems
 from gpudeck.collectors.smi_gpus import (
     BOARDS_AT_MOST,
     Board,
@@ -32,7 +33,7 @@ from gpudeck.collectors.smi_gpus import (
 from gpudeck.collectors.smi_host import Counters, Host, Identity, read_host
 from gpudeck.collectors.smi_owners import Owner, read_owners
 from gpudeck.collectors.smi_run import run_here
-from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
+from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 
 WORK_PERCENT = 5.0
@@ -40,13 +41,11 @@ WORK_PERCENT = 5.0
 # A longer gap between two answers was not watched: it does not count as idle time (nor does a jump of the clock).
 _WATCHED_SECONDS = 60.0
 _PROCESSES_AT_MOST = 1024
-_COMPLAINTS_AT_MOST = 8
 _NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
 _NO_PLACE = "nvidia-smi does not tell which MIG instance is which"
 _NO_UTILIZATION = "not read through nvidia-smi"
 _GONE = "the driver no longer lists this GPU"
 _DEFAULTS = CollectorSettings()
-_LOOK = "Look at the kernel log (dmesg)."
 
 
 class Kept(Struct, frozen=True):
@@ -124,7 +123,7 @@ def parse(text: str, now: float, previous: Kept | None = None, settings: Collect
     columns = tuple(answer.first("columns").split(","))
     listed = list_boards(columns, answer.lines("gpus"))
     if not listed.boards:
-        raise _failure(answer, listed, previous)
+        raise explain_failure(answer, listed, len(previous.boards) if previous else 0)
     host = read_host(answer, previous.counters if previous else None)
     gone = [_as_missing(board, listed) for board in _find_gone(listed.boards, previous)]
     drafts = [*_draft_rows(answer, listed.boards), *(_Draft(board, board.measured) for board in gone)][:BOARDS_AT_MOST]
@@ -134,7 +133,7 @@ def parse(text: str, now: float, previous: Kept | None = None, settings: Collect
         host,
         gpus=[_finish(draft, owners, idle[_uuid(draft)]) for draft in drafts],
         driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
-        problems=_problems(answer, listed),
+        problems=find_problems(answer, listed),
     )
     boards = tuple(_remember(board) for board in (*listed.boards, *gone))[:BOARDS_AT_MOST]
     return Reading(report, host.identity, Kept(now, host.counters, columns, boards, idle))
@@ -170,31 +169,6 @@ def _host_report(
         labels={"container": host.container} if host.container else {},
         problems=problems,
     )
-
-
-def _failure(answer: Answer, listed: Listed, previous: Kept | None) -> PluginError:
-    """Why no GPU is in the answer."""
-    code = read_whole(answer.first("gpus-code"), 255)
-    said = " ".join(listed.complaints[:2])
-    if code in LATE_CODES:
-        return Temporary(f"nvidia-smi did not answer within {SECONDS} s: the driver hangs.", _LOOK)
-    if code == NO_PROGRAM or "No devices were found" in said:
-        message = "There is no nvidia-smi on this machine." if code == NO_PROGRAM else "nvidia-smi finds no GPU."
-        before = len(previous.boards) if previous else 0
-        return Temporary(f"{message} There were {before} before.", _LOOK) if before else Absent(message)
-    if "Insufficient Permissions" in said:
-        return Refused(f"nvidia-smi may not be used: {said}.", "Look at the permissions of /dev/nvidia*.")
-    if "Driver/library version mismatch" in said:
-        hint = "The driver was updated: reload the kernel module or restart the machine."
-        return Temporary("The NVIDIA library and the loaded kernel module are of different versions.", hint)
-    return Temporary(f"nvidia-smi lists no GPU (exit code {code}): {said or 'it said nothing'}")
-
-
-def _problems(answer: Answer, listed: Listed) -> list[str]:
-    """What nvidia-smi complained about while it listed other GPUs."""
-    code = answer.first("gpus-code")
-    heading = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {quote(code)})"
-    return [f"{heading}: {complaint}" for complaint in listed.complaints[:_COMPLAINTS_AT_MOST]]
 
 
 def _draft_rows(answer: Answer, boards: Sequence[Board]) -> Iterator[_Draft]:
