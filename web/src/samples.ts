@@ -1,5 +1,6 @@
 /** Hosts and GPUs for the unit tests: ordinary ones, with what a test is about put on top. */
 import type { Availability, Fleet, Gpu, Host, Process, Totals } from './api/types'
+import catalog from './api/catalog.json'
 import { HostEntry } from './state/fleet'
 
 export const NOW = 1_800_000_000
@@ -20,14 +21,21 @@ export const someProcess: Process = {
   reasons: {},
 }
 
+/** Every metric of a scope as unknown: a new one in the catalog needs no line here. */
+function nothingKnown(scope: string): Record<string, null> {
+  return Object.fromEntries(catalog.filter((metric) => metric.scope === scope).map((metric) => [metric.name, null]))
+}
+
 export function gpu(changes: Partial<Gpu> = {}): Gpu {
   return {
+    ...nothingKnown('gpu'),
     uuid: 'GPU-1',
     index: 0,
     label: '0',
     name: 'NVIDIA A100-SXM4-80GB',
     vendor: 'nvidia',
     parent: null,
+    pci_address: null,
     availability: 'free',
     availability_reason: null,
     last_seen: null,
@@ -50,7 +58,7 @@ export function gpu(changes: Partial<Gpu> = {}): Gpu {
     clock_sm_mhz: 210,
     clock_memory_mhz: 1512,
     ...changes,
-  }
+  } as Gpu
 }
 
 export function busyGpu(user: string, changes: Partial<Gpu> = {}): Gpu {
@@ -59,6 +67,7 @@ export function busyGpu(user: string, changes: Partial<Gpu> = {}): Gpu {
 
 export function host(name: string, gpus: Gpu[], changes: Partial<Host> = {}): Host {
   return {
+    ...nothingKnown('host'),
     id: name,
     name,
     display_name: name,
@@ -71,6 +80,8 @@ export function host(name: string, gpus: Gpu[], changes: Partial<Host> = {}): Ho
     driver_version: '580.65',
     os: 'Debian 13',
     labels: {},
+    disks: [],
+    addresses: [],
     problems: [],
     reasons: {},
     cpu_percent: 22,
@@ -83,7 +94,7 @@ export function host(name: string, gpus: Gpu[], changes: Partial<Host> = {}): Ho
     uptime_seconds: 12 * 86400,
     gpus: gpus.map((each, index) => ({ ...each, uuid: `${name}-${index}`, index, label: String(index) })),
     ...changes,
-  }
+  } as Host
 }
 
 /** A host with one GPU a state. */

@@ -16,12 +16,15 @@ from gpudeck.collectors.base import Collector
 from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
-from gpudeck.collectors.registry import COLLECTORS, find_factory
+from gpudeck.collectors.nvidia_smi_fallback import NvidiaFallback
+from gpudeck.collectors.registry import find_factory
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report
 
 log = logging.getLogger(__name__)
+
+_SMI_DEADLINE = 12.0
 
 _ABSENT_SECONDS = 60.0
 _SENTENCE_LENGTH = 1000
@@ -150,12 +153,17 @@ def combine(parts: Sequence[Report]) -> Report:
 
 def watch_this_machine(settings: CollectorSettings) -> Machine:
     """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
-    return Machine([*(ChildCollector(name, settings) for name in COLLECTORS), HostCollector()])
+    # Where NVML cannot be used at all, nvidia-smi is asked: it takes longer, and tells less.
+    nvidia = NvidiaFallback(
+        ChildCollector("nvml", settings), ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE)
+    )
+    return Machine([nvidia, ChildCollector("drm", settings), HostCollector()])
 
 
 def read_in_process(settings: CollectorSettings) -> Machine:
     """The same without child processes: for a single reading, which whoever waits for it can interrupt."""
-    return Machine([*(find_factory(name)(settings) for name in COLLECTORS), HostCollector()])
+    nvidia = NvidiaFallback(find_factory("nvml")(settings), find_factory("nvidia_smi")(settings))
+    return Machine([nvidia, find_factory("drm")(settings), HostCollector()])
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

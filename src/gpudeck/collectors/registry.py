@@ -14,6 +14,7 @@ from gpudeck.model.errors import UsageError
 COLLECTORS: dict[str, str] = {
     "nvml": "gpudeck.collectors.nvml:make",
     "drm": "gpudeck.collectors.drm:make",
+    "nvidia_smi": "gpudeck.collectors.nvidia_smi:make",
 }
 
 

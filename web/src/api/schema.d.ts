@@ -150,6 +150,12 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** Disk */
+        Disk: {
+            mount: string;
+            total_bytes: number;
+            used_bytes: number;
+        };
         /**
          * Envelope
          * @description One report on its way.
@@ -201,6 +207,11 @@ export interface components {
             availability_reason?: string | null;
             clock_memory_mhz?: number | null;
             clock_sm_mhz?: number | null;
+            decoder_percent?: number | null;
+            ecc_corrected_count?: number | null;
+            ecc_uncorrected_count?: number | null;
+            encoder_percent?: number | null;
+            energy_joules?: number | null;
             fan_percent?: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
@@ -210,22 +221,34 @@ export interface components {
             label: string;
             /** @enum {null|string} */
             last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            memory_temperature_celsius?: number | null;
             memory_total_bytes?: number | null;
             memory_used_bytes?: number | null;
             memory_utilization_percent?: number | null;
             name: string;
+            nvlink_active_count?: number | null;
+            nvlink_inactive_count?: number | null;
             parent?: string | null;
+            pci_address?: string | null;
+            pcie_receive_bytes_per_second?: number | null;
+            pcie_transmit_bytes_per_second?: number | null;
+            performance_state?: number | null;
             power_limit_watts?: number | null;
             power_watts?: number | null;
             processes?: components["schemas"]["ShownProcess"][] | null;
             reasons?: {
                 [key: string]: string;
             };
+            remapped_rows_count?: number | null;
+            remapped_rows_pending?: number | null;
             reservation?: {
                 [key: string]: unknown;
             } | null;
             since: number;
             temperature_celsius?: number | null;
+            throttled_hardware?: number | null;
+            throttled_power?: number | null;
+            throttled_thermal?: number | null;
             users?: string[];
             utilization_percent?: number | null;
             uuid: string;
@@ -242,6 +265,11 @@ export interface components {
             availability_reason?: string | null;
             clock_memory_mhz?: number | null;
             clock_sm_mhz?: number | null;
+            decoder_percent?: number | null;
+            ecc_corrected_count?: number | null;
+            ecc_uncorrected_count?: number | null;
+            encoder_percent?: number | null;
+            energy_joules?: number | null;
             fan_percent?: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
@@ -253,22 +281,34 @@ export interface components {
             label: string;
             /** @enum {null|string} */
             last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            memory_temperature_celsius?: number | null;
             memory_total_bytes?: number | null;
             memory_used_bytes?: number | null;
             memory_utilization_percent?: number | null;
             name: string;
+            nvlink_active_count?: number | null;
+            nvlink_inactive_count?: number | null;
             parent?: string | null;
+            pci_address?: string | null;
+            pcie_receive_bytes_per_second?: number | null;
+            pcie_transmit_bytes_per_second?: number | null;
+            performance_state?: number | null;
             power_limit_watts?: number | null;
             power_watts?: number | null;
             processes?: components["schemas"]["ShownProcess"][] | null;
             reasons?: {
                 [key: string]: string;
             };
+            remapped_rows_count?: number | null;
+            remapped_rows_pending?: number | null;
             reservation?: {
                 [key: string]: unknown;
             } | null;
             since: number;
             temperature_celsius?: number | null;
+            throttled_hardware?: number | null;
+            throttled_power?: number | null;
+            throttled_thermal?: number | null;
             users?: string[];
             utilization_percent?: number | null;
             uuid: string;
@@ -297,6 +337,8 @@ export interface components {
             /** @default null */
             parent: string | null;
             /** @default null */
+            pci_address: string | null;
+            /** @default null */
             processes: components["schemas"]["Process"][] | null;
             /** @default null */
             processes_reason: string | null;
@@ -318,6 +360,7 @@ export interface components {
         };
         /** Host */
         Host: {
+            addresses?: string[];
             /** @default  */
             agent_version: string;
             clock_skew_seconds?: number | null;
@@ -325,6 +368,7 @@ export interface components {
             cpu_percent?: number | null;
             disk_total_bytes?: number | null;
             disk_used_bytes?: number | null;
+            disks?: components["schemas"]["Disk"][];
             display_name: string;
             driver_version?: string | null;
             gpus?: components["schemas"]["Gpu"][];
@@ -338,6 +382,8 @@ export interface components {
             memory_total_bytes?: number | null;
             memory_used_bytes?: number | null;
             name: string;
+            network_receive_bytes_per_second?: number | null;
+            network_transmit_bytes_per_second?: number | null;
             os?: string | null;
             problems?: string[];
             reasons?: {
@@ -345,6 +391,8 @@ export interface components {
             };
             /** @enum {string} */
             status: "up" | "late" | "down" | "never";
+            swap_total_bytes?: number | null;
+            swap_used_bytes?: number | null;
             uptime_seconds?: number | null;
             via: string;
         };
@@ -401,6 +449,10 @@ export interface components {
          *         `problems` are sentences for the admin ("driver not answering for 12 s").
          */
         Report: {
+            /** @default [] */
+            addresses: string[];
+            /** @default [] */
+            disks: components["schemas"]["Disk"][];
             /** @default null */
             driver_version: string | null;
             /** @default null */
