@@ -177,6 +177,7 @@ def test_a_filter_that_makes_no_sense_is_refused(api: Api, query: str) -> None:
         ("GET", "/api/v1/reports", 405),
         ("POST", "/api/v1/stream", 405),
         ("GET", "/assets/nothing.js", 404),
+        ("GET", f"/assets/{'x' * 5000}.js", 404),
         ("GET", "/assets/..%2f..%2fapp.py", 404),
     ],
 )
@@ -224,8 +225,23 @@ def test_everything_works_below_a_prefix_with_and_without_it() -> None:
 
 
 def test_a_prefix_without_its_last_slash_leads_to_the_page() -> None:
-    answer = Api(prefix="/gpus/").get("/gpus")
-    assert (answer.status_code, answer.headers["location"]) == (308, "/gpus/")
+    answer = Api(prefix="/gpus/").get("/gpus?q=free")
+    assert (answer.status_code, answer.headers["location"]) == (308, "/gpus/?q=free")
+
+
+def test_a_bug_while_taking_a_report_is_answered_in_shape(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(api.hub.fleet, "apply", lambda *_, **__: 1 / 0)
+    answer = api.post(encode(make_envelope()))
+    assert (answer.status_code, error_of(answer)) == (500, "bug")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_mistyped_filter_does_not_find_everything(api: Api) -> None:
+    answer = api.get("/api/v1/gpus?availibility=free")
+    assert answer.status_code == 400
+    assert "did you mean availability?" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/fleet", "/healthz", "/api/v1/stream"])

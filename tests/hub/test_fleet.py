@@ -71,18 +71,19 @@ def test_a_repeated_or_older_report_changes_nothing(stage: Stage, sequence: int)
 def test_an_agent_that_starts_again_is_believed_and_its_former_self_is_not(stage: Stage) -> None:
     stage.send(make_envelope(sequence=900, run_id="before"))
     assert stage.send(make_envelope(sequence=1, run_id="after", gpus=[make_busy_gpu()]))
-    assert not stage.send(make_envelope(sequence=901, run_id="before"))
+    with pytest.raises(ReportRefused, match="another agent, started later, reports as gpu01"):
+        stage.send(make_envelope(sequence=901, run_id="before"))
     assert stage.gpu()["availability"] == "busy"
+    assert "another agent reports as this host too" in stage.host()["problems"][0]
 
 
 def test_a_replaced_agent_is_heard_again_when_its_successor_falls_silent(stage: Stage) -> None:
     stage.send(make_envelope(sequence=10, run_id="service"))
     stage.send(make_envelope(sequence=1, run_id="by hand"))
-    while_up = stage.send(make_envelope(sequence=11, run_id="service"))
+    with pytest.raises(ReportRefused):
+        stage.send(make_envelope(sequence=11, run_id="service"))
     stage.after(7)
-    repeated = stage.send(make_envelope(sequence=10, run_id="service"))
-    afterwards = stage.send(make_envelope(sequence=12, run_id="service", gpus=[make_busy_gpu()]))
-    assert (while_up, repeated, afterwards) == (False, False, True)
+    assert stage.send(make_envelope(sequence=12, run_id="service", gpus=[make_busy_gpu()]))
     assert (stage.host()["status"], stage.gpu()["availability"]) == ("up", "busy")
 
 
@@ -250,6 +251,15 @@ def test_the_operators_work_threshold_counts_and_not_the_agents() -> None:
     assert stage.gpu()["availability"] == "busy"
 
 
+def test_work_below_the_operators_threshold_is_no_work() -> None:
+    stage = Stage(availability=AvailabilitySettings(work_percent=50.0, held_after=30.0))
+    lazy = make_gpu(metrics={"utilization_percent": 20}, processes=[make_process()], idle_seconds=0.0)
+    stage.send(make_envelope(sequence=1, gpus=[lazy]))
+    stage.clock.advance(31)
+    stage.send(make_envelope(sequence=2, gpus=[lazy]))
+    assert stage.gpu()["availability"] == "held"
+
+
 def test_a_display_server_of_unknown_size_leaves_no_orphan(stage: Stage) -> None:
     xorg = Process(pid=1, user="root", display=True)
     gpu = make_gpu(metrics={"memory_used_bytes": 2 * GIB}, processes=[xorg], idle_seconds=9000.0)
@@ -285,6 +295,30 @@ def test_a_renamed_host_keeps_its_identity(stage: Stage) -> None:
     stage.send(make_envelope("new", sequence=2, host_id="machine-7"))
     assert list(stage.fleet.hosts) == ["machine-7"]
     assert stage.host("machine-7")["name"] == "new"
+
+
+def test_machines_cloned_with_their_id_are_two_hosts(stage: Stage) -> None:
+    stage.send(make_envelope("gpu01", sequence=1, host_id="cloned", boot_id="a"))
+    stage.send(make_envelope("gpu02", sequence=1, host_id="cloned", boot_id="b", gpus=[make_busy_gpu()]))
+    stage.send(make_envelope("gpu01", sequence=2, host_id="cloned", boot_id="a"))
+    stage.send(make_envelope("gpu02", sequence=2, host_id="cloned", boot_id="b", gpus=[make_busy_gpu()]))
+    assert [host.name for host in stage.fleet.ordered()] == ["gpu01", "gpu02"]
+    assert (stage.fleet.totals().free, stage.fleet.totals().busy) == (1, 1)
+
+
+def test_a_machine_renamed_by_a_reboot_keeps_its_identity(stage: Stage) -> None:
+    stage.send(make_envelope("old", sequence=1, host_id="machine-7", boot_id="a"))
+    stage.after(30)
+    stage.send(make_envelope("new", sequence=1, host_id="machine-7", boot_id="b"))
+    assert [host.name for host in stage.fleet.ordered()] == ["new"]
+
+
+def test_a_clock_set_back_does_not_keep_a_silent_host_alive(stage: Stage) -> None:
+    stage.send(make_envelope(sequence=1))
+    stage.clock.advance(-3600)
+    stage.send(make_envelope(sequence=2))
+    stage.after(7)
+    assert (stage.host()["status"], stage.gpu()["availability"]) == ("late", "unknown")
 
 
 def test_a_full_fleet_refuses_new_hosts_and_serves_the_others() -> None:

@@ -1,6 +1,8 @@
 """Whatever arrives: a good envelope is read, anything else is refused with the answer it deserves."""
 
 import gzip
+import json
+import math
 
 import msgspec
 import pytest
@@ -88,6 +90,7 @@ def test_a_zstd_bomb_that_hides_its_size_is_refused() -> None:
         {"host": "a b"},
         {"host": "x" * 300},
         {"host": "<script>"},
+        {"host": "a\n"},
         {"sequence": -1},
         {"sequence": "1"},
         {"interval_seconds": 0},
@@ -99,13 +102,26 @@ def test_a_zstd_bomb_that_hides_its_size_is_refused() -> None:
         {"report": {"gpus": [{"uuid": "a", "index": 0, "name": "x", "metrics": {"power_watts": "300"}}]}},
         {"report": {"gpus": [{"uuid": "a", "index": 0, "name": "x"}] * 2}},
         {"report": {"gpus": [{"uuid": str(n), "index": 0, "name": "x"} for n in range(513)]}},
+        {"report": {"metrics": {"cpu_percent": 10**400}}},
+        {"report": {"gpus": [{"uuid": "a", "index": 0, "name": "x", "idle_seconds": 1e308}]}},
+        {"report": {"gpus": [{"uuid": "a", "index": 0, "name": "x", "processes": [{"pid": 1, "started_at": -1e308}]}]}},
         {"report": {"labels": {str(n): "" for n in range(65)}}},
     ],
     ids=lambda change: str(change)[:40],
 )
 def test_fields_out_of_bounds_are_refused(change: dict[str, object]) -> None:
     document = msgspec.to_builtins(make_envelope()) | change
-    assert refusal(msgspec.json.encode(document), JSON)[0] == 422
+    assert refusal(json.dumps(document).encode(), JSON)[0] == 422
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["idle_seconds", "started_at"])
+def test_a_time_that_is_no_number_is_refused(place: str, value: float) -> None:
+    gpu = {"idle_seconds": {"idle_seconds": value}, "started_at": {"processes": [{"pid": 1, "started_at": value}]}}[
+        place
+    ]
+    report = {"gpus": [{"uuid": "a", "index": 0, "name": "x"} | gpu]}
+    assert refusal(msgspec.msgpack.encode(msgspec.to_builtins(make_envelope()) | {"report": report}))[0] == 422
 
 
 @given(st.binary(max_size=2000), st.sampled_from(["", "zstd", "gzip"]), st.sampled_from([MSGPACK, JSON]))

@@ -12,10 +12,12 @@ from gpudeck.api.errors import on_bug, on_http_error
 from gpudeck.api.reports import MayIngest, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
+from gpudeck.api.text import TextViews
 from gpudeck.hub.hub import Hub
 
 
 def build_framework(hub: Hub) -> Litestar:
+    texts = TextViews()
     return Litestar(
         route_handlers=[
             fleet.read_fleet,
@@ -27,13 +29,16 @@ def build_framework(hub: Hub) -> Litestar:
             page.read_page,
             page.read_asset,
         ],
-        dependencies={"hub": Provide(lambda: hub, sync_to_thread=False)},
+        dependencies={
+            "hub": Provide(lambda: hub, sync_to_thread=False),
+            "texts": Provide(lambda: texts, sync_to_thread=False),
+        },
         exception_handlers={HTTPException: on_http_error, Exception: on_bug},
         openapi_config=OpenAPIConfig(
             title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
         ),
         logging_config=None,
-        signature_types=[Hub],
+        signature_types=[Hub, TextViews],
     )
 
 
@@ -59,7 +64,8 @@ class FrontDoor:
         path = scope["path"]
         if self._prefix and path == self._prefix:
             # The page's addresses are relative: without the last slash they would miss the prefix.
-            await send_json(send, 308, b"", (b"location", f"{self._prefix}/".encode()))
+            query = b"?" + scope["query_string"] if scope.get("query_string") else b""
+            await send_json(send, 308, b"", (b"location", f"{self._prefix}/".encode() + query))
             return
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path[len(self._prefix) :]

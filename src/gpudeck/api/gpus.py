@@ -1,5 +1,6 @@
 """GET /api/v1/gpus: GPUs across hosts, filtered: what a script asks when it looks for a free one."""
 
+import difflib
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from gpudeck.model.view import Gpu
 _fields: list[Any] = [("host", str), ("host_id", str)]
 GpuOfHost = msgspec.defstruct("GpuOfHost", _fields, bases=(Gpu,), kw_only=True, module=__name__)
 GpuList = msgspec.defstruct("GpuList", [("gpus", list[GpuOfHost])], module=__name__)  # type: ignore[valid-type]
+
+_FILTERS = ("availability", "min_memory", "model", "user", "host")
 
 _Text = Annotated[str | None, QueryParameter(max_length=256)]
 
@@ -46,6 +49,7 @@ async def list_gpus(
     host: _Text = None,
 ) -> Response[bytes]:
     """GPUs across hosts. `model` is any part of the model's name; `user` and `host` are exact names."""
+    _check_names(request)
     least = _least_memory(min_memory)
     gpus = [
         {"host": view["name"], "host_id": view["id"], **gpu}
@@ -56,6 +60,14 @@ async def list_gpus(
         and (user is None or user in gpu["users"])
     ]
     return await answer_json(request, msgspec.json.encode({"gpus": gpus}))
+
+
+def _check_names(request: HubRequest) -> None:
+    """A mistyped filter would otherwise find every GPU there is."""
+    for name in request.query_params:
+        if name not in _FILTERS:
+            near = difflib.get_close_matches(name, _FILTERS, 1) or _FILTERS
+            raise ValidationException(f"there is no filter {name[:40]!r}; did you mean {' or '.join(near)}?")
 
 
 def _walk(hub: Hub, host: str | None) -> Iterator[tuple[View, View]]:

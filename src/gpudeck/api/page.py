@@ -6,13 +6,13 @@ The page's assets are named by their content, so a browser may keep them forever
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from litestar import MediaType, Response, get
+from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from gpudeck.api.answers import HubRequest, TheHub
-from gpudeck.views.text import render_fleet
+from gpudeck.api.text import TextViews
 
 PAGE = Path(__file__).parent / "page"
 _TERMINAL_CLIENTS = ("curl/", "wget/", "httpie/")
@@ -27,6 +27,7 @@ _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "manifest-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
 )
+_LONGEST_NAME = 100
 _NOT_BUILT = "The page has not been built into this installation. Run `make page`, or install gpudeck again with pip.\n"
 
 _Flag = Annotated[str | None, QueryParameter(max_length=16)]
@@ -36,6 +37,7 @@ _Flag = Annotated[str | None, QueryParameter(max_length=16)]
 async def read_page(
     *,
     hub: TheHub,
+    texts: NamedDependency[TextViews],
     request: HubRequest,
     term: _Flag = None,
     detail: _Flag = None,
@@ -43,14 +45,14 @@ async def read_page(
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
     if _wants_text(request.headers.get("user-agent", ""), term):
-        fleet = msgspec.json.decode(hub.stream.document())
-        text = render_fleet(fleet, detail=_is_on(detail), width=None if width is None else min(max(width, 20), 1000))
-        return Response(text.encode(), media_type=MediaType.TEXT, headers={"Vary": "User-Agent"})
+        columns = None if width is None else min(max(width, 20), 1000)
+        text = await texts.render(hub.stream.document(), detail=_is_on(detail), width=columns)
+        return Response(text, media_type=MediaType.TEXT, headers={"Vary": "User-Agent"})
     index = PAGE / "index.html"
     if not index.is_file():
         return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
     headers = {"Content-Security-Policy": _CSP, "Cache-Control": "no-cache", "Vary": "User-Agent"}
-    return Response(index.read_bytes(), media_type="text/html; charset=utf-8", headers=headers)
+    return Response(index.read_bytes(), media_type=MediaType.HTML, headers=headers)
 
 
 @get("/assets/{name:str}", include_in_schema=False)
@@ -58,7 +60,7 @@ async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes
     file = PAGE / "assets" / name
     media = _TYPES.get(file.suffix)
     # A name holds no slash here, but may be "..", or on a strange route hold one encoded: only direct children count.
-    if media is None or file.parent != PAGE / "assets" or not file.is_file():
+    if media is None or len(name) > _LONGEST_NAME or file.parent != PAGE / "assets" or not file.is_file():
         raise NotFoundException("no such file belongs to the page")
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
     packed = file.with_name(f"{name}.gz")

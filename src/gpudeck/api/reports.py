@@ -1,5 +1,6 @@
 """POST /api/v1/reports: where agents push. A raw ASGI route, the hottest one of the hub."""
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -7,6 +8,8 @@ from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, sen
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire import MAX_BODY_BYTES
+
+log = logging.getLogger(__name__)
 
 MayIngest = Callable[[str], bool]
 """Whether the bearer token in hand may send reports."""
@@ -38,6 +41,11 @@ class ReportsRoute:
             # A refused body may not have been read to its end: this connection cannot be used again.
             close = ((b"connection", b"close"),) if refusal.status in {401, 413} else ()
             await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, *close)
+            return
+        except Exception:
+            # The framework catches its own; here nobody else would, and the sender has to hear something it knows.
+            log.exception("bug while taking a report")
+            await send_error(send, 500, "bug", "the hub made a mistake with this report", "Its log has the details.")
             return
         await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED)
 

@@ -44,6 +44,7 @@ _RAW_PATHS: dict[str, Any] = {
                 "413": _error("Too large, packed or unpacked"),
                 "415": _error("A content type or encoding that is not taken"),
                 "422": _error("A report whose fields are not as described"),
+                "500": _error("A bug of the hub"),
                 "503": _error("The fleet is full"),
             },
         }

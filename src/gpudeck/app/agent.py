@@ -27,8 +27,9 @@ def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until
     reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
     # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
     outbox = Outbox(settings.outbox_reports if simulate is None else len(reporters), settings.outbox_size)
-    # A backlog is sent ten times as fast as it grows, and no faster.
-    pace = settings.interval / (10 * len(reporters))
+    # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
+    # its senders down by itself, as each waits for its answer.
+    pace = settings.interval / (50 * len(reporters))
     sender = Sender(outbox, settings.hub, Path(settings.token_file).expanduser(), pace)
     stop = threading.Event()
     _stop_on_signals(stop.set)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from gpudeck.api.app import FrontDoor
 from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.http_limits import LimitedProtocol
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir
 from gpudeck.app.tokens import ensure_token, token_check
 from gpudeck.hub.hub import Hub
@@ -137,6 +138,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=LimitedProtocol,
                 lifespan="off",
                 ws="none",
                 access_log=False,

@@ -35,6 +35,7 @@ class Fleet:
         host = self._host(envelope, via)
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
+            self._refuse_rival(host, envelope)
             return False
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(sent_at - now, 1)
@@ -101,14 +102,41 @@ class Fleet:
             power_watts=round(sum(power), 1) if power else None,
         )
 
+    def _id_of(self, envelope: Envelope) -> str:
+        """The machine id, or the name where there is none. Machines cloned with their id are told apart by their names.
+
+        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was.
+        """
+        if not envelope.host_id:
+            return envelope.host
+        own = f"{envelope.host_id}:{envelope.host}"
+        if own in self.hosts:
+            return own
+        known = self.hosts.get(envelope.host_id)
+        is_clone = known is not None and known.is_other_machine(envelope)
+        return own if is_clone else envelope.host_id
+
     def encoded(self, time: float, *, demo: bool) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
         facts = {"demo": demo, "time": time, "version": __version__, "totals": self.totals(), "hosts": []}
         hosts = b",".join(host.encoded() for host in self.ordered())
         return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
 
+    def _refuse_rival(self, host: HostState, envelope: Envelope) -> None:
+        """Two agents at once that claim to be one host: the newer is believed, and both hear of it."""
+        if host.is_run_of(envelope):
+            return
+        host.note_problem("another agent reports as this host too; only the one started last is shown")
+        self._dirty.add(host.id)
+        raise ReportRefused(
+            409,
+            "replaced",
+            f"another agent, started later, reports as {host.name}",
+            "Stop one of the two, or give each machine an id of its own (/etc/machine-id).",
+        )
+
     def _host(self, envelope: Envelope, via: str) -> HostState:
-        host_id = envelope.host_id or envelope.host
+        host_id = self._id_of(envelope)
         host = self.hosts.get(host_id)
         if host is not None:
             host.via = via

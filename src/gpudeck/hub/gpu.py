@@ -45,7 +45,8 @@ class GpuState:
         self._processes: list[Process] | None = None
         self._availability: Availability | None = None
         self._since = now
-        # The agent has often watched for longer than this hub has been running.
+        # The agent has often watched for longer than this hub has been running. Later the hub's own eyes count: what
+        # is work is decided here.
         self._last_work_at = now - (reading.idle_seconds or 0.0)
         self._occupied_since: float | None = None
         self._crowd = Crowd()
@@ -126,7 +127,7 @@ class GpuState:
         if memory is not None and crowd.display_bytes != 0:
             # Where a display server's share is not known, what is left for others is not known either.
             memory = None if crowd.display_bytes is None else memory - crowd.display_bytes
-        self._watch(utilization, is_occupied(crowd.workers, memory, rules), reading.idle_seconds, now)
+        self._watch(utilization, is_occupied(crowd.workers, memory, rules), now)
         # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
         occupied_since = began if began is not None else self._occupied_since
         idle_since = self._last_work_at if occupied_since is None else max(self._last_work_at, occupied_since)
@@ -139,12 +140,10 @@ class GpuState:
             settings=rules,
         )
 
-    def _watch(self, utilization: float | None, occupied: bool | None, idle_seconds: float | None, now: float) -> None:
-        """Remember when work was last seen, here or by the agent between two reports, and when somebody came."""
-        if utilization is None or utilization >= self._settings.availability.work_percent:
+    def _watch(self, utilization: float | None, occupied: bool | None, now: float) -> None:
+        """Remember when work was last seen and when somebody came. A clock that was set back starts both anew."""
+        if utilization is None or utilization >= self._settings.availability.work_percent or self._last_work_at > now:
             self._last_work_at = now
-        elif idle_seconds is not None:
-            self._last_work_at = max(self._last_work_at, now - idle_seconds)
         if not occupied:
             self._occupied_since = None
         elif self._occupied_since is None:

@@ -54,12 +54,24 @@ class HostState:
         ended_at = self._ended_runs.get(run)
         return ended_at is None or (self.status != "up" and envelope.sequence > ended_at)
 
+    def is_run_of(self, envelope: Envelope) -> bool:
+        return (envelope.boot_id, envelope.run_id) == self._run
+
+    def is_other_machine(self, envelope: Envelope) -> bool:
+        """Whether the report is of another machine with the same machine id, this one being up all the while."""
+        return self.status == "up" and envelope.host != self.name and envelope.boot_id != self._run[0]
+
+    def note_problem(self, problem: str) -> None:
+        """Show a problem that the hub found, until the host's next report."""
+        if problem not in self.view["problems"]:
+            self._show({"problems": [*self.view["problems"], problem]})
+
     def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
         """Make the report this host's state; returns how many of its values were not believed."""
-        self._advance(envelope)
         self.name = envelope.host
         self.interval = envelope.interval_seconds
-        self.observed_at = max(self.observed_at, observed_at)
+        # Where the hub's clock was set back, the times from before are worth nothing.
+        self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
         self.status = "up"
         report = envelope.report
         changes: View = {}
@@ -74,6 +86,7 @@ class HostState:
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
         note(self.view, changes, facts | {"reasons": reasons})
         self._show(changes)
+        self._advance(envelope)
         return rejected
 
     def age(self, now: float) -> bool:
@@ -118,6 +131,7 @@ class HostState:
         self._sequence = envelope.sequence
 
     def _status_at(self, now: float) -> HostStatus:
+        self.observed_at = min(self.observed_at, now)
         silent = now - self.observed_at
         late_after = LATE_BEATS * self.interval
         if silent > max(self._settings.down_after, late_after + self.interval):

@@ -53,4 +53,6 @@ def note(view: View, changes: View, facts: View) -> None:
 
 
 def _disbelief(value: Number) -> str:
-    return f"the agent sent {value!r}, which cannot be" if math.isfinite(value) else "not a number"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not a number"
+    return f"the agent sent {value!r:.40}, which cannot be"

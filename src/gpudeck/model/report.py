@@ -12,11 +12,13 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 Number = int | float
+_Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | float
 
 # A report comes from outside: what it may hold is bounded here, and the decoder enforces it while it reads.
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Sentence = Annotated[str, Meta(max_length=1024)]
-Metrics = Annotated[dict[Word, Number], Meta(max_length=256)]
+Metrics = Annotated[dict[Word, _Number], Meta(max_length=256)]
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
 Reasons = Annotated[dict[Word, Sentence], Meta(max_length=256)]
 Index = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -32,7 +34,7 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
     user: Word | None = None
     command: Annotated[str, Meta(max_length=4096)] | None = None
     memory_used_bytes: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
-    started_at: float | None = None
+    started_at: Moment | None = None
     utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
     container: Word | None = None
     job: Word | None = None
@@ -60,7 +62,7 @@ class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     unknown: Reasons = field(default_factory=dict)
     processes: Annotated[list[Process], Meta(max_length=1024)] | None = None
     processes_reason: Sentence | None = None
-    idle_seconds: Annotated[float, Meta(ge=0)] | None = None
+    idle_seconds: Annotated[float, Meta(ge=0, le=1e10)] | None = None
 
 
 class Disk(Struct, frozen=True, gc=False):

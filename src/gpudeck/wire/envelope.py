@@ -12,7 +12,8 @@ from gpudeck.model.report import Report, Word
 
 VERSION = 1
 
-HOST_NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
+# A bare $ would let a last line break through.
+HOST_NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$(?!\n)"
 HostName = Annotated[str, Meta(max_length=253, pattern=HOST_NAME)]
 
 
