@@ -25,7 +25,7 @@ from gpudeck import __version__
         (["agent", "--token-file", "absent"], 2, "absent"),
         (["agent", "--token-file", "absent", "--hub", "hub"], 2, "is not a URL"),
         (["agent", "--token-file", "absent", "--interval", "0s"], 2, "--interval"),
-        (["agent", "--token-file", "absent", "--name", "bad name"], 2, "'bad name' has to be letters"),
+        (["agent", "--token-file", "absent", "--name", "bad name"], 2, "'bad name' has to be at most 253 letters"),
         (["agent", "--token-file", "absent", "--interval", "soon"], 2, "'soon' is not a duration"),
     ],
 )
@@ -55,6 +55,28 @@ def test_check_reports_every_mistake_at_once_with_file_and_line(tmp_path: Path) 
         f"{tmp_path}/gpudeck.yaml:1: listn: unknown setting; did you mean listen?",
         f"{tmp_path}/gpudeck.yaml:3: fleet.down_after: found 'soon' (text), expected a duration such as 10s, above 0s",
     ]
+
+
+def test_check_reports_what_only_the_settings_themselves_know_too(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(
+        "listen: 0.0.0.0:8042\npath_prefix: gpus\nagent:\n  interval: 0s\n"
+        '  name: "bad name"\n  hub: localhost:8042\n  nmae: x\n'
+        "fleet: {health: {hot_celsius: 99, colour: red}}\n"
+    )
+    answer = gpudeck(tmp_path, "check")
+    places = [line.removeprefix(f"{tmp_path}/").split(": ")[:2] for line in answer.stderr.splitlines()]
+    assert answer.returncode == 2
+    assert places == [
+        ["gpudeck.yaml:1", "listen"],
+        ["gpudeck.yaml:2", "path_prefix"],
+        ["gpudeck.yaml:4", "agent.interval"],
+        ["gpudeck.yaml:5", "agent.name"],
+        ["gpudeck.yaml:6", "agent.hub"],
+        ["gpudeck.yaml:7", "agent.nmae"],
+        ["gpudeck.yaml:8", "fleet.health.hot_celsius"],
+        ["gpudeck.yaml:8", "fleet.health.colour"],
+    ]
+    assert "found 'bad name' (text), expected at most 253 letters" in answer.stderr
 
 
 def test_check_of_a_good_file_and_of_none(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ class Outer(Struct, frozen=True):
             raise ValueError("low is above high")
 
 
+class Worded(Struct, frozen=True):
+    prefix: Annotated[str, Meta(pattern="^/", extra={"config_words": "a path that begins with /"})] | None = None
+
+
 class Unreadable(Struct, frozen=True):
     value: complex = 0j
 
@@ -158,14 +162,35 @@ def test_objection_of_the_settings_themselves_shows_no_secret() -> None:
 
 def test_objection_of_a_section_comes_together_with_mistakes_inside_inner_ones() -> None:
     assert [str(mistake) for mistake in mistakes("low: 3\ninner: {number: x}", Outer)] == [
-        "gpudeck.yaml:1: low is above high",
+        "gpudeck.yaml:1: low: low is above high",
         "gpudeck.yaml:2: inner.number: found 'x' (text), expected a whole number",
     ]
 
 
-def test_section_with_a_mistake_of_its_own_is_not_checked_as_a_whole() -> None:
+def test_objection_about_a_setting_that_is_wrong_by_itself_is_left_out() -> None:
     found = mistakes("low: 3\nhigh: x", Outer)
     assert [mistake.path for mistake in found] == ["high"]
+
+
+def test_objection_comes_together_with_mistakes_of_other_settings() -> None:
+    assert [str(mistake) for mistake in mistakes("inner: 1\ncolour: red\nhigh: 0", Outer)] == [
+        "gpudeck.yaml:1: inner: found 1 (a number), expected a mapping (name: value)",
+        "gpudeck.yaml:2: colour: unknown setting; known here: low, high, inner",
+        "gpudeck.yaml:3: high: low is above high",
+    ]
+
+
+def test_pattern_is_told_in_the_words_of_its_setting() -> None:
+    assert [str(mistake) for mistake in mistakes("prefix: gpus", Worded)] == [
+        "gpudeck.yaml:1: prefix: found 'gpus' (text), expected a path that begins with /"
+    ]
+
+
+@pytest.mark.parametrize("line", ["root:$6$hunter2:19000:0:99999:7:::", "machine hub password hunter2:"])
+def test_line_of_another_kind_of_file_is_not_repeated(line: str) -> None:
+    found = mistakes(f"{line}\n")
+    assert [mistake.found for mistake in found] == ["a name that is not shown"]
+    assert "hunter2" not in str(found[0])
 
 
 def test_type_that_no_file_can_hold_is_our_bug() -> None:

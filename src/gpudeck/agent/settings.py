@@ -11,15 +11,20 @@ from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
 from gpudeck.model.settings import Duration, Size
 from gpudeck.wire import HOST_NAME
 
+_NAME_WORDS = "at most 253 letters, digits, dots, dashes and underscores, the first and the last a letter or digit"
+_HUB_PATTERN = r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:/[^\s?#]*)?\s*$"
+
 
 class AgentSettings(CollectorSettings, frozen=True):
     """How often this machine is read, and where its reports go."""
 
-    hub: str = DEFAULT_HUB
+    hub: Annotated[
+        str, Meta(pattern=_HUB_PATTERN, extra={"config_words": f"a URL such as {DEFAULT_HUB} or https://host/path"})
+    ] = DEFAULT_HUB
     """The hub's address."""
     token_file: str | None = None
     """A file whose first line is the agent token of that hub."""
-    name: str | None = None
+    name: Annotated[str, Meta(pattern=HOST_NAME, extra={"config_words": _NAME_WORDS})] | None = None
     """The name this host reports under; its host name if none is given."""
     interval: Annotated[Duration, Meta(ge=0.1, le=3600)] = 2.0
     """How often this machine is read."""
@@ -30,7 +35,7 @@ class AgentSettings(CollectorSettings, frozen=True):
 
     def __post_init__(self) -> None:
         if self.name is not None and re.fullmatch(HOST_NAME, self.name) is None:
-            raise ValueError(f"name {self.name[:80]!r} has to be letters, digits, dots, dashes and underscores")
+            raise ValueError(f"name {self.name[:80]!r} has to be {_NAME_WORDS}")
         try:
             check_hub_url(self.hub)
         except UsageError as error:

@@ -3,9 +3,9 @@
 import ipaddress
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.config import ConfigMistakes, find_config, load_file
@@ -21,7 +21,9 @@ class Settings(Struct, frozen=True):
     """Where the hub listens. Anything but this machine needs a decision about `read`."""
     read: Literal["open"] | None = None
     """Who may look at a hub that others can reach. `open`: everybody who can reach it."""
-    path_prefix: str = ""
+    path_prefix: Annotated[
+        str, Meta(pattern=r"^(?:/[^\s?#]*)?$", extra={"config_words": "a path that begins with /, such as /gpus"})
+    ] = ""
     """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
     data_dir: str | None = None
     """Where the hub keeps its files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides it."""
@@ -35,8 +37,6 @@ class Settings(Struct, frozen=True):
     agent: AgentSettings = field(default_factory=AgentSettings)
 
     def __post_init__(self) -> None:
-        if self.path_prefix and not self.path_prefix.startswith("/"):
-            raise ValueError("path_prefix has to begin with /")
         problem = exposure_problem(self.listen, self.read)
         if problem:
             raise ValueError(problem)

@@ -3,6 +3,7 @@
 A value that does not fit is noted and its neighbours are still read, so that all mistakes come at once.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -22,6 +23,9 @@ _MAX_SUGGESTIONS = 100
 """Looking for near names takes time; past so many mistakes nobody reads them."""
 
 _MAX_NAMES = 12
+
+_SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+"""What an unknown name has to look like to be repeated: a line of another kind of file may hold a secret."""
 
 
 class _Entry(NamedTuple):
@@ -129,45 +133,56 @@ class _Converter:
         before = len(self.mistakes)
         base = base_for(info, default)
         values = {field.name: default_of(field, base) for field in info.fields}
-        inside = self._fill(values, node, info, path)
+        wrong = self._fill(values, node, info, path)
         for field in info.fields:
-            if values[field.name] is NODEFAULT:
+            if values[field.name] is NODEFAULT and field.encode_name not in wrong:
                 self._note(node.mark, (*path, field.encode_name), "", expect(options_of(field.type)))
-        if len(self.mistakes) - before > inside:
+        if any(value is NODEFAULT for value in values.values()):
             return _FAILED
-        made = self._make(info.cls, values, node, path)
-        return _FAILED if inside else made
+        made = self._make(info, values, node, path, wrong)
+        return made if len(self.mistakes) == before else _FAILED
 
-    def _fill(self, values: dict[str, object], node: Mapping, info: inspect.StructType, path: Path) -> int:
+    def _fill(self, values: dict[str, object], node: Mapping, info: inspect.StructType, path: Path) -> set[str]:
         """Puts what the file sets over the defaults in `values`.
 
-        An inner section with mistakes leaves its default there, so that the section around it can still be checked as
-        a whole. Returns how many mistakes lie in such inner sections.
+        A value with mistakes leaves its default there, so that the section around it can still be checked as a whole.
+        Returns the names of those settings; an inner section with mistakes is none of them: no check is about it.
         """
-        inside = 0
+        wrong = set()
         fields = {field.encode_name: field for field in info.fields}
         for entry in self._entries(node, path):
             if entry.name in fields:
-                field, before = fields[entry.name], len(self.mistakes)
+                field = fields[entry.name]
                 options, default = options_of(field.type), values[field.name]
                 value = self.convert(entry.value, options, (*path, entry.name), default)
-                keeps_default = value is _FAILED and any(map(is_section, options)) and default is not NODEFAULT
-                inside += len(self.mistakes) - before if keeps_default else 0
-                values[field.name] = default if keeps_default else value
+                if value is not _FAILED:
+                    values[field.name] = value
+                elif default is NODEFAULT or not any(map(is_section, options)):
+                    wrong.add(entry.name)
             elif entry.name != info.tag_field:
                 self._note_unknown(entry, list(fields), path)
-        return inside
+        return wrong
 
-    def _make(self, cls: type[Struct], values: dict[str, object], node: Mapping, path: Path) -> object:
-        """The struct. What its `__post_init__` objects to is a mistake of this section."""
+    def _make(
+        self, info: inspect.StructType, values: dict[str, object], node: Mapping, path: Path, wrong: set[str]
+    ) -> object:
+        """The struct. What its `__post_init__` objects to is a mistake of the settings that the objection names.
+
+        It stands at the first of them that the file sets, and is left out when one of them is `wrong` by itself; an
+        objection that names none is one of the whole section.
+        """
         try:
-            return cls(**values)
+            return info.cls(**values)
         except ValueError as error:
-            said = str(error)
-            for secret in sorted(_secrets(node, path), key=len, reverse=True):
-                said = said.replace(secret, "…").replace(repr(secret)[1:-1], "…")
-            said = one_line(" ".join(said.split()))
+            said = _without_secrets(str(error), node, path)
+        names = _names_in(said, [field.encode_name for field in info.fields])
+        if wrong.intersection(names) or (wrong and not names):
+            return _FAILED
+        marks = {key.text: key.mark for key, _ in node.pairs if isinstance(key, Scalar)}
+        place = next((name for name in names if name in marks), None)
+        if place is None:
             return self._note(node.mark, path, said or "these settings do not fit together")
+        return self._note(marks[place], (*path, place), said)
 
     def _entries(self, node: Mapping, path: Path) -> Iterator[_Entry]:
         """Names and values; what cannot be a name and what is set again is noted and left out."""
@@ -192,7 +207,10 @@ class _Converter:
         suggestion = ""
         if len(self.mistakes) < _MAX_SUGGESTIONS:
             suggestion = did_you_mean(entry.name, names) or self._place_of(entry.name) or _list_names(names)
-        self._note(entry.mark, (*path, entry.name), "unknown setting", suggestion=suggestion)
+        if _SETTING_NAME.fullmatch(entry.name):
+            self._note(entry.mark, (*path, entry.name), "unknown setting", suggestion=suggestion)
+        else:
+            self._note(entry.mark, path, "a name that is not shown", "the name of a setting", suggestion)
 
     def _place_of(self, name: str) -> str:
         """The one place of a setting of this name: wrong indentation puts a setting into the wrong section."""
@@ -228,6 +246,18 @@ def _suggest_form(node: Scalar, options: list[Option]) -> str:
 
 def _list_names(names: list[str]) -> str:
     return f"known here: {', '.join(names)}" if 0 < len(names) <= _MAX_NAMES else ""
+
+
+def _without_secrets(said: str, node: Node, path: Path) -> str:
+    """An objection on one line, without the secrets of the section that it is about."""
+    for secret in sorted(_secrets(node, path), key=len, reverse=True):
+        said = said.replace(secret, "…").replace(repr(secret)[1:-1], "…")
+    return one_line(" ".join(said.split()))
+
+
+def _names_in(said: str, names: list[str]) -> list[str]:
+    """The settings that an objection names, in its order."""
+    return [word for word in dict.fromkeys(re.findall(r"[\w-]+", said)) if word in names]
 
 
 def _secrets(node: Node, path: Path) -> Iterator[str]:

@@ -23,22 +23,29 @@ _Supported = (
 
 
 class Option(NamedTuple):
-    """One type that a value may have. `mark` makes it special: `duration`, `size` or `address`."""
+    """One type that a value may have. `mark` makes it special: `duration`, `size` or `address`.
+
+    `words` say of text with a pattern what the pattern says, for people.
+    """
 
     info: _Supported
     mark: str = ""
+    words: str = ""
 
 
-def options_of(info: inspect.Type, mark: str = "") -> list[Option]:
+def options_of(info: inspect.Type, mark: str = "", words: str = "") -> list[Option]:
     """The types behind unions and annotations. Raises TypeError for one that no file can hold: a bug of ours."""
     if isinstance(info, inspect.Metadata):
-        return options_of(info.type, (info.extra or {}).get("config", mark))
+        extra = info.extra or {}
+        return options_of(info.type, extra.get("config", mark), extra.get("config_words", words))
     if isinstance(info, inspect.UnionType):
-        return [option for member in info.types for option in options_of(member, mark)]
+        return [option for member in info.types for option in options_of(member, mark, words)]
     if isinstance(info, inspect.StructType):
         return [Option(info, getattr(info.cls, "config_kind", mark))]
     if isinstance(info, _Supported):
-        return [Option(info, mark if isinstance(info, Number) else "")]
+        return [
+            Option(info, mark if isinstance(info, Number) else "", words if isinstance(info, inspect.StrType) else "")
+        ]
     raise TypeError(f"a setting cannot have the type {info}")
 
 
@@ -70,7 +77,7 @@ def _expect_one(option: Option) -> str:
     if isinstance(info, Number):
         return _expect_number(info, option.mark)
     if isinstance(info, inspect.StrType):
-        return _expect_text(info)
+        return option.words or _expect_text(info)
     if isinstance(info, inspect.LiteralType | inspect.EnumType):
         return _expect_choice(info)
     if isinstance(info, ListLike | inspect.DictType):
