@@ -148,6 +148,15 @@ def test_a_real_agent_ends_the_demo_that_nobody_asked_for(tmp_path: Path) -> Non
     assert hosts[0]["memory_total_bytes"] > 0
 
 
+def test_a_hub_that_had_real_hosts_never_shows_the_demo_again(tmp_path: Path) -> None:
+    with running_hub(tmp_path) as hub:
+        arguments = ("--hub", hub.url, "--token-file", str(hub.token_file), "--name", "real01", "--interval", "0.2s")
+        with running_agent(tmp_path, *arguments):
+            wait_until(lambda: not fleet_of(hub)["demo"], "the end of the demo")
+    with running_hub(tmp_path) as hub:
+        assert (fleet_of(hub)["demo"], "demo" in hub.greeting) == (False, False)
+
+
 def test_an_agent_survives_the_hubs_absence_and_delivers_what_it_kept(tmp_path: Path) -> None:
     (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
     listen = f"127.0.0.1:{free_port()}"

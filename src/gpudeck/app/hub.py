@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 DEMO_HOSTS = 24
+_HAD_REAL_HOSTS = "had-real-hosts"
+"""In the data folder: a hub that has shown real hosts never shows the demo by itself again, not even for a moment."""
 
 
 class Plan(Struct, frozen=True):
@@ -62,11 +65,13 @@ class HubServer:
         plan: Plan,
         config: Path | None,
         *,
+        data_dir: Path,
         listening: socket.socket,
         token_file: Path,
         token: str,
     ) -> None:
         self._plan = plan
+        self._data_dir = data_dir
         self._config = config
         self._listening = listening
         self._token_file = token_file
@@ -83,9 +88,12 @@ class HubServer:
         if problem:
             raise UsageError(f"{problem}.")
         data_dir = find_data_dir(settings)
+        if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
+            plan = Plan(watch_this_machine=plan.watch_this_machine)
         token_file = Path(settings.token_file).expanduser() if settings.token_file else data_dir / "agent.token"
         token = ensure_token(token_file)
-        return cls(settings, plan, config, listening=_listen(settings.listen), token_file=token_file, token=token)
+        listening = _listen(settings.listen)
+        return cls(settings, plan, config, data_dir=data_dir, listening=listening, token_file=token_file, token=token)
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -118,6 +126,8 @@ class HubServer:
 
     def _end_demo(self) -> None:
         log.info("a real host reports: the simulated fleet ends")
+        with contextlib.suppress(OSError):
+            (self._data_dir / _HAD_REAL_HOSTS).touch()
         if self._child is not None:
             ending = asyncio.get_running_loop().create_task(self._child.stop())
             self._endings.add(ending)
@@ -210,6 +220,9 @@ def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
     # A hub keeps hundreds of thousands of small objects that never form circles: looking through all of them often
     # would cost tens of milliseconds each time, in the middle of a tick.
     gc.freeze()
+    # Each viewer and each agent is a descriptor, and the usual limit of 1,024 is soon used up.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.set_threshold(50_000, 20, 100)
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(server.serve(when_started))
