@@ -16,7 +16,21 @@ HOST_METRICS: dict[str, int | float] = {
     "memory_total_bytes": 2000 * GIB,
     "disk_used_bytes": 10_000 * GIB,
     "disk_total_bytes": 20_000 * GIB,
+    "swap_used_bytes": 0,
+    "swap_total_bytes": 8 * GIB,
+    "network_receive_bytes_per_second": 12_000,
+    "network_transmit_bytes_per_second": 34_000,
     "uptime_seconds": 86_400,
+}
+
+
+# As an H200 with driver 580 answers.
+UNKNOWN = {
+    "fan_percent": "not supported by this GPU",
+    "nvlink_active_count": "not supported by this GPU",
+    "nvlink_inactive_count": "not supported by this GPU",
+    "pcie_receive_bytes_per_second": "read only when asked for: it takes 40 ms a GPU",
+    "pcie_transmit_bytes_per_second": "read only when asked for: it takes 40 ms a GPU",
 }
 
 
@@ -41,6 +55,18 @@ def make_reading(host: int, index: int, rng: random.Random) -> GpuReading:
         "power_limit_watts": 700,
         "clock_sm_mhz": 1980,
         "clock_memory_mhz": 3201,
+        "encoder_percent": 0,
+        "decoder_percent": 0,
+        "memory_temperature_celsius": rng.randrange(30, 80),
+        "performance_state": 0,
+        "throttled_power": 1,
+        "throttled_thermal": 0,
+        "throttled_hardware": 0,
+        "ecc_corrected_count": 0,
+        "ecc_uncorrected_count": 0,
+        "remapped_rows_count": 0,
+        "remapped_rows_pending": 0,
+        "energy_joules": rng.randrange(10**9),
     }
     return GpuReading(
         uuid=f"GPU-{host:08x}-{index:04x}-4b7e-9a61-2d3c4b5a6978",
@@ -48,7 +74,7 @@ def make_reading(host: int, index: int, rng: random.Random) -> GpuReading:
         name="NVIDIA H200",
         vendor="nvidia",
         metrics=metrics,
-        unknown={"fan_percent": "not supported by this GPU"},
+        unknown=UNKNOWN,
         processes=[process],
         idle_seconds=0.0,
     )
