@@ -1,10 +1,12 @@
 """The command line: exit codes, one-line errors, help."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fakes.hubs import gpudeck
+from fakes.hubs import environment, gpudeck
 from gpudeck import __version__
 
 
@@ -34,6 +36,20 @@ def test_wrong_use_gets_a_line_that_says_what_to_do(tmp_path: Path, arguments: l
     assert (answer.returncode, answer.stdout) == (code, "")
     assert told in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def shell(folder: Path, command: str, **others: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a line in which `gpudeck` stands for the command under test."""
+    line = f'gpudeck() {{ "$PYTHON" -m gpudeck "$@"; }}; {command}'
+    return subprocess.run(
+        ["/bin/sh", "-c", line],
+        capture_output=True,
+        text=True,
+        env=environment(folder) | {"PYTHON": sys.executable} | others,
+        cwd=folder,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:
@@ -77,6 +93,42 @@ def test_check_reports_what_only_the_settings_themselves_know_too(tmp_path: Path
         ["gpudeck.yaml:8", "fleet.health.colour"],
     ]
     assert "found 'bad name' (text), expected at most 253 letters" in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [["show", "--local"], ["show", "--help"], ["check"]])
+def test_a_terminal_without_our_characters_gets_question_marks(tmp_path: Path, arguments: list[str]) -> None:
+    answer = gpudeck(tmp_path, *arguments, PYTHONIOENCODING="iso-8859-1")
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["show --local", "show --local --json", "show --help", "check"])
+def test_a_full_disk_below_the_output_gets_one_line(tmp_path: Path, arguments: str, unbuffered: str) -> None:
+    answer = shell(tmp_path, f"gpudeck {arguments} >/dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert (answer.returncode, answer.stderr) == (
+        1,
+        "gpudeck: the output cannot be written: no space left on device.\n",
+    )
+
+
+def test_show_without_any_output_gets_one_line(tmp_path: Path) -> None:
+    answer = shell(tmp_path, "gpudeck show --local >&-")
+    assert (answer.returncode, answer.stderr.count("\n")) == (1, 1)
+    assert "standard output is closed" in answer.stderr
+
+
+def test_a_deleted_working_folder_is_passed_over(tmp_path: Path) -> None:
+    answer = shell(tmp_path, "mkdir gone; cd gone; rmdir ../gone; gpudeck check")
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_a_password_in_the_hubs_address_is_not_printed(tmp_path: Path) -> None:
+    addresses = ["http://me:hunter2@127.0.0.1:1", "http://me:hunter2@127.0.0.1:x", "ftp://me:hunter2@hub"]
+    (tmp_path / "token").write_text("token")
+    shown = [gpudeck(tmp_path, "show", "--hub", address) for address in addresses]
+    reported = [gpudeck(tmp_path, "agent", "--token-file", "token", "--hub", address) for address in addresses[1:]]
+    assert [answer.returncode for answer in shown + reported] == [3, 2, 2, 2, 2]
+    assert "hunter2" not in "".join(answer.stderr for answer in shown + reported)
 
 
 def test_check_of_a_good_file_and_of_none(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ def test_tilde_in_the_variable_means_home(tmp_path: Path) -> None:
     assert find(tmp_path, variable="~/mine.yaml") == tmp_path / "home/mine.yaml"
 
 
+def test_folder_that_was_deleted_and_user_without_a_home_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, "etc/gpudeck/gpudeck.yaml")
+    assert find_config(None, {}, cwd=None, home=None, etc=tmp_path / "etc") == tmp_path / "etc/gpudeck/gpudeck.yaml"
+
+
 def test_folder_with_the_name_of_the_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / PLACES[0]).mkdir(parents=True)
     write(tmp_path, PLACES[1])

@@ -14,7 +14,7 @@ import urllib3
 from gpudeck.agent.outbox import Outbox, Parcel
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.hub_url import check_hub_url
+from gpudeck.model.hub_url import check_hub_url, mask_password
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Sender:
         """`pace` is the shortest time between two reports of a backlog. Raises UsageError for a wrong URL or token."""
         self._outbox = outbox
         self._url = f"{check_hub_url(hub)}/api/v1/reports"
+        self._shown = mask_password(self._url)
         self._token_file = token_file
         self._token = read_token(token_file)
         self._pace = pace
@@ -83,7 +84,7 @@ class Sender:
         self._outbox.done(parcel)
         self._backoff.succeed()
         if is_taken and self._trouble is not None:
-            log.info("%s takes reports again; %d are waiting", self._url, len(self._outbox))
+            log.info("%s takes reports again; %d are waiting", self._shown, len(self._outbox))
             self._trouble = None
         return self._pace if len(self._outbox) else 0.0
 
@@ -93,10 +94,10 @@ class Sender:
         try:
             answer = self._pool.request("POST", self._url, body=parcel.body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Later(f"{self._url} does not answer: {_cause(error)}") from error
+            raise _Later(f"{self._shown} does not answer: {mask_password(_cause(error))}") from error
         if 200 <= answer.status < 300:
             return True
-        told = f"{self._url} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
+        told = f"{self._shown} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
@@ -119,18 +120,19 @@ class Sender:
         self._trouble = trouble
 
 
-def read_token(file: Path) -> str:
-    """The token in the file's first line; raises UsageError."""
+def read_token(
+    file: Path,
+    if_unreadable: str = "Copy it from the hub, which made it in its data folder.",
+    if_none: str = "Copy the hub's token file again.",
+) -> str:
+    """The token in the file's first line; raises UsageError with the next step for whoever reads it."""
     try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"the token file {file} cannot be read: {getattr(error, 'strerror', None) or error}.",
-            "Copy it from the hub, which made it in its data folder.",
-        ) from error
-    token = lines[0].strip() if lines else ""
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"the token file {file} cannot be read: {error.strerror}.", if_unreadable) from error
+    token = lines[0].strip().decode("utf-8", "replace") if lines else ""
     if not token or not token.isascii() or not token.isprintable():
-        raise UsageError(f"the token file {file} holds no token in its first line.", "Copy the hub's token file again.")
+        raise UsageError(f"the token file {file} holds no token in its first line.", if_none)
     return token
 
 

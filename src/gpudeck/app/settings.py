@@ -13,6 +13,8 @@ from gpudeck.model.errors import ConfigurationError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.settings import Address
 
+_DATA_DIR_HINT = "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own."
+
 
 class Settings(Struct, frozen=True):
     """gpudeck.yaml. Everything has a default: without any file the hub listens on this machine alone."""
@@ -42,13 +44,13 @@ class Settings(Struct, frozen=True):
             raise ValueError(problem)
 
 
-def exposure_problem(listen: Address, read: str | None) -> str | None:
-    """Why a hub may not listen there without a decision; None when it may."""
+def exposure_problem(listen: Address, read: str | None, file: str = "") -> str | None:
+    """Why a hub may not listen there without a decision; None when it may. `file` is where that belongs, if known."""
     if read is not None or is_loopback(listen.host):
         return None
     return (
         f"listening on {listen} lets others reach the hub, and nothing says who may look; add the line "
-        "`read: open` to let everybody who can reach it, or listen on 127.0.0.1"
+        f"`read: open`{f' to {file}' if file else ''} to let everybody who can reach it, or listen on 127.0.0.1"
     )
 
 
@@ -64,7 +66,7 @@ def is_loopback(host: str) -> bool:
 def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
     """The settings and the file they come from, if there is one. Raises ConfigurationError with every mistake."""
     try:
-        file = find_config(config, os.environ, Path.cwd(), Path.home())
+        file = find_config(config, os.environ, _working_folder(), _home())
         return (Settings(), None) if file is None else (load_file(file, Settings), file)
     except ConfigMistakes as mistakes:
         raise ConfigurationError(str(mistakes)) from mistakes
@@ -72,17 +74,39 @@ def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
 
 def find_data_dir(settings: Settings) -> Path:
     """The data folder, made if it is not there. Raises UsageError when it cannot be written."""
-    named = os.environ.get("GPUDECK_DATA_DIR") or settings.data_dir
-    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    folder = Path(named).expanduser() if named else base / "gpudeck"
+    folder = _choose_data_dir(settings)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = folder / f".write-test-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UsageError(
-            f"the data folder {folder} cannot be written: {error.strerror}.",
-            "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own.",
-        ) from error
+        raise UsageError(f"the data folder {folder} cannot be written: {error.strerror}.", _DATA_DIR_HINT) from error
     return folder
+
+
+def _choose_data_dir(settings: Settings) -> Path:
+    named = os.environ.get("GPUDECK_DATA_DIR") or settings.data_dir
+    shared = os.environ.get("XDG_DATA_HOME")
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(shared) if shared else Path.home() / ".local" / "share") / "gpudeck"
+    except RuntimeError as error:
+        raise UsageError("this user has no home folder for the hub's files.", _DATA_DIR_HINT) from error
+
+
+def _home() -> Path | None:
+    """None for a user whom the system does not know, as in many containers, when $HOME does not name it either."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def _working_folder() -> Path | None:
+    """None when it has been deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None

@@ -1,5 +1,6 @@
 """The agent token of a hub: made once, readable by its owner alone, compared in constant time."""
 
+import errno
 import hashlib
 import hmac
 import os
@@ -10,18 +11,52 @@ from pathlib import Path
 from gpudeck.agent.push import read_token
 from gpudeck.model.errors import UsageError
 
+_CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""What file systems without hard links answer."""
+
 
 def ensure_token(file: Path) -> str:
-    """The token in the file, which is made with a new one if it is not there. Raises UsageError."""
+    """The token in the file, which is made with a new one if it is not there. Raises UsageError.
+
+    The file appears with its token in it or not at all, and hubs that start at the same time agree on one.
+    """
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return read_token(file)
+        if not file.exists():
+            _make(file)
     except OSError as error:
-        raise UsageError(f"the token file {file} cannot be made: {error.strerror}.", "Check token_file.") from error
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(secrets.token_urlsafe(32) + "\n")
-    return read_token(file)
+        raise UsageError(
+            f"the token file {file} cannot be made: {(error.strerror or str(error)).lower()}.",
+            "Make room or choose another place with token_file in gpudeck.yaml.",
+        ) from error
+    return read_token(
+        file,
+        if_unreadable="The hub has to be able to read it: check its owner and its mode.",
+        if_none="Delete it: a new one is made at the next start, and agents need a copy of that.",
+    )
+
+
+def _make(file: Path) -> None:
+    begun = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(secrets.token_urlsafe(32) + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        _put(begun, file)
+    finally:
+        begun.unlink(missing_ok=True)
+
+
+def _put(begun: Path, file: Path) -> None:
+    """Give the file its name, unless somebody was faster."""
+    try:
+        os.link(begun, file)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        begun.rename(file)
 
 
 def token_check(token: str) -> Callable[[str], bool]:

@@ -1,7 +1,10 @@
 """The command `gpudeck`: one file a command, imported only when that command runs, so that each starts quickly."""
 
 import difflib
+import errno
 import importlib
+import io
+import os
 import sys
 
 import click
@@ -10,6 +13,7 @@ from gpudeck import __version__
 from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
 
 _COMMANDS = ("up", "agent", "show", "check")
+_WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
   gpudeck up                       start the hub and open the address it prints
@@ -42,6 +46,7 @@ def gpudeck() -> None:
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the hub cannot be reached."""
+    _prepare_streams()
     try:
         gpudeck(prog_name="gpudeck")
     except GpudeckError as error:
@@ -52,6 +57,28 @@ def main() -> None:
         # The reader of our output has gone (`gpudeck show | head`): nothing is wrong, and nothing is left to say.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # Files of our own are named in their errors: this is the standard output, on a full disk or a broken one.
+        if error.filename is not None or error.errno not in _WRITE_ERRORS:
+            raise
+        _drop_output()
+        click.echo(f"gpudeck: the output cannot be written: {(error.strerror or str(error)).lower()}.", err=True)
+        sys.exit(1)
+
+
+def _prepare_streams() -> None:
+    """A terminal that cannot show a character gets a question mark, and no file of ours becomes the standard output."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """What is left of the output would be tried once more at the interpreter's end, and fail with a trace."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: GpudeckError) -> int:

@@ -3,17 +3,18 @@
 import logging
 import sys
 
+from gpudeck.model.hub_url import mask_password
 from gpudeck.views.table import clean
 
 
 class OneLine(logging.Formatter):
-    """A message is one clean line; only a trace of a bug may be more."""
+    """A message is one clean line without passwords of addresses; only a trace of a bug may be more."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = self.formatTime(record, "%H:%M:%S")
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{stamp} {level}{clean(record.getMessage())}{trace}"
+        return f"{stamp} {level}{mask_password(clean(record.getMessage()))}{trace}"
 
 
 def start_logging(verbose: bool) -> None:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gpudeck.model.errors import GpudeckError, Unreachable
-from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 from gpudeck.views.text import render_fleet
 
 _EXAMPLES = """\b
@@ -31,7 +31,9 @@ Examples:
 @click.option("--local", is_flag=True, help="This machine alone, without any hub.")
 def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, local: bool) -> None:
     """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer."""
-    fleet = _read_local() if local else _decode(_ask(hub), hub)
+    if sys.stdout is None:
+        raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
+    fleet = _read_local() if local else _decode(_ask(hub), mask_password(hub))
     _check_hosts(fleet, hosts)
     if as_json:
         wanted = [host for host in fleet["hosts"] if not hosts or host["name"] in hosts or host["id"] in hosts]
@@ -59,9 +61,9 @@ def _decode(body: bytes, hub: str) -> dict[str, Any]:
     try:
         fleet = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise Unreachable(f"{hub} answers, but not as a gpudeck hub.") from error
+        raise Unreachable(f"{hub} answers, but is no gpudeck hub.") from error
     if not isinstance(fleet, dict) or "hosts" not in fleet:
-        raise Unreachable(f"{hub} answers, but not as a gpudeck hub.")
+        raise Unreachable(f"{hub} answers, but is no gpudeck hub.")
     return fleet
 
 
