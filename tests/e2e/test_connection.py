@@ -45,6 +45,8 @@ def test_a_lost_hub_is_seen_and_its_return_too(tmp_path: Path, chromium: Browser
     wait_until(lambda: seconds_lost(page) > first, "a ticking age")
     expect(page.locator(".greyed .line").first).to_be_visible(timeout=15_000)
     assert free_colour(page) == unknown != alive
+    weights = "parts => parts.map(part => Number(getComputedStyle(part).fontWeight))"
+    assert max(page.locator(".chip, .chip b, .line.free .who").evaluate_all(weights)) <= 400
     with running_hub(tmp_path, *listen) as hub:
         expect(page.locator(".live.live")).to_have_text("live", timeout=30_000)
         expect(page.get_by_role("alert")).to_have_count(0)

@@ -1,5 +1,6 @@
 """The fleet page of a demo hub: what it shows, how it is searched, and that a view can be shared."""
 
+import json
 import re
 from collections.abc import Callable
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ from fakes.hubs import HubProcess, wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
+GIB = 2**30
 
 
 def test_totals_agree_with_the_api(demo: HubProcess, visit: Visits) -> None:
@@ -79,7 +81,7 @@ def test_search_is_in_the_address_and_survives_a_reload(demo: HubProcess, visit:
     shown = page.locator(".line")
     expect(shown.first).to_be_visible()
     sizes = shown.locator(".memory").all_inner_texts()
-    assert all(int(size.rpartition("/")[2].removesuffix("G")) > 40 for size in sizes)
+    assert all(float(size.rpartition("/")[2].removesuffix("G")) * GIB > 40e9 for size in sizes)
 
 
 def test_a_click_on_a_state_filters_and_a_second_one_undoes_it(demo: HubProcess, visit: Visits) -> None:
@@ -110,6 +112,50 @@ def test_a_search_without_an_answer_says_so_and_offers_a_way_back(demo: HubProce
     expect(page.get_by_role("heading", name="No GPU fits “nosuchthing”")).to_be_visible()
     page.get_by_role("button", name="Clear the search").click()
     expect(page.locator(".line").first).to_be_visible()
+
+
+def test_a_search_means_the_same_amount_of_memory_as_the_api(demo: HubProcess, visit: Visits) -> None:
+    wanted = len(json.loads(demo.get("/api/v1/gpus?min_memory=48G"))["gpus"])
+    page = visit(demo.url + "/?q=>%3D+48G")
+    expect(page.locator(".found")).to_contain_text(f"{wanted} GPUs on")
+
+
+def test_a_search_that_is_not_understood_says_so(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url + "/?q=free+>lots")
+    expect(page.locator("main").get_by_role("status")).to_contain_text("“>lots” is not understood")
+    page.get_by_role("button", name="Clear the search").click()
+    expect(page.locator(".line").first).to_be_visible()
+
+
+def test_back_returns_to_the_former_choice(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url)
+    page.locator(".chip.held").click()
+    page.get_by_role("button", name="table", exact=True).click()
+    page.get_by_role("combobox").select_option("name")
+    expect(page).to_have_url(re.compile(r"\?q=held&view=table&sort=name$"))
+    page.go_back()
+    expect(page.get_by_role("combobox")).to_have_value("free")
+    page.go_back()
+    expect(page.get_by_role("table")).to_have_count(0)
+    expect(page.get_by_role("searchbox")).to_have_value("held")
+    page.go_back()
+    expect(page.locator(".chip.held")).to_have_attribute("aria-pressed", "false")
+    expect(page).to_have_url(re.compile(r"/$"))
+    page.go_forward()
+    expect(page.locator(".line:not(.held)")).to_have_count(0)
+
+
+def test_back_returns_to_the_former_search_and_not_by_letters(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url)
+    search = page.get_by_role("searchbox")
+    search.press_sequentially("busy")
+    search.press("Enter")
+    search.press_sequentially(" h200", delay=20)
+    expect(page).to_have_url(re.compile(r"\?q=busy\+h200$"))
+    page.go_back()
+    expect(search).to_have_value("busy")
+    page.go_back()
+    expect(search).to_have_value("")
 
 
 def test_a_pointer_on_a_gpu_shows_everything_about_it(demo: HubProcess, visit: Visits) -> None:

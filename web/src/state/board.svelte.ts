@@ -30,6 +30,8 @@ export class Board {
   sort = $state<Sort>('free')
   placed = $state.raw<readonly Placed[]>([])
   trouble = $state<Trouble | null>(null)
+  /** The last change came letter by letter and may go on. */
+  isTyped = false
 
   private now = $state(seconds())
   private hubOffset = $state(0)
@@ -51,10 +53,7 @@ export class Board {
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort })
 
   constructor(streamUrl: string, search: string, browser?: Browser) {
-    const { text, view, sort } = readAddress(search)
-    this.text = text
-    this.viewChoice = view
-    this.sort = sort
+    this.visit(search)
     const listener = {
       snapshot: (fleet: Fleet) => this.onSnapshot(fleet),
       delta: (delta: Delta) => this.onEvent(this.fleet.apply(delta)),
@@ -76,9 +75,31 @@ export class Board {
     clearInterval(this.timer)
   }
 
+  /** Shows what the query part of an address asks for. */
+  visit(search: string): void {
+    this.isTyped = false
+    const { text, view, sort } = readAddress(search)
+    this.text = text
+    this.viewChoice = view
+    this.sort = sort
+    this.arrange()
+  }
+
   search(text: string): void {
+    this.isTyped = false
     this.text = text
     this.arrange()
+  }
+
+  /** A search that is still being written. */
+  type(text: string): void {
+    this.search(text)
+    this.isTyped = true
+  }
+
+  show(view: View): void {
+    this.isTyped = false
+    this.viewChoice = view
   }
 
   toggleState(state: Availability): void {
@@ -86,6 +107,7 @@ export class Board {
   }
 
   sortBy(sort: Sort): void {
+    this.isTyped = false
     this.sort = sort
     this.arrange()
   }

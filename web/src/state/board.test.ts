@@ -89,6 +89,23 @@ describe('search', () => {
   })
 })
 
+describe('an address', () => {
+  it('is applied again when a person goes back to it', () => {
+    snapshot()
+    board.search('host:b')
+    board.show('table')
+    board.visit('?q=host:a&sort=name')
+    expect([ids(), board.text, board.view, board.sort]).toEqual([['a'], 'host:a', 'cards', 'name'])
+  })
+
+  it('is told apart from one that is still being typed', () => {
+    board.type('fre')
+    expect(board.isTyped).toBe(true)
+    board.toggleState('busy')
+    expect(board.isTyped).toBe(false)
+  })
+})
+
 describe('view', () => {
   it('is cards for a small fleet and the table for a large one', () => {
     snapshot()

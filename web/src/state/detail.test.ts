@@ -2,21 +2,34 @@ import { describe, expect, it } from 'vitest'
 import catalog from '../api/catalog.json'
 import type { Process } from '../api/types'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../samples'
-import { cudaVisibleDevices, gpuDetail, inUnit } from './detail'
+import { cudaVisibleDevices, gpuDetail, inUnit, isMissing } from './detail'
 
 const up = host('gpu01', [])
 const on = (...processes: Partial<Process>[]) =>
   gpuDetail(busyGpu('ann', { processes: processes.map((facts) => ({ ...someProcess, ...facts })) }), up, NOW)
 
 describe('metrics', () => {
-  it('are all those of the catalog', () => {
-    const labels = catalog.filter((metric) => metric.scope === 'gpu').map((metric) => metric.label)
-    expect(gpuDetail(gpu(), up, NOW).metrics.map((metric) => metric.label)).toEqual(labels)
+  const names = catalog.filter((metric) => metric.scope === 'gpu').map((metric) => metric.name)
+  const allKnown = Object.fromEntries(names.map((name) => [name, 1]))
+
+  it('are all those of the catalog where all are known', () => {
+    const { metrics, notKnown } = gpuDetail(gpu(allKnown), up, NOW)
+    expect([metrics.length, notKnown]).toEqual([names.length, null])
   })
 
-  it('carry the reason where they are unknown', () => {
-    const { metrics } = gpuDetail(gpu({ fan_percent: null, reasons: { fan_percent: 'has no fan' } }), up, NOW)
-    expect(metrics.find((metric) => metric.label === 'Fan')?.figure).toEqual({ text: '–', title: 'has no fan' })
+  it('share one line where they are unknown, with their reasons', () => {
+    const { metrics, notKnown } = gpuDetail(gpu({ ...allKnown, fan_percent: null, nvlink_active_count: null, reasons: { fan_percent: 'has no fan' } }), up, NOW)
+    expect(metrics.map((metric) => metric.label)).not.toContain('Fan')
+    expect(notKnown).toEqual({ text: 'not known: fan, NVLinks up', title: 'Fan: has no fan\nNVLinks up: not reported' })
+  })
+
+  it('name only a few of many unknown ones', () => {
+    expect(gpuDetail(gpu(), up, NOW).notKnown?.text).toMatch(/^not known: fan, video encoder, .* and \d+ more$/)
+  })
+
+  it('have short names, the whole one on demand', () => {
+    const { metrics } = gpuDetail(gpu({ performance_state: 0 }), up, NOW)
+    expect(metrics).toContainEqual({ label: 'Performance state', title: 'Performance state (0 is fastest)', text: '0' })
   })
 
   it.each([
@@ -27,6 +40,13 @@ describe('metrics', () => {
     [1980, 'megahertz', '1980 MHz'],
     [7200, 'seconds', '2 h'],
     [4, 'count', '4'],
+    [0, 'flag', 'no'],
+    [1, 'flag', 'yes'],
+    [2, 'state', '2'],
+    [1_000_000, 'joules', '278 Wh'],
+    [72e6, 'joules', '20 kWh'],
+    [12_000, 'bytes_per_second', '12 kB/s'],
+    [2.5e9, 'bytes_per_second', '2.5 GB/s'],
     [12, 'furlongs', '12 furlongs'],
   ])('%d %s reads %s', (value, unit, expected) => {
     expect(inUnit(value, unit)).toBe(expected)
@@ -49,6 +69,11 @@ describe('people', () => {
   it('have unknown memory as soon as a part of it is unknown', () => {
     const detail = on({ pid: 1, user: 'ann', memory_used_bytes: GIB }, { pid: 2, user: 'ann' })
     expect(detail.people).toMatchObject([{ memory: '–', runtime: '–' }])
+  })
+
+  it('are cut where there are too many, with their number', () => {
+    const detail = on(...Array.from({ length: 40 }, (_, pid) => ({ pid, user: `user${pid}` })))
+    expect([detail.people.length, detail.morePeople]).toEqual([8, 32])
   })
 
   it('do not include the display server', () => {
@@ -78,6 +103,17 @@ describe('processes', () => {
 it('says how old the picture of a silent host is', () => {
   const silent = host('gpu01', [], { status: 'down', last_report_at: NOW - 180 })
   expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW).state).toBe('unknown; free 3 min ago, when the host last reported')
+})
+
+it('says nothing about an age that cannot be', () => {
+  expect(gpuDetail(busyGpu('ann', { since: -1e308 }), up, NOW)).toMatchObject({ state: 'busy', stateTitle: '–' })
+})
+
+it('takes a GPU for missing only when nothing of it can be read', () => {
+  const gone = { availability: 'unknown', utilization_percent: null, memory_used_bytes: null, temperature_celsius: null, power_watts: null } as const
+  expect(isMissing(gpu({ ...gone, health: 'critical' }))).toBe(true)
+  expect(isMissing(gpu({ ...gone, health: 'unknown', temperature_celsius: 40 }))).toBe(false)
+  expect(isMissing(gpu({ health: 'critical', temperature_celsius: 97 }))).toBe(false)
 })
 
 it('names the device so that CUDA finds it', () => {

@@ -1,7 +1,7 @@
 /** Everything known about one GPU, for its popover. */
 import catalog from '../api/catalog.json'
 import type { Gpu, Host, Process } from '../api/types'
-import { bytes, clockTime, DASH, duration, plain, utcTime } from './format'
+import { bytes, clockTime, DASH, duration, elapsed, plain, utcTime } from './format'
 import type { Figure } from './lines'
 
 export interface Metric {
@@ -34,8 +34,12 @@ export interface GpuDetail {
   state: string
   stateTitle: string
   reason: string | undefined
-  metrics: { label: string; figure: Figure }[]
+  /** What is known, in the order of the catalog. `label` is the short name, its `title` the whole one. */
+  metrics: { label: string; title: string; text: string }[]
+  /** The rest in one line, with the reasons as its title; null when nothing is unknown. */
+  notKnown: Figure | null
   people: PersonOnGpu[]
+  morePeople: number
   /** Null when the list could not be read; `processesReason` then says why. */
   processes: ProcessOnGpu[] | null
   processesReason: string
@@ -43,18 +47,25 @@ export interface GpuDetail {
 }
 
 const MOST_PROCESSES = 8
+const MOST_PEOPLE = 8
+/** Names in the line of what is not known: the catalog begins with what matters most. */
+const MOST_NOT_KNOWN = 4
 
 /** `now` is the hub's clock. */
 export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
   const processes = gpu.processes as Process[] | null
   const shown = processes?.slice(0, MOST_PROCESSES).map((process) => processText(process, now)) ?? null
+  const people = peopleOn((processes ?? []).filter((process) => !process.display), now)
+  const known = GPU_METRICS.filter((metric) => metricOf(gpu, metric) !== null)
   return {
     title: plain(`${host.display_name} · GPU ${gpu.label} · ${gpu.name}`),
     state: stateText(gpu, host, now),
     stateTitle: utcTime(gpu.since),
     reason: gpu.availability_reason ?? undefined,
-    metrics: GPU_METRICS.map((metric) => ({ label: metric.label, figure: metricFigure(gpu, metric) })),
-    people: peopleOn((processes ?? []).filter((process) => !process.display), now),
+    metrics: known.map((metric) => ({ label: shortLabel(metric), title: metric.label, text: inUnit(metricOf(gpu, metric) ?? 0, metric.unit) })),
+    notKnown: notKnown(gpu),
+    people: people.slice(0, MOST_PEOPLE),
+    morePeople: Math.max(0, people.length - MOST_PEOPLE),
     processes: shown,
     processesReason: gpu.reasons['processes'] ?? 'The list of processes could not be read.',
     moreProcesses: Math.max(0, (processes?.length ?? 0) - MOST_PROCESSES),
@@ -62,15 +73,33 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
 }
 
 function stateText(gpu: Gpu, host: Host, now: number): string {
-  if (host.status === 'up') return `${gpu.availability} for ${duration(now - gpu.since)}, since ${clockTime(gpu.since, now)}`
-  const age = host.last_report_at === null ? '' : ` ${duration(now - host.last_report_at)} ago`
+  const time = elapsed(gpu.since, now)
+  if (host.status === 'up') return Number.isNaN(time) ? gpu.availability : `${gpu.availability} for ${duration(time)}, since ${clockTime(gpu.since, now)}`
+  const age = host.last_report_at === null ? '' : ` ${duration(elapsed(host.last_report_at, now))} ago`
   return `unknown; ${gpu.last_seen ?? 'last seen'}${age}, when the host last reported`
 }
 
-export function metricFigure(gpu: Gpu, metric: Metric): Figure {
-  const value = (gpu as unknown as Record<string, number | null | undefined>)[metric.name]
-  if (value === null || value === undefined) return { text: DASH, title: gpu.reasons[metric.name] ?? 'not reported' }
-  return { text: inUnit(value, metric.unit), title: undefined }
+function metricOf(gpu: Gpu, metric: Metric): number | null {
+  return (gpu as unknown as Record<string, number | null | undefined>)[metric.name] ?? null
+}
+
+function notKnown(gpu: Gpu): Figure | null {
+  const unknown = GPU_METRICS.filter((metric) => metricOf(gpu, metric) === null)
+  if (unknown.length === 0) return null
+  const names = unknown.slice(0, MOST_NOT_KNOWN).map((metric) => startingSmall(shortLabel(metric)))
+  const more = unknown.length > names.length ? ` and ${unknown.length - names.length} more` : ''
+  const reasons = unknown.map((metric) => `${shortLabel(metric)}: ${gpu.reasons[metric.name] ?? 'not reported'}`)
+  return { text: `not known: ${names.join(', ')}${more}`, title: reasons.join('\n') }
+}
+
+/** Without what stands in brackets to explain it. */
+function shortLabel(metric: Metric): string {
+  return metric.label.replace(/ \(.*\)$/, '')
+}
+
+/** `Fan` becomes `fan`; `SM clock` and `NVLinks up` stay. */
+function startingSmall(label: string): string {
+  return /^[A-Z][a-z]/.test(label) ? label.charAt(0).toLowerCase() + label.slice(1) : label
 }
 
 const SUFFIX: Record<string, string> = { percent: ' %', celsius: ' °C', watts: ' W', megahertz: ' MHz' }
@@ -79,8 +108,21 @@ const SUFFIX: Record<string, string> = { percent: ' %', celsius: ' °C', watts: 
 export function inUnit(value: number, unit: string): string {
   if (unit === 'bytes') return bytes(value)
   if (unit === 'seconds') return duration(value)
-  if (unit === 'count' || unit === 'load') return String(value)
+  if (unit === 'count' || unit === 'load' || unit === 'state') return String(value)
+  if (unit === 'flag') return value === 0 ? 'no' : 'yes'
+  if (unit === 'joules') return energy(value)
+  if (unit === 'bytes_per_second') return rate(value)
   return `${Math.round(value)}${SUFFIX[unit] ?? ` ${unit}`}`
+}
+
+function energy(joules: number): string {
+  const wattHours = joules / 3600
+  return wattHours < 10_000 ? `${Math.round(wattHours)} Wh` : `${Math.round(wattHours / 1000)} kWh`
+}
+
+function rate(bytesPerSecond: number): string {
+  if (bytesPerSecond < 1e6) return `${Math.round(bytesPerSecond / 1e3)} kB/s`
+  return bytesPerSecond < 1e9 ? `${Math.round(bytesPerSecond / 1e6)} MB/s` : `${(bytesPerSecond / 1e9).toFixed(1)} GB/s`
 }
 
 /** Who is on it with how much and since when, most memory first. A sum with an unknown part is unknown. */
@@ -106,7 +148,7 @@ function sumMemory(processes: readonly Process[]): number | null {
 
 function longest(processes: readonly Process[], now: number): string {
   const starts = processes.flatMap(({ started_at: start }) => (start == null ? [] : [start]))
-  return starts.length === 0 ? DASH : duration(now - Math.min(...starts))
+  return starts.length === 0 ? DASH : duration(elapsed(Math.min(...starts), now))
 }
 
 function processText(process: Process, now: number): ProcessOnGpu {
@@ -117,13 +159,20 @@ function processText(process: Process, now: number): ProcessOnGpu {
     user: orDash(process.user, reasons['user'] ?? process.evidence, 'the owner is not known', process.evidence),
     command: orDash(process.command, reasons['command'], 'the command is not known', process.command),
     memory: orDash(used == null ? null : bytes(used), reasons['memory_used_bytes'], 'not reported'),
-    runtime: orDash(start == null ? null : duration(now - start), reasons['started_at'], 'not reported'),
+    runtime: orDash(start == null ? null : duration(elapsed(start, now)), reasons['started_at'], 'not reported'),
     place: [process.container, process.job == null ? null : `job ${process.job}`, process.display ? 'display' : null].filter(Boolean).map((part) => plain(part ?? '')).join(' · ') || undefined,
   }
 }
 
 function orDash(text: string | null | undefined, reason: string | null | undefined, otherwise: string, title?: string | null): Figure {
   return text == null ? { text: DASH, title: reason ?? otherwise } : { text: plain(text), title: title ?? undefined }
+}
+
+/** Whether the GPU belongs here but cannot be reached: nothing can run on it. */
+export function isMissing(gpu: Gpu): boolean {
+  const isUnwell = gpu.health === 'critical' || gpu.health === 'unknown'
+  const signs = [gpu.utilization_percent, gpu.memory_used_bytes, gpu.temperature_celsius, gpu.power_watts]
+  return gpu.availability === 'unknown' && isUnwell && signs.every((sign) => sign === null)
 }
 
 /** What to put before a command so that it runs on this GPU and no other. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { bytes, celsius, clockTime, count, duration, fraction, memoryPair, percent, plain, shortDuration, utcTime, watts } from './format'
+import { bytes, celsius, clockTime, count, duration, elapsed, fraction, memoryPair, percent, plain, shortDuration, utcTime, watts } from './format'
 
 const GIB = 2 ** 30
 
@@ -58,6 +58,16 @@ describe('moments', () => {
 
   it('of another day have one', () => {
     expect(clockTime(new Date(2026, 0, 3, 9, 30).getTime() / 1000, now)).toBe('Jan 3, 09:30')
+  })
+
+  it.each([-1e308, 1e308, NaN, Infinity, null, 8.64e12 + 1])('that are none, such as %s, read as unknown', (moment) => {
+    const age = elapsed(moment, now)
+    expect([clockTime(moment, now), utcTime(moment), duration(age), shortDuration(age)]).toEqual(['–', '–', '–', '–'])
+  })
+
+  it('in a far year are a date, but no age', () => {
+    expect(utcTime(253_402_300_800)).toBe('+010000-01-01 00:00:00 UTC')
+    expect(duration(elapsed(253_402_300_800, now))).toBe('–')
   })
 
   it('are the same for everybody in UTC', () => {

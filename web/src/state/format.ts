@@ -6,6 +6,10 @@ const GIB = 2 ** 30
 const MINUTE = 60
 const HOUR = 60 * MINUTE
 const DAY = 24 * HOUR
+/** No machine of a fleet is older: a longer span comes from a clock or a report that is wrong. */
+const LONGEST_SPAN = 100 * 366 * DAY
+/** The last moment that a date can express, in Unix seconds. */
+const LAST_MOMENT = 8.64e12
 
 export function percent(value: number | null): string {
   return value === null ? DASH : `${Math.round(value)}%`
@@ -44,8 +48,19 @@ export function fraction(used: number | null, total: number | null): number | nu
   return used === null || total === null || total <= 0 ? null : Math.min(1, Math.max(0, used / total))
 }
 
+/** Whether this can be a date at all. */
+function isMoment(unix: number | null | undefined): unix is number {
+  return typeof unix === 'number' && Math.abs(unix) <= LAST_MOMENT
+}
+
+/** Seconds from a moment to `now`; NaN, which reads as a dash, where the moment is none. */
+export function elapsed(since: number | null | undefined, now: number): number {
+  return isMoment(since) && Math.abs(now - since) <= LONGEST_SPAN ? now - since : NaN
+}
+
 /** One unit, for a narrow column: `45s`, `12m`, `3h`, `9d`. */
 export function shortDuration(seconds: number): string {
+  if (!(Math.abs(seconds) <= LONGEST_SPAN)) return DASH
   const s = Math.max(0, Math.floor(seconds))
   if (s < MINUTE) return `${s}s`
   if (s < HOUR) return `${Math.floor(s / MINUTE)}m`
@@ -54,6 +69,7 @@ export function shortDuration(seconds: number): string {
 
 /** Two units, for a sentence: `45 s`, `12 min`, `3 h 12 min`, `9 d 4 h`. */
 export function duration(seconds: number): string {
+  if (!(Math.abs(seconds) <= LONGEST_SPAN)) return DASH
   const s = Math.max(0, Math.floor(seconds))
   if (s < MINUTE) return `${s} s`
   if (s < HOUR) return `${Math.floor(s / MINUTE)} min`
@@ -70,7 +86,8 @@ const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', '
 const pad = (value: number): string => String(value).padStart(2, '0')
 
 /** The viewer's wall clock: `14:02` on the same day, `Nov 3, 14:02` otherwise. */
-export function clockTime(unix: number, now: number): string {
+export function clockTime(unix: number | null, now: number): string {
+  if (!isMoment(unix)) return DASH
   const then = new Date(unix * 1000)
   const today = new Date(now * 1000)
   const time = `${pad(then.getHours())}:${pad(then.getMinutes())}`
@@ -79,8 +96,8 @@ export function clockTime(unix: number, now: number): string {
 }
 
 /** For a hover: the same moment where everybody agrees on it. */
-export function utcTime(unix: number): string {
-  return `${new Date(unix * 1000).toISOString().slice(0, 19).replace('T', ' ')} UTC`
+export function utcTime(unix: number | null): string {
+  return isMoment(unix) ? `${new Date(unix * 1000).toISOString().slice(0, -5).replace('T', ' ')} UTC` : DASH
 }
 
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g

@@ -51,6 +51,12 @@ it('shows an unknown figure of the host as a dash with its reason', () => {
   expect(disk?.figure).toEqual({ text: '–', title: 'not reported' })
 })
 
+it('marks the temperature of a row only where it is too high', () => {
+  const hot = gpu({ temperature_celsius: 93, health: 'warning', health_reason: '93 °C' })
+  expect(rowText(new HostEntry(host('gpu01', [gpu(), hot])))).toMatchObject({ hottest: '93°', heat: 'GPU 1: warning: 93 °C', isCritical: false })
+  expect(rowText(new HostEntry(host('gpu01', [gpu()])))).toMatchObject({ heat: undefined })
+})
+
 it('adds up the GPUs of a row', () => {
   const row = rowText(new HostEntry(host('gpu01', [busyGpu('ann', { temperature_celsius: 70 }), gpu()])))
   expect(row).toMatchObject({ users: { text: 'ann' }, utilization: '49%', memory: '71/160G', hottest: '70°', power: '120 W', cpu: { text: '22%' } })

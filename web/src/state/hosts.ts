@@ -1,8 +1,8 @@
 /** A host in words: its title, its footer, its row in the table, and what to do when it is silent. */
 import type { Host } from '../api/types'
 import type { HostEntry } from './fleet'
-import { celsius, clockTime, count, DASH, duration, fraction, memoryPair, percent, plain, watts } from './format'
-import type { Figure } from './lines'
+import { celsius, clockTime, count, DASH, duration, elapsed, fraction, memoryPair, percent, plain, watts } from './format'
+import { alarmText, type Figure } from './lines'
 
 export interface HostText {
   name: string
@@ -48,7 +48,7 @@ function diskText(host: Host): string {
 
 function statusText(host: Host, now: number): string {
   if (host.status === 'never') return 'never seen'
-  if (host.status !== 'up') return host.last_report_at === null ? host.status : `${host.status} ${duration(now - host.last_report_at)}`
+  if (host.status !== 'up') return host.last_report_at === null ? host.status : `${host.status} ${duration(elapsed(host.last_report_at, now))}`
   return host.uptime_seconds === null ? 'up' : `up ${duration(host.uptime_seconds).split(' ', 2).join(' ')}`
 }
 
@@ -65,7 +65,7 @@ function notes(host: Host, now: number): string[] {
 
 function silentText(host: Host, now: number): string {
   if (host.last_report_at === null) return 'No report so far. Start gpudeck agent there.'
-  const silence = `No report for ${duration(now - host.last_report_at)}, last ${clockTime(host.last_report_at, now)}.`
+  const silence = `No report for ${duration(elapsed(host.last_report_at, now))}, last ${clockTime(host.last_report_at, now)}.`
   return host.status === 'down' ? `${silence} Is it on, and gpudeck agent running?` : silence
 }
 
@@ -81,6 +81,9 @@ export interface RowText {
   memory: string
   memoryFraction: number | null
   hottest: string
+  /** A sentence when the hottest GPU is too hot. */
+  heat: string | undefined
+  isCritical: boolean
   power: string
   cpu: Figure
   ram: Figure
@@ -88,12 +91,15 @@ export interface RowText {
 
 export function rowText({ host, summary }: HostEntry): RowText {
   const users = plain(summary.users.join(', '))
+  const hot = host.gpus.find((gpu) => gpu.temperature_celsius !== null && gpu.temperature_celsius === summary.hottest && alarmText(gpu) !== undefined)
   return {
     users: { text: users, title: summary.users.length > 1 ? users : undefined },
     utilization: percent(summary.utilization),
     memory: memoryPair(summary.memoryUsed, summary.memoryTotal),
     memoryFraction: fraction(summary.memoryUsed, summary.memoryTotal),
     hottest: celsius(summary.hottest),
+    heat: hot === undefined ? undefined : `GPU ${hot.label}: ${alarmText(hot)}`,
+    isCritical: hot?.health === 'critical',
     power: watts(summary.power),
     cpu: figure(percent(host.cpu_percent), host, 'cpu_percent'),
     ram: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes'),

@@ -1,6 +1,6 @@
 /** A GPU in the words of one line, ready to be drawn: nothing here is a number any more. */
 import type { Availability, Gpu, Host } from '../api/types'
-import { celsius, clockTime, DASH, duration, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime } from './format'
+import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime } from './format'
 
 /** A short text and, where it is a dash or cut off, what a hover says. */
 export interface Figure {
@@ -46,7 +46,7 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     memoryFraction: isIdle ? null : fraction(gpu.memory_used_bytes, gpu.memory_total_bytes),
     memory: isIdle ? wholeMemory(gpu) : figure(memoryPair(gpu.memory_used_bytes, gpu.memory_total_bytes), gpu, 'memory_used_bytes'),
     temperature: figure(celsius(gpu.temperature_celsius), gpu, 'temperature_celsius'),
-    since: isPast ? blank : { text: shortDuration(now - gpu.since), title: sinceText(gpu, now) },
+    since: isPast ? blank : { text: shortDuration(elapsed(gpu.since, now)), title: sinceText(gpu, now) },
     alarm: alarmText(gpu),
     isCritical: gpu.health === 'critical',
     isPast,
@@ -125,7 +125,9 @@ function sameTitle(text: string): Figure {
 }
 
 function sinceText(gpu: Gpu, now: number): string {
-  return `${gpu.availability} for ${duration(now - gpu.since)}, since ${clockTime(gpu.since, now)} (${utcTime(gpu.since)})`
+  const age = elapsed(gpu.since, now)
+  if (Number.isNaN(age)) return 'since when is not known'
+  return `${gpu.availability} for ${duration(age)}, since ${clockTime(gpu.since, now)} (${utcTime(gpu.since)})`
 }
 
 export function alarmText(gpu: Gpu): string | undefined {
@@ -138,7 +140,7 @@ function spokenText(gpu: Gpu, line: Omit<GpuLine, 'spoken'>, now: number): strin
   if (line.who.text !== gpu.availability) parts.push(line.who.text)
   if (line.utilization.text !== '') parts.push(`utilization ${line.utilization.text}`)
   parts.push(`memory ${line.memory.text}`, `${line.temperature.text}C`)
-  if (!line.isPast) parts.push(`for ${duration(now - gpu.since)}`)
+  if (!line.isPast) parts.push(`for ${duration(elapsed(gpu.since, now))}`)
   if (line.alarm !== undefined) parts.push(line.alarm)
   return parts.join(', ').replaceAll(DASH, 'unknown')
 }

@@ -37,6 +37,11 @@ describe('words', () => {
     ['-gpu07', []],
     ['"nvidia h200"', [1]],
     ['critical', []],
+    ['-free', [0]],
+    ['-busy -free', []],
+    ['-up', []],
+    ['-down -late', [0, 1]],
+    ['-critical', [0, 1]],
   ])('%s', (text, expected) => {
     expect(found(text)).toEqual(expected)
   })
@@ -55,7 +60,14 @@ it('finds a pasted UUID, but no model number that happens to stand in one', () =
 describe('memory', () => {
   it.each([
     ['>40G', [0, 1]],
-    ['>80G', [1]],
+    ['>86G', [1]],
+    ['> 86G', [1]],
+    ['> 86 G', [1]],
+    ['>=80GiB', [0, 1]],
+    ['>80GiB', [1]],
+    ['>40G <90G', [0]],
+    ['> 40G < 90G free', []],
+    ['=80G', [0]],
     ['>=80G', [0, 1]],
     ['<100g', [0]],
     ['<=80GiB', [0]],
@@ -67,14 +79,32 @@ describe('memory', () => {
     expect(found(text)).toEqual(expected)
   })
 
-  it('takes a card for what is written on its box', () => {
-    const card = { ...free!, memory_total_bytes: 79.65 * GIB }
-    expect(matchesGpu(parseQuery('>=80G'), lab, card)).toBe(true)
-    expect(matchesGpu(parseQuery('>80G'), lab, card)).toBe(false)
+  it.each([
+    ['>=48G', 46_068],
+    ['>=141G', 143_771],
+    ['>=80G', 81_559],
+    ['=80G', 81_559],
+  ])('%s finds a card of %d MiB, as the API does', (text, mib) => {
+    expect(matchesGpu(parseQuery(text), lab, { ...free!, memory_total_bytes: mib * 2 ** 20 })).toBe(true)
   })
 
   it('never fits a GPU whose memory is unknown', () => {
     expect(matchesGpu(parseQuery('<1000G'), lab, { ...free!, memory_total_bytes: null })).toBe(false)
+  })
+})
+
+it('finds an instance of a divided GPU by its label', () => {
+  const fits = (label: string) => matchesGpu(parseQuery('0.5'), lab, { ...free!, label })
+  expect([fits('0.5'), fits('0.15'), fits('0')]).toEqual([true, false, false])
+})
+
+describe('what cannot be understood', () => {
+  it.each(['>lots', '>', '=', '>40X', '->40G', 'user:', '-', '-host:'])('%s fits nothing and is named', (text) => {
+    expect([found(text), parseQuery(`free ${text}`).unclear]).toEqual([[], [text.toLowerCase()]])
+  })
+
+  it('is no plain text', () => {
+    expect(parseQuery('free h200 >40G user:ann -bob -down').unclear).toEqual([])
   })
 })
 
@@ -91,6 +121,9 @@ it.each([
   ['free', false],
   ['>1G', false],
   ['h200', false],
+  ['-down', true],
+  ['-up', false],
+  ['>lots', false],
 ])('a host without GPUs fits "%s": %s', (text, expected) => {
   expect(matchesBareHost(parseQuery(text), host('gpu09', []))).toBe(expected)
 })
@@ -100,6 +133,7 @@ it.each([
   ['free', ''],
   ['h200', 'free h200'],
   ['h200 FREE >40G', 'h200 >40G'],
+  ['-free h200', 'free h200'],
 ])('toggling free in "%s" gives "%s"', (before, after) => {
   expect(toggleState(before, 'free')).toBe(after)
 })
