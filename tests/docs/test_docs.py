@@ -82,7 +82,7 @@ def test_right_words_and_words_of_others_are_left_alone(check: Check) -> None:
 `src/gpudeck/hub/fleet.py`, `Fleet.apply`, `judge()`, `hub.fleet`, `gpudeck.hub.fleet`, `fleet.down_after`, `run_id`,
 `tests/hub/test_fleet.py::test_a_report_becomes_a_host`, `gpudeck.yaml`, `FleetStream.start`, `--demo`, `free`, `1m`,
 `GET /api/v1/hosts/{host}`, `/api/v1/hosts/gpu01`, `/schema/openapi.json`, `make run ARGS="--demo 9"`,
-`fleet.availability`, [up](#a-title-with-code), [readme](README.md).
+`fleet.availability`, `take_clock`, `tests/fakes/nvml/library.c`, [up](#a-title-with-code), [readme](README.md).
 
 | `fleet.down_after` | `1m` | when |
 
