@@ -217,5 +217,9 @@ def _is_module(dotted: str) -> bool:
 def all_words() -> set[str]:
     """Every word with an underscore anywhere in the code: fields, metrics, error codes, variables, tests."""
     files = [path for folder in (SOURCE, PAGE, ROOT / "tests", ROOT / "bench") for path in folder.rglob("*")]
-    code = [path for path in files if path.suffix in {".py", ".ts", ".svelte", ".c"} and path.parent != Path(__file__).parent]
+    code = [
+        path
+        for path in files
+        if path.suffix in {".py", ".ts", ".svelte", ".c"} and path.parent != Path(__file__).parent
+    ]
     return {word for path in code for word in _WORD.findall(path.read_text())}
