@@ -11,6 +11,8 @@ from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
 from gpudeck.model.settings import Duration, Size
 from gpudeck.wire import HOST_NAME
 
+SHORTEST_INTERVAL = 0.1
+LONGEST_INTERVAL = 3600.0
 _NAME_WORDS = "at most 253 letters, digits, dots, dashes and underscores, the first and the last a letter or digit"
 _HUB_PATTERN = r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:/[^\s?#]*)?\s*$"
 
@@ -26,7 +28,7 @@ class AgentSettings(CollectorSettings, frozen=True):
     """A file whose first line is the agent token of that hub."""
     name: Annotated[str, Meta(pattern=HOST_NAME, extra={"config_words": _NAME_WORDS})] | None = None
     """The name this host reports under; its host name if none is given."""
-    interval: Annotated[Duration, Meta(ge=0.1, le=3600)] = 2.0
+    interval: Annotated[Duration, Meta(ge=SHORTEST_INTERVAL, le=LONGEST_INTERVAL)] = 2.0
     """How often this machine is read."""
     outbox_reports: Annotated[int, Meta(ge=1)] = 3600
     """How many reports are kept while the hub is away; the oldest go first."""

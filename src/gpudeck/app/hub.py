@@ -16,7 +16,7 @@ from msgspec import Struct
 from gpudeck.api.app import FrontDoor
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.http_limits import LimitedProtocol
-from gpudeck.app.settings import Settings, exposure_problem, find_data_dir
+from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, is_loopback
 from gpudeck.app.tokens import ensure_token, token_check
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 DEMO_HOSTS = 24
+_ANYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104
 _HAD_REAL_HOSTS = "had-real-hosts"
 """In the data folder: a hub that has shown real hosts never shows the demo by itself again, not even for a moment."""
 
@@ -49,11 +50,17 @@ def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[],
 
 
 class Started(Struct, frozen=True):
-    """A running hub as its starter wants to know it."""
+    """A running hub as its starter wants to know it.
+
+    `url` is for this machine, `url_elsewhere` for others: None where they cannot reach it. `config` is the file that
+    was read, if there is one.
+    """
 
     url: str
+    url_elsewhere: str | None
     plan: Plan
     token_file: Path
+    config: Path | None
 
 
 class HubServer:
@@ -77,6 +84,7 @@ class HubServer:
         self._token_file = token_file
         self.hub = Hub(settings.fleet, demo=plan.demo_hosts is not None)
         self.url = _url_of(settings.listen, listening)
+        self._url_elsewhere = _url_elsewhere(settings.listen, listening)
         self._child: ChildAgent | None = None
         self._door = FrontDoor(self.hub, token_check(token), settings.path_prefix)
         self._endings: set[asyncio.Task[None]] = set()
@@ -122,7 +130,7 @@ class HubServer:
             self._child = ChildAgent(arguments)
         if self._child is not None:
             self._child.start()
-        when_started(Started(self.url, self._plan, self._token_file))
+        when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config))
 
     def _end_demo(self) -> None:
         log.info("a real host reports: the simulated fleet ends")
@@ -189,7 +197,7 @@ async def tick_forever(stream: Stream) -> None:
 def _listen(address: Address) -> socket.socket:
     """A bound socket. Raises UsageError when the address is taken or is not of this machine."""
     try:
-        if not address.host and socket.has_dualstack_ipv6():
+        if address.host in {"", "::"} and socket.has_dualstack_ipv6():
             return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         return socket.create_server((address.host, address.port), family=family)
@@ -207,9 +215,24 @@ def _reason(error: OSError) -> str:
 
 def _url_of(address: Address, listening: socket.socket) -> str:
     """The address for a browser on this machine."""
+    host = address.host
+    if host in _ANYWHERE:
+        takes_ipv4 = listening.family == socket.AF_INET or not listening.getsockopt(
+            socket.IPPROTO_IPV6, socket.IPV6_V6ONLY
+        )
+        host = "127.0.0.1" if takes_ipv4 else "::1"
+    return _write_url(host, listening)
+
+
+def _url_elsewhere(address: Address, listening: socket.socket) -> str | None:
+    """The address for other machines, which know this one by its name; None where they cannot reach the hub."""
+    if is_loopback(address.host):
+        return None
+    return _write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening)
+
+
+def _write_url(host: str, listening: socket.socket) -> str:
     port = listening.getsockname()[1]
-    anywhere = address.host in {"", "0.0.0.0", "::"}  # noqa: S104
-    host = "127.0.0.1" if anywhere else address.host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

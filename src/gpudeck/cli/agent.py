@@ -43,17 +43,27 @@ def command(
     start_logging(verbose)
     from gpudeck.app.agent import run_agent  # noqa: PLC0415
     from gpudeck.app.settings import load_settings  # noqa: PLC0415
-    from gpudeck.config import parse_duration  # noqa: PLC0415
 
     settings, _ = load_settings(config)
     given: dict[str, str | float | None] = {"hub": hub, "token_file": token_file, "name": name}
     try:
         if interval is not None:
-            given["interval"] = parse_duration(interval)
+            given["interval"] = _read_interval(interval)
         agent = msgspec.structs.replace(
             settings.agent, **{key: value for key, value in given.items() if value is not None}
         )
-        msgspec.convert(msgspec.to_builtins(agent), type(agent))
     except ValueError as error:
-        raise UsageError(str(error).replace(" - at `$.", " for `--").rstrip(".") + ".") from error
+        raise UsageError(str(error).rstrip(".") + ".") from error
     run_agent(agent, simulate=simulate, seed=seed, until_stdin_closes=until_stdin_closes)
+
+
+def _read_interval(text: str) -> float:
+    """Raises ValueError."""
+    from gpudeck.agent.settings import LONGEST_INTERVAL, SHORTEST_INTERVAL  # noqa: PLC0415
+    from gpudeck.config import format_duration, parse_duration  # noqa: PLC0415
+
+    seconds = parse_duration(text)
+    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
+        limits = f"{format_duration(SHORTEST_INTERVAL)} and {format_duration(LONGEST_INTERVAL)}"
+        raise ValueError(f"--interval has to be between {limits}")
+    return seconds

@@ -10,6 +10,7 @@ from gpudeck import __version__
 from gpudeck.cli.logs import start_logging
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
     from gpudeck.app.hub import Started
@@ -42,19 +43,23 @@ def command(config: Path | None, listen: str | None, demo: int | None, verbose: 
         from gpudeck.app.hub import HubServer, make_plan, run_hub  # noqa: PLC0415 - the hub may not be installed
     except ImportError as error:
         raise UsageError(
-            f"the hub's parts are not installed ({error.name}).", "Run: pip install 'gpudeck[hub]'"
+            f"the hub's parts are not installed ({error.name}).",
+            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
         ) from error
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415
+    from gpudeck.app.settings import exposure_problem, load_settings  # noqa: PLC0415
     from gpudeck.collectors.machine import has_gpus  # noqa: PLC0415
     from gpudeck.config import parse_address  # noqa: PLC0415
 
     settings, file = load_settings(config)
     if listen is not None:
         try:
-            host, port = parse_address(listen)
-            settings = msgspec.structs.replace(settings, listen=type(settings.listen)(host, port))
+            address = Address(*parse_address(listen))
         except ValueError as error:
             raise UsageError(f"--listen: {error}.") from error
+        problem = exposure_problem(address, settings.read, _file_to_edit(file))
+        if problem is not None:
+            raise UsageError(f"--listen: {problem}.")
+        settings = msgspec.structs.replace(settings, listen=address)
     run_hub(HubServer.open(settings, make_plan(settings, demo, has_gpus), file), _greet)
 
 
@@ -71,7 +76,25 @@ def _greet(started: "Started") -> None:
         f"gpudeck {__version__} shows {shows}.\n"
         f"  page      {started.url}/\n"
         f"  terminal  gpudeck show{'' if started.url == DEFAULT_HUB else f' --hub {started.url}'}\n"
-        f"  add a host, on that host, with a copy of the token file:\n"
-        f"            gpudeck agent --hub {started.url} --token-file {started.token_file}\n"
+        f"{_invite(started)}"
         "Ctrl-C stops it."
     )
+
+
+def _invite(started: "Started") -> str:
+    """How another host joins. A demo that was asked for takes no real host."""
+    if started.plan.demo_is_asked:
+        return ""
+    if started.url_elsewhere is None:
+        return (
+            "  add a host: others cannot reach this hub until `listen: :8042` and `read: open` are set in\n"
+            f"            {_file_to_edit(started.config)}\n"
+        )
+    return (
+        f"  add a host: copy the token file {started.token_file} there, and run\n"
+        f"            gpudeck agent --hub {started.url_elsewhere} --token-file {started.token_file.name}\n"
+    )
+
+
+def _file_to_edit(file: Path | None) -> str:
+    return str(file) if file is not None else "./gpudeck.yaml (a new file)"
