@@ -50,7 +50,7 @@ def test_a_host_that_cannot_be_drawn_leaves_the_others(empty: HubProcess, chromi
 
 def is_inside_the_window(page: Page) -> bool:
     inside = """box => { const { top, right, bottom, left } = box.getBoundingClientRect()
-      return top >= 0 && left >= 0 && right <= document.documentElement.clientWidth && bottom <= innerHeight }"""
+      return top >= 0 && left >= 0 && right <= document.body.clientWidth && bottom <= innerHeight }"""
     return bool(page.locator(".popover").evaluate(inside))
 
 

@@ -49,7 +49,7 @@ export interface GpuDetail {
 const MOST_PROCESSES = 8
 const MOST_PEOPLE = 8
 /** Names in the line of what is not known: the catalog begins with what matters most. */
-const MOST_NOT_KNOWN = 4
+const MOST_NOT_KNOWN = 3
 
 /** `now` is the hub's clock. */
 export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
