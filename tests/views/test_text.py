@@ -13,7 +13,7 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
 from gpudeck.model.report import GpuReading
 from gpudeck.views.table import clean, fit
-from gpudeck.views.text import render_fleet, short_model
+from gpudeck.views.text import choose_hosts, render_fleet, short_model
 
 
 def fleet_of(*hosts: tuple[str, list[GpuReading]], silent_for: float = 0, demo: bool = False) -> dict[str, Any]:
@@ -70,8 +70,43 @@ def test_detail_lists_the_processes() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     fleet = fleet_of(("a-rather-long-host-name", [make_busy_gpu(n, user="somebody-long") for n in range(3)]))
-    table = render_fleet(fleet, width=width, detail=True).splitlines()[2:]
-    assert max(wcswidth(line) for line in table) <= max(width, 32)
+    texts = [render_fleet(shown, width=width, detail=True) for shown in (fleet, fleet | {"demo": True}, fleet_of())]
+    assert max(wcswidth(line) for text in texts for line in text.splitlines()) <= width
+
+
+def test_the_headline_says_less_before_it_is_cut() -> None:
+    fleet = fleet_of(("gpu01", [make_busy_gpu()]), demo=True)
+    heads = [render_fleet(fleet, width=width).splitlines()[0] for width in (200, 70, 40, 20)]
+    assert heads == [
+        "DEMO DATA, simulated  1 of 1 hosts up, 1 GPUs:  ● 0 free  ■ 1 busy  ◐ 0 held  ◆ 0 booked  ? 0 unknown",
+        "DEMO  ● 0 free  ■ 1 busy  ◐ 0 held  ◆ 0 booked  ? 0 unknown",
+        "DEMO  ● 0 free  ■ 1 busy",
+        "DEMO  ● 0 free  ■ 1…",
+    ]
+
+
+def test_the_state_stays_when_only_the_hosts_name_has_room() -> None:
+    fleet = fleet_of(("a-host-with-a-rather-long-name", [make_busy_gpu()]))
+    assert render_fleet(fleet, width=24).splitlines()[2:] == ["HOST              STATE", "a-host-with-a-r…  ■ busy"]
+
+
+def test_a_long_command_is_cut_to_what_is_left() -> None:
+    process = msgspec.structs.replace(make_process(), command="python train.py " + "--option " * 30)
+    lines = render_fleet(fleet_of(("gpu01", [make_gpu(processes=[process])])), detail=True, width=70).splitlines()
+    assert ("python train.py --" in lines[-1], wcswidth(lines[-1])) == (True, 70)
+
+
+def test_a_long_note_is_cut_to_what_is_left() -> None:
+    fleet = fleet_of(("gpu01", [make_gpu()]), silent_for=125)
+    lines = render_fleet(fleet, width=110).splitlines()
+    assert ("down: last r" in lines[3], lines[3].endswith("…"), wcswidth(lines[3])) == (True, True, 110)
+
+
+def test_totals_are_those_of_the_hosts_shown() -> None:
+    fleet = fleet_of(("gpu01", [make_gpu(), make_busy_gpu(1)]), ("gpu02", [make_busy_gpu()]))
+    everybody = [host["name"] for host in fleet["hosts"]]
+    assert choose_hosts(fleet, everybody)["totals"] == fleet["totals"]
+    assert render_fleet(fleet, hosts=["gpu02"]).startswith("1 of 1 hosts up, 1 GPUs:  ● 0 free  ■ 1 busy  ")
 
 
 def test_narrow_terminals_keep_what_matters_most() -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
-from gpudeck.views.text import render_fleet
+from gpudeck.views.text import choose_hosts, render_fleet
 
 _EXAMPLES = """\b
 Examples:
@@ -36,8 +36,7 @@ def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, lo
     fleet = _read_local() if local else _decode(_ask(hub), mask_password(hub))
     _check_hosts(fleet, hosts)
     if as_json:
-        wanted = [host for host in fleet["hosts"] if not hosts or host["name"] in hosts or host["id"] in hosts]
-        click.echo(msgspec.json.encode(fleet | {"hosts": wanted}))
+        click.echo(msgspec.json.encode(choose_hosts(fleet, hosts)))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
     click.echo(render_fleet(fleet, hosts=hosts, detail=detail, width=width, colour=_wants_colour()), nl=False)

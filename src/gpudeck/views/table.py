@@ -14,12 +14,16 @@ GAP = 2
 
 
 class Column(Struct, frozen=True):
-    """`keep`: where the width does not suffice, the column with the lowest goes first. `widest` cuts long texts."""
+    """`keep`: where the width does not suffice, the column with the lowest goes first. `widest` cuts long texts.
+
+    A column with a `least` is cut to the width that is left before any goes, as long as that is so much.
+    """
 
     title: str
     keep: int
     align: Literal["left", "right"] = "left"
     widest: int = 40
+    least: int | None = None
 
 
 def clean(text: str) -> str:
@@ -33,10 +37,14 @@ def width_of(text: str) -> int:
 
 def fit(text: str, width: int, align: str = "left") -> str:
     """The text cut or padded to exactly `width` columns."""
-    if width_of(text) > width:
-        text = _cut(text, width)
+    text = shorten(text, width)
     space = " " * (width - width_of(text))
     return space + text if align == "right" else text + space
+
+
+def shorten(text: str, width: int | None) -> str:
+    """The text, cut where it is wider than `width`."""
+    return text if width is None or width_of(text) <= width else _cut(text, width)
 
 
 def paint(text: str, colour: str, on: bool) -> str:
@@ -44,21 +52,41 @@ def paint(text: str, colour: str, on: bool) -> str:
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool) -> list[str]:
-    """The lines of a table with its header. Columns are dropped, least important first, until it fits `width`."""
+    """The lines of a table with its header. Columns are dropped, least important first, until it fits `width`.
+
+    The two most important ones always stay, cut if need be.
+    """
     widths = [
         min(column.widest, max([width_of(column.title), *(width_of(row[at][0]) for row in rows)]))
         for at, column in enumerate(columns)
     ]
     shown = _choose(columns, widths, width)
+    _narrow(columns, widths, shown, width)
     header: list[Cell] = [(column.title, "bold") for column in columns]
     return [_line(columns, widths, shown, row, colour) for row in [header, *rows]]
 
 
 def _choose(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
     shown = list(range(len(columns)))
-    while width is not None and len(shown) > 1 and sum(widths[at] + GAP for at in shown) - GAP > width:
+    least = [min(own, column.least or own) for column, own in zip(columns, widths, strict=True)]
+    while width is not None and len(shown) > 2 and _total(least, shown) > width:
         shown.remove(min(shown, key=lambda at: columns[at].keep))
     return shown
+
+
+def _narrow(columns: Sequence[Column], widths: list[int], shown: Sequence[int], width: int | None) -> None:
+    """Cut columns until they fit: those with a `least` first, and the widest where that is not enough."""
+    if width is None:
+        return
+    for at in shown:
+        least = columns[at].least or widths[at]
+        widths[at] = max(min(widths[at], least), widths[at] - max(0, _total(widths, shown) - width))
+    widest = max(shown, key=lambda at: widths[at])
+    widths[widest] = max(1, widths[widest] - max(0, _total(widths, shown) - width))
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[at] + GAP for at in shown) - GAP
 
 
 def _line(

@@ -3,11 +3,12 @@
 Takes the fleet as the API's JSON has it (see model.view.Fleet), whether it comes from the hub's memory or over HTTP.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpudeck.model.quantity import show_gib, show_span
-from gpudeck.views.table import Cell, Column, clean, paint, render
+from gpudeck.views.table import Cell, Column, clean, paint, render, shorten, width_of
 
 Json = Mapping[str, Any]
 
@@ -16,17 +17,18 @@ COLOURS = {"free": "green", "busy": "red", "held": "yellow", "booked": "blue", "
 
 _COLUMNS = (
     Column("HOST", keep=100, widest=32),
-    Column("GPU", keep=99, align="right", widest=8),
+    Column("GPU", keep=98, align="right", widest=8),
     Column("MODEL", keep=60, widest=24),
-    Column("STATE", keep=98, widest=9),
+    Column("STATE", keep=99, widest=9),
     Column("UTIL", keep=90, align="right", widest=6),
     Column("MEMORY GiB", keep=80, align="right", widest=15),
     Column("TEMP", keep=40, align="right", widest=6),
     Column("POWER", keep=30, align="right", widest=7),
     Column("USERS", keep=95, widest=32),
     Column("SINCE", keep=50, align="right", widest=8),
-    Column("NOTE", keep=20, widest=60),
+    Column("NOTE", keep=20, widest=60, least=12),
 )
+_EMPTY = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
 _PREFIXES = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD Radeon ", "AMD ", "Intel(R) ", "Intel ", "Tesla ")
 
 
@@ -34,16 +36,40 @@ def render_fleet(
     fleet: Json, *, hosts: Sequence[str] = (), detail: bool = False, width: int | None = None, colour: bool = False
 ) -> str:
     """The fleet as text, ending in a newline. `hosts` limits it to hosts of these names; `detail` adds processes."""
-    wanted = [host for host in fleet["hosts"] if not hosts or host["name"] in hosts or host["id"] in hosts]
-    lines = [_headline(fleet, colour)]
+    fleet = choose_hosts(fleet, hosts)
+    wanted = fleet["hosts"]
+    lines = [_headline(fleet, width, colour)]
     rows = [row for host in wanted for row in _rows(host, fleet["time"])]
     if rows:
         lines += ["", *render(_COLUMNS, rows, width, colour)]
     else:
-        lines += ["", "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"]
+        lines += ["", *textwrap.wrap(_EMPTY, width or len(_EMPTY))]
     if detail:
         lines += [line for host in wanted for line in _detail(host, fleet["time"], width, colour)]
     return "\n".join(lines) + "\n"
+
+
+def choose_hosts(fleet: Json, names: Sequence[str]) -> Json:
+    """The fleet with the hosts of these names or ids alone, and their totals; all of it when none is named."""
+    if not names:
+        return fleet
+    hosts = [host for host in fleet["hosts"] if host["name"] in names or host["id"] in names]
+    return {**fleet, "hosts": hosts, "totals": _totals_of(hosts)}
+
+
+def _totals_of(hosts: Sequence[Json]) -> Json:
+    """As the hub counts (see model.view.Totals): a GPU in an unknown state adds no power and no user."""
+    gpus = [gpu for host in hosts for gpu in host["gpus"]]
+    known = [gpu for gpu in gpus if gpu["availability"] != "unknown"]
+    power = [gpu["power_watts"] for gpu in known if gpu["power_watts"] is not None]
+    return {
+        "gpus": len(gpus),
+        **{word: sum(gpu["availability"] == word for gpu in gpus) for word in SYMBOLS},
+        "hosts": len(hosts),
+        "hosts_up": sum(host["status"] == "up" for host in hosts),
+        "users": len({user for gpu in known for user in gpu["users"]}),
+        "power_watts": round(sum(power), 1) if power else None,
+    }
 
 
 def short_model(name: str) -> str:
@@ -54,13 +80,19 @@ def short_model(name: str) -> str:
     return name
 
 
-def _headline(fleet: Json, colour: bool) -> str:
+def _headline(fleet: Json, width: int | None, colour: bool) -> str:
+    """Hosts and states in one line. Where that is too wide it says less: first about hosts, then about empty states."""
     totals = fleet["totals"]
-    states = "  ".join(
-        paint(f"{symbol} {totals[word]} {word}", COLOURS[word], colour) for word, symbol in SYMBOLS.items()
-    )
-    demo = paint("DEMO DATA, simulated  ", "reverse", colour) if fleet["demo"] else ""
-    return f"{demo}{totals['hosts_up']} of {totals['hosts']} hosts up, {totals['gpus']} GPUs:  {states}"
+    hosts: Cell = (f"{totals['hosts_up']} of {totals['hosts']} hosts up, {totals['gpus']} GPUs:", "")
+    states: list[Cell] = [(f"{symbol} {totals[word]} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()]
+    told = [cell for cell, word in zip(states, SYMBOLS, strict=True) if totals[word] or word == "free"]
+    demo: list[Cell] = [("DEMO DATA, simulated", "reverse")] if fleet["demo"] else []
+    short_demo: list[Cell] = [("DEMO", "reverse")] if fleet["demo"] else []
+    for cells in ([*demo, hosts, *states], [*short_demo, *states], [*short_demo, *told]):
+        plain = "  ".join(text for text, _ in cells)
+        if width is None or width_of(plain) <= width:
+            return "  ".join(paint(text, name, colour) for text, name in cells)
+    return shorten(plain, width)
 
 
 def _rows(host: Json, now: float) -> list[list[Cell]]:
@@ -110,7 +142,7 @@ _PROCESS_COLUMNS = (
     Column("UTIL", keep=80, align="right", widest=6),
     Column("FOR", keep=70, align="right", widest=8),
     Column("WHERE", keep=50, widest=28),
-    Column("COMMAND", keep=60, widest=160),
+    Column("COMMAND", keep=96, widest=160, least=20),
 )
 
 
@@ -122,7 +154,8 @@ def _detail(host: Json, now: float, width: int | None, colour: bool) -> list[str
     ]
     if not rows:
         return []
-    return ["", paint(clean(host["display_name"]), "bold", colour), *render(_PROCESS_COLUMNS, rows, width, colour)]
+    title = paint(shorten(clean(host["display_name"]), width), "bold", colour)
+    return ["", title, *render(_PROCESS_COLUMNS, rows, width, colour)]
 
 
 def _process_cells(process: Json, now: float) -> list[Cell]:
