@@ -36,7 +36,9 @@ def test_a_time_that_is_none_breaks_nothing(empty: HubProcess, visit: Visits, si
 
 
 @pytest.mark.parametrize("view", ["cards", "table"])
-def test_a_host_that_cannot_be_drawn_leaves_the_others(empty: HubProcess, chromium: Browser, view: str) -> None:
+def test_a_host_that_cannot_be_drawn_leaves_the_others_and_returns(
+    empty: HubProcess, chromium: Browser, view: str
+) -> None:
     fleet = strange_fleet(empty)
     fleet["hosts"][1]["problems"] = [None]
     page = chromium.new_page()
@@ -45,6 +47,7 @@ def test_a_host_that_cannot_be_drawn_leaves_the_others(empty: HubProcess, chromi
     expect(page.get_by_text("gpu02 could not be shown")).to_be_visible()
     expect(page.locator("[data-slot='0']")).to_have_count(2)
     page.unroute_all()
+    expect(page.locator("[data-slot='0']")).to_have_count(3, timeout=30_000)
     page.close()
 
 

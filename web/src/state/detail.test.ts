@@ -24,7 +24,7 @@ describe('metrics', () => {
   })
 
   it('name only a few of many unknown ones', () => {
-    expect(gpuDetail(gpu(), up, NOW).notKnown?.text).toMatch(/^not known: fan, video encoder, .* and \d+ more$/)
+    expect(gpuDetail(gpu(), up, NOW).notKnown?.text).toMatch(/^not known: fan, video encoder, .*, \d+ more$/)
   })
 
   it('have short names, the whole one on demand', () => {

@@ -87,7 +87,7 @@ function notKnown(gpu: Gpu): Figure | null {
   const unknown = GPU_METRICS.filter((metric) => metricOf(gpu, metric) === null)
   if (unknown.length === 0) return null
   const names = unknown.slice(0, MOST_NOT_KNOWN).map((metric) => startingSmall(shortLabel(metric)))
-  const more = unknown.length > names.length ? ` and ${unknown.length - names.length} more` : ''
+  const more = unknown.length > names.length ? `, ${unknown.length - names.length} more` : ''
   const reasons = unknown.map((metric) => `${shortLabel(metric)}: ${gpu.reasons[metric.name] ?? 'not reported'}`)
   return { text: `not known: ${names.join(', ')}${more}`, title: reasons.join('\n') }
 }
