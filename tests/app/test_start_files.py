@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.app.settings import Settings, find_data_dir, load_settings
+from gpudeck.app.settings import Settings, find_data_dir, find_token_file, load_settings
 from gpudeck.app.tokens import ensure_token
 from gpudeck.model.errors import UsageError
 
@@ -40,6 +40,12 @@ def test_a_user_without_a_home_is_asked_for_a_data_folder(data_dir: str | None) 
 @pytest.mark.usefixtures("stranger")
 def test_a_user_without_a_home_can_name_a_data_folder(tmp_path: Path) -> None:
     assert find_data_dir(Settings(data_dir=str(tmp_path / "data"))) == tmp_path / "data"
+
+
+@pytest.mark.usefixtures("stranger")
+def test_a_token_file_in_no_home_is_asked_for_by_its_whole_path() -> None:
+    with pytest.raises(UsageError, match="Give the whole path"):
+        find_token_file("~/agent.token")
 
 
 def test_a_token_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,13 @@ def shell(folder: Path, command: str, **others: str) -> subprocess.CompletedProc
     )
 
 
+def test_a_base_install_says_how_to_get_the_hub(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['uvicorn'] = None; sys.argv[1:] = ['up']; from gpudeck.cli import main; main()"
+    answer = shell(tmp_path, f'"$PYTHON" -c "{program}"')
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert "pip install '<where gpudeck came from>[hub]'" in answer.stderr
+
+
 def test_the_version_is_told(tmp_path: Path) -> None:
     assert gpudeck(tmp_path, "--version").stdout == f"gpudeck {__version__}\n"
 

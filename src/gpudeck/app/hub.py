@@ -16,7 +16,7 @@ from msgspec import Struct
 from gpudeck.api.app import FrontDoor
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.http_limits import LimitedProtocol
-from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, is_loopback
+from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file, is_loopback
 from gpudeck.app.tokens import ensure_token, token_check
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
@@ -98,7 +98,7 @@ class HubServer:
         data_dir = find_data_dir(settings)
         if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
             plan = Plan(watch_this_machine=plan.watch_this_machine)
-        token_file = Path(settings.token_file).expanduser() if settings.token_file else data_dir / "agent.token"
+        token_file = find_token_file(settings.token_file) if settings.token_file else data_dir / "agent.token"
         token = ensure_token(token_file)
         listening = _listen(settings.listen)
         return cls(settings, plan, config, data_dir=data_dir, listening=listening, token_file=token_file, token=token)

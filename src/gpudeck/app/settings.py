@@ -96,6 +96,14 @@ def _choose_data_dir(settings: Settings) -> Path:
         raise UsageError("this user has no home folder for the hub's files.", _DATA_DIR_HINT) from error
 
 
+def find_token_file(named: str) -> Path:
+    """The file that a setting `token_file` means. Raises UsageError where `~` means nothing."""
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"token_file is {named}, and this user has no home folder.", "Give the whole path.") from error
+
+
 def _home() -> Path | None:
     """None for a user whom the system does not know, as in many containers, when $HOME does not name it either."""
     try:

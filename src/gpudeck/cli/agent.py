@@ -42,7 +42,7 @@ def command(
     """Report this machine's GPUs to a hub until stopped. Survives the hub's absence."""
     start_logging(verbose)
     from gpudeck.app.agent import run_agent  # noqa: PLC0415
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415
+    from gpudeck.app.settings import find_token_file, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
     given: dict[str, str | float | None] = {"hub": hub, "token_file": token_file, "name": name}
@@ -54,6 +54,8 @@ def command(
         )
     except ValueError as error:
         raise UsageError(str(error).rstrip(".") + ".") from error
+    if agent.token_file is not None:
+        agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
     run_agent(agent, simulate=simulate, seed=seed, until_stdin_closes=until_stdin_closes)
 
 
