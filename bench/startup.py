@@ -32,7 +32,7 @@ def main() -> None:
         f"python -c pass, {bare * 1e3:.0f} ms",
         [
             ("gpudeck --version", f"{version * 1e3:.0f} ms", "", f"{version / bare:.1f} ×"),
-            ("gpudeck show, 24 hosts", f"{show * 1e3:.0f} ms", "", f"{show / bare:.1f} ×"),
+            ("the command show, 24 hosts", f"{show * 1e3:.0f} ms", "", f"{show / bare:.1f} ×"),
             ("hub ready", f"{min(ready) * 1e3:.0f} ms", "≤ 1,500 ms", f"{min(ready) / bare:.1f} ×"),
             ("demo fleet on the page", f"{min(shown) * 1e3:.0f} ms", "", f"{min(shown) / bare:.1f} ×"),
             ("hub's memory with 24 hosts", f"{memory:.0f} MiB", "", ""),

@@ -18,7 +18,7 @@ _Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | float
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Sentence = Annotated[str, Meta(max_length=1024)]
 Metrics = Annotated[dict[Word, _Number], Meta(max_length=256)]
-Moment = Annotated[float, Meta(ge=0, le=1e11)]
+Moment = Annotated[float, Meta(ge=-1e11, le=1e11)]
 Reasons = Annotated[dict[Word, Sentence], Meta(max_length=256)]
 Index = Annotated[int, Meta(ge=0, le=65535)]
 
