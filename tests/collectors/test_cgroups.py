@@ -68,4 +68,4 @@ def test_groups_that_say_nothing_place_nothing(text: str) -> None:
 
 @given(st.text("0:/.-_ abcdeflxcdockerpodslurmuidjob\n", max_size=300))
 def test_no_groups_are_too_strange_to_read(text: str) -> None:
-    parse_placement(text)
+    assert isinstance(parse_placement(text), Placement)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpudeck.collectors.drm_clients import Client, Engine
-from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch, IdleWatch
+from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch
 
 CARD = "0000:03:00.0"
 
@@ -85,20 +85,3 @@ def test_power_is_unknown_when_counter_or_clock_steps_back(joules: float, now: f
     watch = EnergyWatch()
     watch.compare("gpu", 1000.0, 100.0)
     assert watch.compare("gpu", joules, now) is None
-
-
-def test_idle_time_counts_what_was_watched_only() -> None:
-    watch = IdleWatch()
-    assert watch.track("gpu", 0.0, 100.0) == 0.0
-    assert watch.track("gpu", 4.9, 110.0) == 10.0
-    assert watch.track("gpu", 0.0, 10_000.0) == 70.0
-    assert watch.track("gpu", 0.0, 5_000.0) == 70.0
-
-
-def test_idle_time_starts_anew_after_work_and_after_an_unknown_reading() -> None:
-    watch = IdleWatch()
-    watch.track("gpu", 0.0, 100.0)
-    assert watch.track("gpu", 5.0, 110.0) == 0.0
-    assert watch.track("gpu", 0.0, 120.0) == 10.0
-    assert watch.track("gpu", None, 130.0) is None
-    assert watch.track("gpu", 0.0, 140.0) == 10.0

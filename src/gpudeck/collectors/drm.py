@@ -16,9 +16,10 @@ from msgspec import Struct
 from gpudeck.collectors.drm_cards import Card, find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import TOO_OLD, Client, Clients, ClientSearch, find_kfd_memory
 from gpudeck.collectors.drm_metrics import ASLEEP, Measured, measure, read_energy
-from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch, IdleWatch, Shares
+from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch, Shares
 from gpudeck.collectors.drm_sysfs import NO_VALUE, read_word
 from gpudeck.collectors.host import machine_id
+from gpudeck.collectors.idle import IdleWatch
 from gpudeck.collectors.owners import Owner, Owners
 from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
 from gpudeck.model.errors import Absent

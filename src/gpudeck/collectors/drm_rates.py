@@ -1,14 +1,9 @@
-"""Figures that need two readings: the share of time that engines were busy, watts from joules, time without work."""
+"""Figures that need two readings: the share of time that engines were busy, watts from joules."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpudeck.collectors.drm_clients import Client, Engine
-
-WORK_PERCENT = 5.0
-"""Utilization from which on a GPU counts as working."""
-# A longer gap between two readings was not watched: it does not count as idle time (nor does a jump of the clock).
-_WATCHED_SECONDS = 60.0
 
 
 class Shares(NamedTuple):
@@ -95,20 +90,3 @@ class EnergyWatch:
         if before is None or now <= before[1] or joules < before[0]:
             return None
         return (joules - before[0]) / (now - before[1])
-
-
-class IdleWatch:
-    """Seconds without work by GPU, as far as they were watched. It knows nothing of vendors."""
-
-    def __init__(self) -> None:
-        self._idle_seconds: dict[str, float] = {}
-        self._read_at: dict[str, float] = {}
-
-    def track(self, uuid: str, utilization_percent: float | None, now: float) -> float | None:
-        """How long there was no work; None, and from the start again, where the utilization is unknown."""
-        watched = min(max(0.0, now - self._read_at.get(uuid, now)), _WATCHED_SECONDS)
-        idle = 0.0
-        if utilization_percent is not None and utilization_percent < WORK_PERCENT:
-            idle = self._idle_seconds.get(uuid, 0.0) + watched
-        self._idle_seconds[uuid], self._read_at[uuid] = idle, now
-        return None if utilization_percent is None else round(idle, 1)

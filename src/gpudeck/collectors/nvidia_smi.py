@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct, field
 
+from gpudeck.collectors.idle import WATCHED_SECONDS, WORK_PERCENT
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.collectors.smi_answer import FATAL, Answer, explain, quote, read_bus_id, split_answer
 from gpudeck.collectors.smi_command import COLUMNS, shell_command
@@ -36,10 +37,6 @@ from gpudeck.collectors.smi_run import run_here
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 
-WORK_PERCENT = 5.0
-"""Utilization from which on a GPU counts as working."""
-# A longer gap between two answers was not watched: it does not count as idle time (nor does a jump of the clock).
-_WATCHED_SECONDS = 60.0
 _PROCESSES_AT_MOST = 1024
 _NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
 _NO_PLACE = "nvidia-smi does not tell which MIG instance is which"
@@ -217,7 +214,7 @@ def _watch(draft: _Draft, now: float, previous: Kept | None) -> float | None:
     before = previous.idle_seconds.get(_uuid(draft)) if previous else None
     if previous is None or before is None or utilization >= WORK_PERCENT:
         return 0.0
-    return round(before + min(max(0.0, now - previous.at), _WATCHED_SECONDS), 1)
+    return round(before + min(max(0.0, now - previous.at), WATCHED_SECONDS), 1)
 
 
 def _finish(draft: _Draft, owners: dict[int, Owner], idle_seconds: float | None) -> GpuReading:

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from gpudeck.collectors.idle import IdleWatch
 from gpudeck.collectors.nvml_board import Board, Draft
 from gpudeck.collectors.nvml_device import Measured
 from gpudeck.collectors.nvml_errors import (
@@ -27,10 +28,6 @@ from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 
-WORK_PERCENT = 5.0
-"""Utilization from which on a GPU counts as working."""
-# A longer gap between two readings was not watched: it does not count as idle time (nor does a jump of the clock).
-_WATCHED_SECONDS = 60.0
 _REOPEN_SECONDS = 60.0
 _REOPEN_SECONDS_AT_MOST = 3600.0
 _LOOK = "Look at the kernel log (dmesg)."
@@ -65,8 +62,7 @@ class NvmlCollector:
         self._patience = _REOPEN_SECONDS
         self._driver_version: str | None = None
         self._problems: list[str] = []
-        self._idle_seconds: dict[str, float] = {}
-        self._read_at: float | None = None
+        self._idle = IdleWatch()
 
     def collect(self, now: float) -> Report:
         if not self._is_open or self._is_worth_reopening(now):
@@ -78,7 +74,6 @@ class NvmlCollector:
             raise Temporary(f"The NVIDIA driver went away or was reloaded ({error}).", "It is opened again.") from error
         owners = self._owners.find([pid for draft in drafts for pid in draft.uses or ()], now)
         gpus = [self._finish(draft, owners, now) for draft in drafts]
-        self._read_at = now
         return Report(gpus=gpus, driver_version=self._driver_version, problems=list(self._problems))
 
     def close(self) -> None:
@@ -179,7 +174,7 @@ class NvmlCollector:
             unknown=unknown,
             processes=self._name_owners(draft, owners),
             processes_reason=draft.uses_reason,
-            idle_seconds=self._watch(uuid, metrics.get("utilization_percent"), now),
+            idle_seconds=self._idle.track(uuid, metrics.get("utilization_percent"), now),
         )
 
     def _name_owners(self, draft: Draft, owners: dict[int, Owner]) -> list[Process] | None:
@@ -207,15 +202,6 @@ class NvmlCollector:
             display=use.graphics_only and owner.name[:15] in self._display_names,
             reasons=reasons,
         )
-
-    def _watch(self, uuid: str, utilization: float | None, now: float) -> float | None:
-        """Seconds without work, as far as they were watched; a reading without utilization starts them anew."""
-        watched = 0.0 if self._read_at is None else min(max(0.0, now - self._read_at), _WATCHED_SECONDS)
-        idle = 0.0
-        if uuid in self._idle_seconds and utilization is not None and utilization < WORK_PERCENT:
-            idle = self._idle_seconds[uuid] + watched
-        self._idle_seconds[uuid] = idle
-        return None if utilization is None else round(idle, 1)
 
 
 def make(settings: CollectorSettings) -> NvmlCollector:
