@@ -20,9 +20,14 @@ CHROMIUM_ARGUMENTS = [
 ]
 
 
+def find_chromium() -> str | None:
+    """Debian and Ubuntu name it differently."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    path = shutil.which("chromium")
+    path = find_chromium()
     if path is None:
         pytest.skip("no chromium here (Debian, Ubuntu: apt install chromium)")
     with sync_playwright() as playwright:

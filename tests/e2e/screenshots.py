@@ -5,7 +5,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from e2e.conftest import CHROMIUM_ARGUMENTS
+from e2e.conftest import CHROMIUM_ARGUMENTS, find_chromium
 from e2e.looking import count_hosts
 from fakes.hubs import running_hub, wait_until
 
@@ -31,7 +31,7 @@ def take(browser: Browser, url: str, name: str, width: int, height: int, scheme:
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=CHROMIUM_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGUMENTS)
         for hosts in sorted({shot[1] for shot in SHOTS}):
             with tempfile.TemporaryDirectory() as folder, running_hub(Path(folder), "--demo", str(hosts)) as hub:
                 wait_until(lambda hub=hub, hosts=hosts: count_hosts(hub) > 0.9 * hosts, "the fleet", seconds=90)
