@@ -1,0 +1,44 @@
+"""A host that somebody says exists, and how it is reached: what discovery finds and sources read."""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+Via = Literal["push", "pull", "ssh", "scrape"]
+"""A way in, from the best to the poorest: push, pull, ssh, scrape. See `WAYS`."""
+
+WAYS: tuple[str, ...] = ("push", "pull", "ssh", "scrape")
+"""Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner."""
+
+
+class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One host to be watched. Two targets are equal when nothing about reaching the host differs.
+
+    `name` is what people call the host, and what it is shown as. `origin` says who named it ("gpudeck.yaml", "--ssh",
+    "consul gpu-nodes"), for messages. An empty `address` means that the name is the address. None anywhere means: as
+    the settings of that way in say. A target `via` push is expected, not read: the host itself has to report.
+    """
+
+    name: str
+    via: Via = "ssh"
+    address: str = ""
+    port: int | None = None
+    user: str | None = None
+    key_file: str | None = None
+    password_file: str | None = None
+    jump: str | None = None
+    token_file: str | None = None
+    scheme: Literal["http", "https"] = "http"
+    path: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    origin: str = ""
+
+    @property
+    def host(self) -> str:
+        """What to connect to: a name or an address, IPv6 without brackets."""
+        return self.address or self.name
+
+    def url(self, port: int, path: str) -> str:
+        """Its address on the web, where the target itself says neither port nor path."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port or port}{self.path or path}"
