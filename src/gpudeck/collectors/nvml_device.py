@@ -34,6 +34,9 @@ _HARDWARE = 0x08 | 0x80  # HW slowdown, external power brake
 # Driver 535 brought the first name; the second is that of all drivers before.
 _CLOCK_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
+# On every beat for every metric: a look into a tuple instead of a metric's four attributes.
+_RULES = {name: (m.low, m.high, m.precision == 1, m.round) for name, m in GPU_METRICS.items()}
+
 NOT_ASKED_FOR = "read only when asked for: it takes 40 ms a GPU"
 
 Values = tuple[Number | None, ...]
@@ -184,8 +187,10 @@ def measure(nvml: Any, handle: Any, readings: Iterable[Reading] = READINGS, fata
 
 def _take(measured: Measured, name: str, value: Number | None) -> None:
     """2^32-1 and 2^64-1 are NVML's "not available": outside of any metric's range, like other nonsense."""
-    metric = GPU_METRICS[name]
-    if value is not None and metric.low <= value <= metric.high:
-        measured.metrics[name] = metric.round(value)
-    else:
+    low, high, is_whole, round_ = _RULES[name]
+    if value is None or not low <= value <= high:
         measured.unknown[name] = NO_VALUE
+    elif is_whole and type(value) is int:
+        measured.metrics[name] = value
+    else:
+        measured.metrics[name] = round_(value)

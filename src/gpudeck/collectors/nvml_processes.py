@@ -3,16 +3,29 @@
 As in `nvml_device` an `NVMLError` comes out only when the device as a whole cannot be read.
 """
 
+import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, field
 
-from gpudeck.collectors.nvml_errors import FATAL, LASTING, NO_VALUE, NOT_FOUND, SUCCESS, call_newest, explain
+from gpudeck.collectors.nvml_errors import (
+    FATAL,
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    LASTING,
+    NO_VALUE,
+    NOT_FOUND,
+    SUCCESS,
+    explain,
+)
 
+_COMPUTE, _GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
 # Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
-# asked for as the other. The unversioned call of pynvml fails with another kind of exception.
-_COMPUTE = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-_GRAPHICS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2")
+# asked for as the other.
+_LAYOUTS = (("_v3", "c_nvmlProcessInfo_v3_t"), ("_v2", "c_nvmlProcessInfo_v2_t"))
+_ROOM = 32
+_ROOM_AT_MOST = 65536
 
 PROCESSES_AT_MOST = 1024
 _BYTES_AT_MOST = 2**53
@@ -31,19 +44,69 @@ class Use(Struct):
     graphics_only: bool
 
 
+class _List:
+    """A process list of the driver, read into memory that is kept: pynvml asks for the length first, which takes the
+    driver as long as the list itself (26 µs on an H200)."""
+
+    def __init__(self, nvml: Any, name: str) -> None:
+        self._nvml = nvml
+        self._versions = [(getattr(nvml.nvmlLib, name + end, None), getattr(nvml, layout)) for end, layout in _LAYOUTS]
+        self._count = ctypes.c_uint()
+        self._count_at = ctypes.byref(self._count)
+        self._make_room(_ROOM)
+
+    def read(self, handle: Any) -> Iterator[tuple[int, int]]:
+        """Pids and their bytes. Raises NVMLError."""
+        code = self._call(handle)
+        while code == FUNCTION_NOT_FOUND and len(self._versions) > 1:
+            del self._versions[0]
+            self._make_room(_ROOM)
+            code = self._call(handle)
+        while code == INSUFFICIENT_SIZE and len(self._room) < _ROOM_AT_MOST:
+            self._make_room(2 * max(len(self._room), self._count.value))
+            code = self._call(handle)
+        if code != SUCCESS:
+            raise self._nvml.NVMLError(code)
+        return ((process.pid, process.usedGpuMemory) for process in self._room[: self._count.value])
+
+    def _call(self, handle: Any) -> int:
+        ask = self._versions[0][0]
+        if ask is None:
+            return FUNCTION_NOT_FOUND
+        self._count.value = len(self._room)
+        code: int = ask(handle, self._count_at, self._room)
+        return code
+
+    def _make_room(self, length: int) -> None:
+        self._room = (self._versions[0][1] * min(length, _ROOM_AT_MOST))()
+
+
+_lists: dict[tuple[int, str], _List] = {}
+
+
+def _list(nvml: Any, name: str, handle: Any) -> Iterator[tuple[int, int]]:
+    """A library that was loaded anew has functions of its own."""
+    key = (id(nvml.nvmlLib), name)
+    found = _lists.get(key)
+    if found is None:
+        _lists.clear()
+        found = _lists[key] = _List(nvml, name)
+    return found.read(handle)
+
+
 def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, Use] | None, str | None]:
     """The processes on a device by pid, those with most memory first; or None and why they cannot be listed."""
     uses: dict[int, Use] = {}
     try:
-        for process in call_newest(nvml, _COMPUTE, handle):
-            _note(uses, process, graphics_only=False)
+        for pid, memory in _list(nvml, _COMPUTE, handle):
+            _note(uses, pid, memory, graphics_only=False)
     except nvml.NVMLError as error:
         if error.value in FATAL:
             raise
         return None, explain(error)
     try:
-        for process in call_newest(nvml, _GRAPHICS, handle):
-            _note(uses, process, graphics_only=True)
+        for pid, memory in _list(nvml, _GRAPHICS, handle):
+            _note(uses, pid, memory, graphics_only=True)
     except nvml.NVMLError as error:
         # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
         if error.value in FATAL:
@@ -52,11 +115,13 @@ def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, Use] | None, str | None
     return dict(kept), None
 
 
-def _note(uses: dict[int, Use], process: Any, *, graphics_only: bool) -> None:
-    memory = process.usedGpuMemory
+def _note(uses: dict[int, Use], pid: int, memory: int | None, *, graphics_only: bool) -> None:
     if memory is not None and not 0 <= memory < _BYTES_AT_MOST:
         memory = None
-    before = uses.setdefault(process.pid, Use(memory, graphics_only))
+    before = uses.get(pid)
+    if before is None:
+        uses[pid] = Use(memory, graphics_only)
+        return
     # Both lists give the process's memory as a whole, so a process on both is not the sum.
     before.memory_bytes = max((m for m in (before.memory_bytes, memory) if m is not None), default=None)
     before.graphics_only = before.graphics_only and graphics_only
