@@ -197,4 +197,5 @@ def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
         instance=gpu.instance,
         pci_address=gpu.pci_address,
         missing=reason,
+        events=gpu.events,
     )

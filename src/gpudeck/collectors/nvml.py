@@ -21,6 +21,7 @@ from gpudeck.collectors.nvml_errors import (
     UNSUPPORTED,
     explain,
 )
+from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.nvml_processes import Loads, Use
 from gpudeck.collectors.owners import Owner, Owners
 from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
@@ -50,6 +51,7 @@ class NvmlCollector:
         display_servers: Iterable[str] = DISPLAY_SERVERS,
         *,
         pcie_throughput: bool = False,
+        xids: XidWatch | None = None,
     ) -> None:
         self._nvml = nvml
         self._owners = owners or Owners()
@@ -63,23 +65,31 @@ class NvmlCollector:
         self._driver_version: str | None = None
         self._problems: list[str] = []
         self._idle = IdleWatch()
+        self._xids = xids or XidWatch()
 
     def collect(self, now: float) -> Report:
+        self._xids.look(self._nvml, now)
         if not self._is_open or self._is_worth_reopening(now):
             self._open(now)
         try:
             drafts = [draft for board in self._boards.values() for draft in board.read(self._nvml, now)]
         except self._nvml.NVMLError as error:
-            self.close()
+            self._shut()
             raise Temporary(f"The NVIDIA driver went away or was reloaded ({error}).", "It is opened again.") from error
         owners = self._owners.find([pid for draft in drafts for pid in draft.uses or ()], now)
         gpus = [self._finish(draft, owners, now) for draft in drafts]
-        return Report(gpus=gpus, driver_version=self._driver_version, problems=list(self._problems))
+        strays = self._xids.find_strays([board.pci_address for board in self._boards.values()])
+        return Report(gpus=gpus, driver_version=self._driver_version, problems=[*self._problems, *strays])
 
     def close(self) -> None:
+        self._shut()
+        self._xids.close()
+
+    def _shut(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
+        self._xids.stop_listening(self._nvml)
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
@@ -95,19 +105,20 @@ class NvmlCollector:
     def _open(self, now: float) -> None:
         if self._nvml is None:
             self._nvml = _import_pynvml()
-        self.close()
+        self._shut()
         try:
             self._nvml.nvmlInit()
             self._is_open = True
             self._driver_version = self._nvml.nvmlSystemGetDriverVersion() or None
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
-            self.close()
+            self._shut()
             raise self._opening_error(error) from error
         if not count:
-            self.close()
+            self._shut()
             raise self._nothing_here("The NVIDIA driver lists no GPU.")
         self._take_inventory(count)
+        self._xids.listen(self._nvml, list(self._boards.values()))
         self._opened_at = now
         # Each time in vain, wait twice as long: opening a driver with a sick GPU can stall the others.
         self._patience = min(2 * self._patience, _REOPEN_SECONDS_AT_MOST) if self._is_incomplete() else _REOPEN_SECONDS
@@ -175,6 +186,7 @@ class NvmlCollector:
             processes=self._name_owners(draft, owners),
             processes_reason=draft.uses_reason,
             idle_seconds=self._idle.track(uuid, metrics.get("utilization_percent"), now),
+            events=self._xids.events_of(board.uuid, board.pci_address, now),
         )
 
     def _name_owners(self, draft: Draft, owners: dict[int, Owner]) -> list[Process] | None:

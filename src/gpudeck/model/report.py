@@ -43,11 +43,25 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
     reasons: Reasons = field(default_factory=dict)
 
 
+class GpuEvent(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A fault that the driver told of at one moment: NVIDIA's XID. What a `code` means is in `model.xid`.
+
+    `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
+    driver's own words.
+    """
+
+    at: Moment
+    code: Annotated[int, Meta(ge=0, lt=2**31)]
+    process: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
+    text: Sentence = ""
+
+
 class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     """One GPU, or one MIG instance (`parent` is then the board's UUID and `instance` its number on that board).
 
     `missing` is the reason why a GPU that belongs here cannot be read at all. `processes` is None when the list could
     not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
+    `events` are those of the last day, the newest last: every report repeats them, so a lost one loses nothing.
     """
 
     uuid: Word
@@ -63,6 +77,7 @@ class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     processes: Annotated[list[Process], Meta(max_length=1024)] | None = None
     processes_reason: Sentence | None = None
     idle_seconds: Annotated[float, Meta(ge=0, le=1e10)] | None = None
+    events: Annotated[list[GpuEvent], Meta(max_length=32)] = field(default_factory=list)
 
 
 class Disk(Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ driver, the others about the device named last:
     name NVIDIA H200               `pci 00000000:18:00.0` likewise
     process compute 4242 max       or graphics; bytes, `max` is 2^64-1
     sample 4242 1700000000 35      what the process did: time in microseconds, percent
+    xid 1 79                       a fault, numbered upwards, that an event tells of: once, to those who listen already
     fail nvmlDeviceGetFanSpeed hang    any function, `*` for all, `values` for all but finding and naming the device;
                                    the words are in CODES of scenario.c
     utilization 90 80 70           any value: each call takes the next, then from the front; max is 2^32-1 or 2^64-1.
@@ -99,6 +100,7 @@ class FakeGpu:
     """A board or a MIG instance. A value that is not in `values` is Not Supported.
 
     `compute` and `graphics` are processes, as pids and bytes, `samples` what they did, as pid, microseconds, percent.
+    `xids` are the codes of its faults so far: one that is appended happens with the next `apply`.
     `instances` are by slot: a board that has the dict, even an empty one, is in MIG mode.
     """
 
@@ -109,6 +111,7 @@ class FakeGpu:
     compute: list[tuple[int, int | str]] = field(default_factory=list)
     graphics: list[tuple[int, int | str]] = field(default_factory=list)
     samples: list[tuple[int, int, int]] = field(default_factory=list)
+    xids: list[int] = field(default_factory=list)
     instances: "dict[int, FakeGpu] | None" = None
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -119,6 +122,7 @@ class FakeGpu:
         yield from (f"process compute {pid} {memory}" for pid, memory in self.compute)
         yield from (f"process graphics {pid} {memory}" for pid, memory in self.graphics)
         yield from (f"sample {pid} {time} {percent}" for pid, time, percent in self.samples)
+        yield from (f"xid {number} {code}" for number, code in enumerate(self.xids, 1))
         yield from _write_failures(self.failures)
         if self.instances is not None:
             yield f"mig_slots {SLOTS}"

@@ -455,6 +455,51 @@ int nvmlDeviceGetProcessUtilization(handle device, struct sample_row *rows, unsi
     return !rows || found > room ? INSUFFICIENT_SIZE : found ? SUCCESS : NOT_FOUND;
 }
 
+/* Events: XIDs alone, and one set for all. A device that is lost still tells. */
+
+struct event {
+    handle device;
+    number type, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+enum { XID_EVENT = 8 };
+
+int nvmlEventSetCreate(void **set)
+{
+    static int only;
+    ENTER(NULL);
+    *set = &only;
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(handle device, number types, void *set)
+{
+    (void)set;
+    ENTER(device);
+    if (types & XID_EVENT)
+        listen_to(device);
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(void *set, struct event *event, unsigned milliseconds)
+{
+    unsigned code = 0;
+    (void)set, (void)milliseconds;
+    ENTER(NULL);
+    handle device = hear(&code);
+    *event = (struct event){device, XID_EVENT, code, ~0U, ~0U};
+    return event->device ? SUCCESS : TIMEOUT;
+}
+
+int nvmlEventSetFree(void *set)
+{
+    (void)set;
+    ENTER(NULL);
+    listen_to_nobody();
+    return SUCCESS;
+}
+
 /* MIG. A board with "mig_slots" is in MIG mode; the slots need not be filled. */
 
 int nvmlDeviceGetMigMode(handle device, unsigned *current, unsigned *pending)

@@ -25,7 +25,7 @@ static const struct {
     {"no_permission", 4},
     {"not_found", NOT_FOUND},
     {"driver_not_loaded", DRIVER_NOT_LOADED},
-    {"timeout", 10},
+    {"timeout", TIMEOUT},
     {"library_not_found", 12},
     {"function_not_found", 13},
     {"lost", GPU_IS_LOST},
@@ -68,7 +68,7 @@ static struct device *open_device(const char *uuid, const char *line)
         snprintf(device->uuid, TEXT, "%s", uuid);
     }
     device->is_present = 1;
-    device->value_count = device->process_count = device->sample_count = device->failure_count = 0;
+    device->value_count = device->process_count = device->sample_count = device->failure_count = device->xid_count = 0;
     return device;
 }
 
@@ -115,6 +115,14 @@ static void add_failure(struct device *device, const char *rest, const char *lin
     device->failure_count++;
 }
 
+static void add_xid(struct device *device, const char *rest, const char *line)
+{
+    struct xid *xid = &device->xids[device->xid_count];
+    if (device->xid_count == XIDS || sscanf(rest, "%u %u", &xid->number, &xid->code) != 2)
+        refuse(line);
+    device->xid_count++;
+}
+
 /* The device that the following lines are about. */
 static struct device *read_line(struct device *device, struct device **board, char *line)
 {
@@ -145,6 +153,8 @@ static struct device *read_line(struct device *device, struct device **board, ch
         add_process(device, rest, copy);
     else if (!strcmp(line, "sample"))
         add_sample(device, rest, copy);
+    else if (!strcmp(line, "xid"))
+        add_xid(device, rest, copy);
     else if (!strcmp(line, "fail"))
         add_failure(device, rest, copy);
     else
@@ -293,4 +303,31 @@ int take(struct device *device, const char *name, number *result)
         return SUCCESS;
     }
     return NOT_SUPPORTED;
+}
+
+void listen_to(struct device *device)
+{
+    device->is_listened_to = 1;
+    device->heard_xid = 0;
+    for (int i = 0; i < device->xid_count; i++)
+        if (device->xids[i].number > device->heard_xid)
+            device->heard_xid = device->xids[i].number;
+}
+
+void listen_to_nobody(void)
+{
+    for (int i = 0; i < device_count; i++)
+        devices[i].is_listened_to = 0;
+}
+
+struct device *hear(unsigned *code)
+{
+    for (int i = 0; i < device_count; i++)
+        for (int j = 0; devices[i].is_listened_to && j < devices[i].xid_count; j++)
+            if (devices[i].xids[j].number > devices[i].heard_xid) {
+                devices[i].heard_xid = devices[i].xids[j].number;
+                *code = devices[i].xids[j].code;
+                return &devices[i];
+            }
+    return NULL;
 }

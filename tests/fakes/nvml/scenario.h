@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { DEVICES = 256, VALUES = 64, STEPS = 64, PROCESSES = 1100, FAILURES = 32, TEXT = 96 };
+enum { DEVICES = 256, VALUES = 64, STEPS = 64, PROCESSES = 1100, FAILURES = 32, XIDS = 64, TEXT = 96 };
 
 /* Return codes of NVML. */
 enum {
@@ -15,6 +15,7 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
     GPU_IS_LOST = 15,
     LIB_RM_VERSION_MISMATCH = 18,
     ARGUMENT_VERSION_MISMATCH = 25,
@@ -47,6 +48,11 @@ struct failure {
     int code;
 };
 
+/* A fault that an event tells of, once: those of a number up to `heard_xid` were told. */
+struct xid {
+    unsigned number, code;
+};
+
 /* A board, or a MIG instance of one. Its address is its handle: it stays the same when the file is read again. */
 struct device {
     char uuid[TEXT], name[TEXT], pci[TEXT];
@@ -56,7 +62,10 @@ struct device {
     struct process processes[PROCESSES];
     struct sample samples[PROCESSES];
     struct failure failures[FAILURES];
-    int value_count, process_count, sample_count, failure_count;
+    struct xid xids[XIDS];
+    int value_count, process_count, sample_count, failure_count, xid_count;
+    unsigned heard_xid;
+    int is_listened_to;
 };
 
 /* Every exported function begins with this: SUCCESS, or the code to return. `device` is NULL for the whole driver. */
@@ -68,6 +77,12 @@ int board_count(void);
 struct device *find_board(int index);
 struct device *find_by_uuid(const char *uuid);
 struct device *find_instance(const struct device *board, int slot);
+
+/* From now on its faults are told; those from before are not. */
+void listen_to(struct device *device);
+void listen_to_nobody(void);
+/* The device with a fault that was not told yet, which now is; NULL where there is none. */
+struct device *hear(unsigned *code);
 
 /* The value's next step; NOT_SUPPORTED where the scenario gives none. */
 int take(struct device *device, const char *name, number *value);

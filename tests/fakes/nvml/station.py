@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from fakes.nvml.driver import FakeDriver, FakeGpu, Value, load_here, values_of_an_h200
+from gpudeck.collectors.kernel_log import KernelLog
 from gpudeck.collectors.nvml import NvmlCollector
+from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.owners import Owner
 from gpudeck.model.report import GpuReading, Process, Report
 
@@ -29,17 +31,19 @@ class FakeOwners:
 
 
 class Station:
-    """`driver` is what a test changes, `collector` what it looks at."""
+    """`driver` is what a test changes, `collector` what it looks at. `log` is the kernel's log; it is not there."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_here()
         self.driver = FakeDriver(folder)
+        self.log = folder / "kmsg"
         for name, value in self.driver.environment.items():
             monkeypatch.setenv(name, value)
         self.collector = self.collect_anew()
 
     def collect_anew(self, names: dict[int, str] | None = None, **options: Any) -> NvmlCollector:
         """A fresh collector, as an agent that was just started."""
+        options = {"xids": XidWatch(KernelLog(str(self.log)))} | options
         self.collector = NvmlCollector(owners=FakeOwners(names or {}), **options)  # type: ignore[arg-type]
         return self.collector
 
