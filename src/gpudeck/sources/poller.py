@@ -1,0 +1,142 @@
+"""Reads every host that does not report by itself, each on its own: one that is slow or dead delays nobody.
+
+One task a host. It reads, waits for the rest of its interval, and reads again, so no host is ever asked twice at once.
+A host that fails is asked less often the longer it fails, up to `LONGEST_PAUSE`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from gpudeck.model import clock
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival, MakeSource, Source
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 15.0
+"""A host that comes back is asked after this many seconds at the latest, and once more its deadline."""
+SPARE_BEATS = 4
+"""A host that reports on a better way too is asked only every so many intervals, in case that way ends."""
+_FIRST_SPREAD = 0.01
+_chance = random.Random()  # noqa: S311 - spreads the hosts over time, and hides nothing
+
+
+class Way(Struct, frozen=True):
+    """How hosts are read on one way: what makes their sources, how often, and how long one reading may take."""
+
+    make: MakeSource
+    interval: float
+    deadline: float
+
+
+Deliver = Callable[[Target, Arrival], bool]
+"""Hands a report to the hub. False when the hub has the host on a better way. Raises GpudeckError when refused."""
+Failed = Callable[[Target, str | None], None]
+"""Says why a target cannot be read now; None when it can again."""
+
+
+class Poller:
+    """Watches the targets that `watch` was last given. `deliver` and `failed` are called in the event loop."""
+
+    def __init__(
+        self, ways: Mapping[str, Way], deliver: Deliver, failed: Failed, now: clock.Clock = clock.wall
+    ) -> None:
+        self._ways = ways
+        self._deliver = deliver
+        self._failed = failed
+        self._now = now
+        self._tasks: dict[str, tuple[Target, asyncio.Task[None]]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def watch(self, targets: Iterable[Target]) -> None:
+        """From now on read exactly these, by their names. A target that stays as it is keeps its connection."""
+        wanted = {target.name: target for target in targets if target.via in self._ways}
+        for target, task in list(self._tasks.values()):
+            if wanted.get(target.name) != target:
+                self._end(task)
+                del self._tasks[target.name]
+        new = [target for name, target in wanted.items() if name not in self._tasks]
+        for target in new:
+            self._tasks[target.name] = target, asyncio.create_task(self._keep_reading(target, len(new)))
+
+    async def stop(self) -> None:
+        """Returns when everything is closed."""
+        self.watch(())
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
+
+    async def _keep_reading(self, target: Target, beginners: int) -> None:
+        """`beginners` hosts start at once: they are spread, or they would meet in the same moment ever after."""
+        way = self._ways[target.via]
+        try:
+            source = way.make(target)
+        except GpudeckError as error:
+            self._failed(target, str(error))
+            return
+        turns = _Turns(target, source, way, self._deliver, self._failed)
+        pause = _chance.uniform(0.0, min(way.interval, _FIRST_SPREAD * beginners))
+        try:
+            while True:
+                await asyncio.sleep(pause)
+                pause = await turns.take(self._now())
+        finally:
+            with contextlib.suppress(Exception):
+                await source.close()
+
+
+class _Turns:
+    """One host's turns, and how they went."""
+
+    def __init__(self, target: Target, source: Source, way: Way, deliver: Deliver, failed: Failed) -> None:
+        self._target = target
+        self._source = source
+        self._way = way
+        self._deliver = deliver
+        self._failed = failed
+        self._failures = 0
+        self._trouble: str | None = None
+
+    async def take(self, now: float) -> float:
+        """Read once; returns how long to wait. Only a cancellation comes out."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._way.deadline):
+                arrival = await self._source.read(now)
+            is_wanted = self._deliver(self._target, arrival)
+        except GpudeckError as error:
+            return self._fail(str(error))
+        except TimeoutError:
+            return self._fail(f"It did not answer within {self._way.deadline:g} s.")
+        except Exception as error:
+            log.exception("reading %s failed", self._target.name)
+            return self._fail(f"Reading it failed ({type(error).__name__}); the hub's log has the details.")
+        self._recover()
+        beats = 1 if is_wanted else SPARE_BEATS
+        return max(0.0, beats * self._way.interval - (loop.time() - began))
+
+    def _fail(self, reason: str) -> float:
+        self._failures += 1
+        if reason != self._trouble:
+            log.log(logging.INFO if self._trouble else logging.WARNING, "%s: %s", self._target.name, reason)
+        self._trouble = reason
+        self._failed(self._target, reason)
+        longest = max(LONGEST_PAUSE, self._way.interval)
+        pause = min(longest, self._way.interval * 2.0 ** min(self._failures - 1, 10))
+        return pause * _chance.uniform(0.75, 1.0)
+
+    def _recover(self) -> None:
+        if self._failures:
+            log.info("%s can be read again", self._target.name)
+            self._failed(self._target, None)
+        self._failures, self._trouble = 0, None
