@@ -1,6 +1,22 @@
 #!/usr/bin/env bash
 # What the tests want from the system: a real browser, a C compiler for the fake driver. Installed where we may, else named.
 set -u
+
+# Debian 12 has no Consul, Debian 11 has one that runs anywhere: taken from the mirror that apt is set up with, checked
+# by apt, unpacked where tests/fakes/consul.py looks for it.
+fetch_consul() (
+  kept="${XDG_CACHE_HOME:-$HOME/.cache}/gpudeck/consul"
+  [ -x "$kept/usr/bin/consul" ] || command -v consul >/dev/null && return
+  work="$(mktemp -d)" && trap 'rm -rf "$work"' EXIT && cd "$work" && mkdir -p lists/partial cache/archives/partial || return
+  [ "$(id -u)" != 0 ] || apt-get update -qq || return
+  mirror="$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sort -u | head -n 1)"
+  [ -n "$mirror" ] && echo "deb $mirror bullseye main" >sources.list || return
+  apt=(apt-get -qq -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o APT::Sandbox::User=
+    -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o Acquire::Languages=none)
+  "${apt[@]}" update && "${apt[@]}" download consul && mkdir -p "$kept" && dpkg -x consul_*.deb "$kept"
+)
+fetch_consul >/dev/null 2>&1 || echo "The tests that need Consul are skipped: there is no package of it here"
+
 missing=()
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing+=(chromium)
 command -v cc >/dev/null || command -v gcc >/dev/null || missing+=(gcc libc6-dev)
