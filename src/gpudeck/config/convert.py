@@ -13,7 +13,7 @@ from gpudeck.config.found import show_found
 from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, write_path
 from gpudeck.config.scalars import Unfit, did_you_mean, read_scalar
 from gpudeck.config.sections import base_for, default_of, sections_of
-from gpudeck.config.words import ListLike, Option, expect, is_scalar, is_section, options_of
+from gpudeck.config.words import Check, ListLike, Option, expect, is_scalar, is_section, options_of, shorthand_of
 from gpudeck.config.yaml_nodes import Mapping, Mark, Node, Scalar, Sequence
 
 _FAILED: Final = object()
@@ -58,10 +58,10 @@ class _Converter:
             return self._convert_scalar(node, options, path, default)
         if isinstance(node, Mapping):
             return self._convert_mapping(node, options, path, default)
-        lists = [option.info for option in options if isinstance(option.info, ListLike)]
-        if not lists or not isinstance(node, Sequence):
-            return self._note_unfit(node, options, path)
-        return self._convert_list(node, lists[0], path)
+        for option in options:
+            if isinstance(option.info, ListLike) and isinstance(node, Sequence):
+                return self._convert_list(node, option.info, option.check, path)
+        return self._note_unfit(node, options, path)
 
     def _convert_scalar(self, node: Scalar, options: list[Option], path: Path, default: object) -> object:
         suggestion = ""
@@ -73,13 +73,19 @@ class _Converter:
         sections = [option for option in options if is_section(option)]
         if sections and node.kind == "null":  # a section whose settings are all commented out
             return self._convert_mapping(Mapping(mark=node.mark, pairs=()), sections, path, default)
+        if sections and (name := shorthand_of(sections[0])):
+            pair = (Scalar(mark=node.mark, text=name, kind="text"), node)
+            return self._convert_mapping(Mapping(mark=node.mark, pairs=(pair,)), sections, path, default)
         return self._note_unfit(node, options, path, suggestion or _suggest_form(node, options))
 
-    def _convert_list(self, node: Sequence, info: ListLike, path: Path) -> object:
+    def _convert_list(self, node: Sequence, info: ListLike, check: Check | None, path: Path) -> object:
         before = len(self.mistakes)
         items = options_of(info.item_type)
         values = [self.convert(item, items, (*path, index)) for index, item in enumerate(node.items)]
         self._check_length(node, len(values), info, path)
+        if check and len(self.mistakes) == before:
+            for index, problem in check(values):
+                self._note(node.items[index].mark, (*path, index), one_line(problem))
         if len(self.mistakes) > before:
             return _FAILED
         makers: dict[type[ListLike], Callable[[list[object]], object]] = {

@@ -8,7 +8,7 @@ from enum import Enum
 from msgspec import NODEFAULT, Struct, inspect
 
 from gpudeck.config.sections import Section, default_of, sections_of
-from gpudeck.config.words import Option, expect, is_section, number_writer, options_of
+from gpudeck.config.words import Option, expect, is_section, number_writer, options_of, shorthand_of
 
 _INTRODUCTION = """\
 # Settings
@@ -60,6 +60,8 @@ def _write_section(section: Section) -> str:
     if section.info.tag is not None:
         title += f" with `{section.info.tag_field}: {section.info.tag}`"
     about = " ".join((section.info.cls.__doc__ or "").split())
+    if shorthand := shorthand_of(Option(section.info)):
+        about = f"{about} Where nothing but `{shorthand}` is set, its value alone can be written.".lstrip()
     if section.is_optional:
         about = f"{about} Off unless it is written.".lstrip()
     table = ["| setting | value | default | meaning |", "|---|---|---|---|", *rows, ""]

@@ -1,7 +1,7 @@
 """Types in the words of the person who writes the file. Messages and the reference page share them."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import inspect
 
@@ -22,22 +22,30 @@ _Supported = (
 )
 
 
+Check = Callable[[list[Any]], Iterable[tuple[int, str]]]
+"""Looks at the items of a list together; yields the index of each that does not fit to the others, and why."""
+
+
 class Option(NamedTuple):
     """One type that a value may have. `mark` makes it special: `duration`, `size` or `address`.
 
-    `words` say of text with a pattern what the pattern says, for people.
+    `words` say of text with a pattern what the pattern says, for people. `check` is what a list's type adds to its
+    items (`config_check` in the `extra` of its `Meta`).
     """
 
     info: _Supported
     mark: str = ""
     words: str = ""
+    check: Check | None = None
 
 
 def options_of(info: inspect.Type, mark: str = "", words: str = "") -> list[Option]:
     """The types behind unions and annotations. Raises TypeError for one that no file can hold: a bug of ours."""
     if isinstance(info, inspect.Metadata):
         extra = info.extra or {}
-        return options_of(info.type, extra.get("config", mark), extra.get("config_words", words))
+        options = options_of(info.type, extra.get("config", mark), extra.get("config_words", words))
+        check = extra.get("config_check")
+        return [option._replace(check=check) for option in options] if check else options
     if isinstance(info, inspect.UnionType):
         return [option for member in info.types for option in options_of(member, mark, words)]
     if isinstance(info, inspect.StructType):
@@ -52,6 +60,11 @@ def options_of(info: inspect.Type, mark: str = "", words: str = "") -> list[Opti
 def is_section(option: Option) -> bool:
     """Whether the option is a struct that is written as settings of its own, not as one value."""
     return isinstance(option.info, inspect.StructType) and option.mark != "address"
+
+
+def shorthand_of(option: Option) -> str:
+    """The setting of a section that may stand for all of it, as in `- gpu01` for `- name: gpu01`; mostly none."""
+    return getattr(option.info.cls, "config_shorthand", "") if isinstance(option.info, inspect.StructType) else ""
 
 
 def is_scalar(option: Option) -> bool:
@@ -82,13 +95,22 @@ def _expect_one(option: Option) -> str:
         return _expect_choice(info)
     if isinstance(info, ListLike | inspect.DictType):
         return _expect_collection(info)
-    return "true or false" if isinstance(info, inspect.BoolType) else "a mapping (name: value)"
+    return "true or false" if isinstance(info, inspect.BoolType) else _expect_section(option)
+
+
+def _expect_section(option: Option) -> str:
+    mapping, shorthand = "a mapping (name: value)", shorthand_of(option)
+    if not shorthand or not isinstance(option.info, inspect.StructType):
+        return mapping
+    alone = next(field for field in option.info.fields if field.encode_name == shorthand)
+    return f"{expect(options_of(alone.type))} or {mapping}"
 
 
 def _expect_collection(info: ListLike | inspect.DictType) -> str:
     if isinstance(info, ListLike):
         items = options_of(info.item_type)
-        each = "a list of mappings" if all(map(is_section, items)) else f"a list, each item {expect(items)}"
+        only_mappings = all(is_section(item) and not shorthand_of(item) for item in items)
+        each = "a list of mappings" if only_mappings else f"a list, each item {expect(items)}"
         return each + _expect_length(info.min_length, info.max_length, "item")
     values = options_of(info.value_type)
     each = "" if all(map(is_section, values)) else f", each value {expect(values)}"
