@@ -11,7 +11,7 @@ from wcwidth import wcswidth
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
-from gpudeck.model.report import GpuReading
+from gpudeck.model.report import GpuEvent, GpuReading
 from gpudeck.views.table import clean, fit
 from gpudeck.views.text import choose_hosts, render_fleet, short_model
 
@@ -149,3 +149,19 @@ def test_fitting_gives_exactly_the_width(text: str, width: int, align: str) -> N
 )
 def test_models_lose_their_maker(name: str, short: str) -> None:
     assert short_model(name) == short
+
+
+def test_detail_lists_faults_with_their_owner_the_newest_first() -> None:
+    then = FakeClock()()
+    events = [GpuEvent(then - 7200, 79, None, "GPU has fallen off the bus."), GpuEvent(then - 60, 31, 4711, "\x1b[2J")]
+    text = render_fleet(fleet_of(("gpu01", [make_busy_gpu(0, events=events)])), detail=True)
+    newest, oldest = text.splitlines()[-2:]
+    assert newest.split()[:5] == ["0", "1m", "31", "4711", "alice"]
+    assert oldest.split()[:6] == ["0", "2h", "0m", "79", "–", "–"]
+    assert "it has fallen off the bus: GPU has fallen off the bus." in oldest
+    assert "\x1b" not in text
+
+
+def test_table_notes_a_critical_fault() -> None:
+    gpu = make_gpu(0, events=[GpuEvent(FakeClock()(), 48)])
+    assert "XID 48: " in render_fleet(fleet_of(("gpu01", [gpu])))

@@ -45,6 +45,7 @@ export function gpu(changes: Partial<Gpu> = {}): Gpu {
     health_action: null,
     users: [],
     processes: [],
+    events: [],
     reservation: null,
     reasons: {},
     utilization_percent: 0,

@@ -12,11 +12,13 @@ from gpudeck.model.availability import Availability, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import Health, judge_health
-from gpudeck.model.report import GpuReading, Process
+from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.view import Gpu
+from gpudeck.model.xid import find_xid
 
 _BOUNDS = bounds_of(GPU_METRICS)
 _BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
+_EVENT_SECONDS = 24 * 3600.0
 
 
 class Crowd(Struct, frozen=True):
@@ -36,13 +38,14 @@ class GpuState:
 
     def __init__(self, reading: GpuReading, collected_at: float, now: float, settings: FleetSettings) -> None:
         """Its first report: `view` is complete at once."""
-        self.view: View = _BLANK | {"users": [], "reasons": {}}
+        self.view: View = _BLANK | {"users": [], "events": [], "reasons": {}}
         self.rejected = 0
         self._settings = settings
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
         # be fetched back from memory, which is what most of an update's time goes into.
         self._processes: list[Process] | None = None
+        self._events: dict[GpuEvent, str | None] = {}
         self._availability: Availability | None = None
         self._since = now
         # The agent has often watched for longer than this hub has been running. Later the hub's own eyes count: what
@@ -60,6 +63,9 @@ class GpuState:
         """
         view = self.view
         changes: View = {}
+        if reading.events != list(self._events):
+            self._take_events(reading)
+            note(view, changes, {"events": [_show_event(event, user) for event, user in self._events.items()]})
         if self._is_new or reading.processes != self._processes:
             self._processes = reading.processes
             self._crowd = _look_at(reading.processes)
@@ -95,12 +101,21 @@ class GpuState:
         self.view.update(changes)
         return changes
 
+    def _take_events(self, reading: GpuReading) -> None:
+        """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
+        there = {process.pid: process for process in (*(self._processes or ()), *(reading.processes or ()))}
+        self._events = {
+            event: self._events[event] if event in self._events else _find_user(event, there)
+            for event in reading.events
+        }
+
     def _take_verdict(self, reading: GpuReading, changes: View, collected_at: float, now: float) -> None:
         oldest = self._crowd.oldest_start
         began = None if oldest is None else now - max(0.0, collected_at - oldest)
         availability, reason = self._judge(reading, began, now)
         since = self._settle(availability, began, now)
-        health = judge_health(reading.missing, self.view["temperature_celsius"], self._settings.health)
+        events = [event for event in reading.events if collected_at - event.at <= _EVENT_SECONDS]
+        health = judge_health(reading.missing, self.view["temperature_celsius"], self._settings.health, events)
         verdict = (availability, reason, since, health)
         if verdict == self._verdict:
             return
@@ -173,6 +188,26 @@ def _identity(reading: GpuReading) -> View:
         "vendor": reading.vendor,
         "parent": reading.parent,
         "pci_address": reading.pci_address,
+    }
+
+
+def _find_user(event: GpuEvent, there: dict[int, Process]) -> str | None:
+    """A process that was started later has only been given the same pid."""
+    process = None if event.process is None else there.get(event.process)
+    is_later = process is not None and process.started_at is not None and process.started_at > event.at + 1
+    return None if process is None or is_later else process.user
+
+
+def _show_event(event: GpuEvent, user: str | None) -> View:
+    xid = find_xid(event.code)
+    return {
+        "at": event.at,
+        "code": event.code,
+        "kind": xid.kind,
+        "text": xid.text,
+        "message": event.text,
+        "process": event.process,
+        "user": user,
     }
 
 

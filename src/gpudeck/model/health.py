@@ -1,8 +1,12 @@
 """Whether a GPU is well, apart from whether it is available: ok, warning or critical, with reason and next step."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+
+from gpudeck.model.report import GpuEvent
+from gpudeck.model.xid import find_xid
 
 HealthLevel = Literal["ok", "warning", "critical", "unknown"]
 
@@ -32,13 +36,38 @@ OK = Health("ok")
 _UNREAD = Health("unknown", "its temperature could not be read", "See the host's problems for the cause.")
 
 
-def judge_health(missing: str | None, temperature_celsius: float | None, settings: HealthSettings) -> Health:
-    """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok."""
+_DMESG = "Look at the host's problems and at its kernel log (dmesg)."
+_SEVERITY: dict[HealthLevel, int] = {"ok": 0, "unknown": 1, "warning": 2, "critical": 3}
+
+
+def judge_health(
+    missing: str | None, temperature_celsius: float | None, settings: HealthSettings, events: Sequence[GpuEvent] = ()
+) -> Health:
+    """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok.
+
+    `events` are those that still count. The reason says nothing of their age: it would be another one on every beat.
+    """
+    faults = _judge_faults(events) if events else OK
     if missing is not None:
-        return Health("critical", missing, "Look at the host's problems and at its kernel log (dmesg).")
+        return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
+    heat = _judge_heat(temperature_celsius, settings)
+    return heat if _SEVERITY[heat.level] > _SEVERITY[faults.level] or faults is OK else faults
+
+
+def _judge_heat(temperature_celsius: float | None, settings: HealthSettings) -> Health:
     if temperature_celsius is None:
         return _UNREAD
     if temperature_celsius < settings.hot_celsius:
         return OK
     level: HealthLevel = "critical" if temperature_celsius >= settings.critical_celsius else "warning"
     return Health(level, f"{temperature_celsius:.0f} °C", "Check the fans and the airflow of the host.")
+
+
+def _judge_faults(events: Sequence[GpuEvent]) -> Health:
+    """By the newest of the worst. A fault of a program says nothing about the GPU."""
+    worst = OK
+    for event in events:
+        xid = find_xid(event.code)
+        if xid.kind != "application" and _SEVERITY[xid.kind] >= _SEVERITY[worst.level]:
+            worst = Health(xid.kind, f"XID {event.code}: {xid.text}", xid.action)
+    return worst

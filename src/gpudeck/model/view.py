@@ -14,6 +14,7 @@ from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.report import Disk, Process
+from gpudeck.model.xid import XidKind
 
 HostStatus = Literal["up", "late", "down", "never"]
 
@@ -22,11 +23,27 @@ class ShownProcess(Process, frozen=True, omit_defaults=False):
     """A process with every field, null where it is unknown: on the wire those are left out."""
 
 
+class ShownEvent(Struct, frozen=True, kw_only=True):
+    """A fault that the driver told of: NVIDIA's XID `code`. `at` is on the host's clock.
+
+    `text` is what the code means, `message` is in the driver's own words. `user` owned `process` when it happened; null
+    where that is not known, or no process was named.
+    """
+
+    at: float
+    code: int
+    kind: XidKind
+    text: str
+    message: str
+    process: int | None
+    user: str | None
+
+
 class GpuFacts(Struct, kw_only=True):
     """A GPU without its metrics. `label` is its index, or index.instance for a MIG instance.
 
     `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
-    the host went silent: for showing only, never for counting.
+    the host went silent: for showing only, never for counting. `events` are the last day's faults, the newest last.
     """
 
     uuid: str
@@ -45,6 +62,7 @@ class GpuFacts(Struct, kw_only=True):
     health_action: str | None = None
     users: list[str] = field(default_factory=list)
     processes: list[ShownProcess] | None = None
+    events: list[ShownEvent] = field(default_factory=list)
     reservation: dict[str, Any] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 

@@ -35,7 +35,10 @@ _PREFIXES = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD Radeon ", "AMD 
 def render_fleet(
     fleet: Json, *, hosts: Sequence[str] = (), detail: bool = False, width: int | None = None, colour: bool = False
 ) -> str:
-    """The fleet as text, ending in a newline. `hosts` limits it to hosts of these names; `detail` adds processes."""
+    """The fleet as text, ending in a newline.
+
+    `hosts` limits it to hosts of these names; `detail` adds processes and the faults of the last day.
+    """
     fleet = choose_hosts(fleet, hosts)
     wanted = fleet["hosts"]
     lines = [_headline(fleet, width, colour)]
@@ -144,24 +147,44 @@ _PROCESS_COLUMNS = (
     Column("WHERE", keep=50, widest=28),
     Column("COMMAND", keep=96, widest=160, least=20),
 )
+_EVENT_COLUMNS = (
+    Column("  GPU", keep=99, align="right", widest=8),
+    Column("AGO", keep=97, align="right", widest=8),
+    Column("XID", keep=98, align="right", widest=10),
+    Column("PID", keep=60, align="right", widest=10),
+    Column("USER", keep=70, widest=24),
+    Column("FAULT", keep=96, widest=160, least=20),
+)
+_KIND_COLOURS = {"critical": "red", "warning": "yellow"}
 
 
 def _detail(host: Json, now: float, width: int | None, colour: bool) -> list[str]:
-    rows = [
-        [(f"  {gpu['label']}", ""), *_process_cells(process, now)]
-        for gpu in host["gpus"]
-        for process in gpu["processes"] or ()
-    ]
-    if not rows:
-        return []
+    processes = [_process_cells(gpu, process, now) for gpu in host["gpus"] for process in gpu["processes"] or ()]
+    # A hub from before there were events tells none.
+    events = [_event_cells(gpu, event, now) for gpu in host["gpus"] for event in reversed(gpu.get("events", ()))]
+    tables = [(_PROCESS_COLUMNS, processes), (_EVENT_COLUMNS, events)]
+    lines = [line for columns, rows in tables if rows for line in render(columns, rows, width, colour)]
     title = paint(shorten(clean(host["display_name"]), width), "bold", colour)
-    return ["", title, *render(_PROCESS_COLUMNS, rows, width, colour)]
+    return ["", title, *lines] if lines else []
 
 
-def _process_cells(process: Json, now: float) -> list[Cell]:
+def _event_cells(gpu: Json, event: Json, now: float) -> list[Cell]:
+    process = event["process"]
+    return [
+        (f"  {gpu['label']}", ""),
+        (show_span(now - event["at"]), ""),
+        (str(event["code"]), _KIND_COLOURS.get(event["kind"], "")),
+        ("–" if process is None else str(process), ""),
+        (clean(event["user"] or "–"), ""),
+        (clean(": ".join(filter(None, [event["text"], event["message"]]))), "grey"),
+    ]
+
+
+def _process_cells(gpu: Json, process: Json, now: float) -> list[Cell]:
     started = process.get("started_at")
     where = [part for part in (process.get("container"), process.get("job")) if part]
     return [
+        (f"  {gpu['label']}", ""),
         (str(process["pid"]), ""),
         (clean(process.get("user") or "–"), ""),
         (show_gib(process.get("memory_used_bytes")), ""),

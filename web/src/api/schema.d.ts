@@ -212,6 +212,7 @@ export interface components {
             ecc_uncorrected_count?: number | null;
             encoder_percent?: number | null;
             energy_joules?: number | null;
+            events?: components["schemas"]["ShownEvent"][];
             fan_percent?: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
@@ -254,6 +255,21 @@ export interface components {
             uuid: string;
             vendor: string;
         };
+        /**
+         * GpuEvent
+         * @description A fault that the driver told of at one moment: NVIDIA's XID. What a `code` means is in `model.xid`.
+         *
+         *         `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
+         *         driver's own words.
+         */
+        GpuEvent: {
+            at: number;
+            code: number;
+            /** @default null */
+            process: number | null;
+            /** @default  */
+            text: string;
+        };
         /** GpuList */
         GpuList: {
             gpus: components["schemas"]["GpuOfHost"][];
@@ -270,6 +286,7 @@ export interface components {
             ecc_uncorrected_count?: number | null;
             encoder_percent?: number | null;
             energy_joules?: number | null;
+            events?: components["schemas"]["ShownEvent"][];
             fan_percent?: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
@@ -320,8 +337,11 @@ export interface components {
          *
          *         `missing` is the reason why a GPU that belongs here cannot be read at all. `processes` is None when the list could
          *         not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
+         *         `events` are those of the last day, the newest last: every report repeats them, so a lost one loses nothing.
          */
         GpuReading: {
+            /** @default [] */
+            events: components["schemas"]["GpuEvent"][];
             /** @default null */
             idle_seconds: number | null;
             index: number;
@@ -475,6 +495,17 @@ export interface components {
             unknown: {
                 [key: string]: string;
             };
+        };
+        /** ShownEvent */
+        ShownEvent: {
+            at: number;
+            code: number;
+            /** @enum {string} */
+            kind: "critical" | "application" | "warning";
+            message: string;
+            process: number | null;
+            text: string;
+            user: string | null;
         };
         /** ShownProcess */
         ShownProcess: {

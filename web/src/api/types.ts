@@ -15,6 +15,9 @@ export type HostStatus = Host['status']
 /** A process with every field; what is not known is null. */
 export type Process = Required<Schemas['ShownProcess']>
 
+/** A fault that the driver told of. */
+export type GpuEvent = Required<Schemas['ShownEvent']>
+
 /** The changed fields of a GPU; lists and `reasons` come whole. */
 export type GpuChange = { uuid: string } & Partial<Gpu>
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import catalog from '../api/catalog.json'
-import type { Process } from '../api/types'
+import type { GpuEvent, Process } from '../api/types'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../samples'
 import { cudaVisibleDevices, gpuDetail, inUnit, isMissing } from './detail'
 
@@ -97,6 +97,36 @@ describe('processes', () => {
   it('that cannot be read are not an empty list', () => {
     const detail = gpuDetail(gpu({ processes: null, reasons: { processes: 'no permission' } }), up, NOW)
     expect([detail.processes, detail.processesReason]).toEqual([null, 'no permission'])
+  })
+})
+
+describe('faults', () => {
+  const fault = { at: NOW - 720, code: 79, kind: 'critical', text: 'it has fallen off the bus', message: 'GPU has fallen off the bus.', process: null, user: null } as const
+  const failing = (...faults: Partial<GpuEvent>[]) => gpuDetail(gpu({ events: faults.map((facts) => ({ ...fault, ...facts })) }), up, NOW)
+
+  it('have time, code and meaning, the driver\u2019s words on demand', () => {
+    const [event] = failing({}).events
+    expect(event).toMatchObject({ kind: 'critical', code: 'XID 79', text: { text: 'it has fallen off the bus', title: 'GPU has fallen off the bus.' } })
+    expect(event?.time.title).toMatch(/^12 min ago, .* UTC$/)
+  })
+
+  it.each([
+    [null, null, undefined],
+    [4711, null, 'process 4711'],
+    [4711, 'ann', 'ann, process 4711'],
+    [4711, 'a\u202eb', 'a\ufffdb, process 4711'],
+  ])('of process %s and user %s name %s', (process, user, culprit) => {
+    expect(failing({ process, user }).events[0]?.culprit).toBe(culprit)
+  })
+
+  it('come the newest first, older ones as a number', () => {
+    const detail = failing(...Array.from({ length: 7 }, (_, code) => ({ code })))
+    expect(detail.events.map((event) => event.code)).toEqual(['XID 6', 'XID 5', 'XID 4', 'XID 3', 'XID 2'])
+    expect(detail.moreEvents).toBe(2)
+  })
+
+  it('of a driver without words have no title', () => {
+    expect(failing({ message: '' }).events[0]?.text.title).toBeUndefined()
   })
 })
 

@@ -1,6 +1,6 @@
 /** Everything known about one GPU, for its popover. */
 import catalog from '../api/catalog.json'
-import type { Gpu, Host, Process } from '../api/types'
+import type { Gpu, GpuEvent, Host, Process } from '../api/types'
 import { bytes, clockTime, DASH, duration, elapsed, plain, utcTime } from './format'
 import type { Figure } from './lines'
 
@@ -29,6 +29,16 @@ export interface ProcessOnGpu {
   place: string | undefined
 }
 
+export interface EventOnGpu {
+  kind: GpuEvent['kind']
+  time: Figure
+  code: string
+  /** What the code means; the driver's own words are its title. */
+  text: Figure
+  /** The owner of the process that the driver blames, or the process alone; undefined where it names none. */
+  culprit: string | undefined
+}
+
 export interface GpuDetail {
   title: string
   state: string
@@ -44,10 +54,14 @@ export interface GpuDetail {
   processes: ProcessOnGpu[] | null
   processesReason: string
   moreProcesses: number
+  /** Faults of the last day, the newest first. */
+  events: EventOnGpu[]
+  moreEvents: number
 }
 
 const MOST_PROCESSES = 8
 const MOST_PEOPLE = 8
+const MOST_EVENTS = 5
 /** Names in the line of what is not known: the catalog begins with what matters most. */
 const MOST_NOT_KNOWN = 3
 
@@ -69,6 +83,8 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
     processes: shown,
     processesReason: gpu.reasons['processes'] ?? 'The list of processes could not be read.',
     moreProcesses: Math.max(0, (processes?.length ?? 0) - MOST_PROCESSES),
+    events: gpu.events.slice(-MOST_EVENTS).reverse().map((event) => eventText(event as GpuEvent, now)),
+    moreEvents: Math.max(0, gpu.events.length - MOST_EVENTS),
   }
 }
 
@@ -161,6 +177,17 @@ function processText(process: Process, now: number): ProcessOnGpu {
     memory: orDash(used == null ? null : bytes(used), reasons['memory_used_bytes'], 'not reported'),
     runtime: orDash(start == null ? null : duration(elapsed(start, now)), reasons['started_at'], 'not reported'),
     place: [process.container, process.job == null ? null : `job ${process.job}`, process.display ? 'display' : null].filter(Boolean).map((part) => plain(part ?? '')).join(' · ') || undefined,
+  }
+}
+
+function eventText(event: GpuEvent, now: number): EventOnGpu {
+  const process = event.process === null ? undefined : `process ${event.process}`
+  return {
+    kind: event.kind,
+    time: { text: clockTime(event.at, now), title: `${duration(elapsed(event.at, now))} ago, ${utcTime(event.at)}` },
+    code: `XID ${event.code}`,
+    text: { text: event.text, title: plain(event.message) || undefined },
+    culprit: event.user === null ? process : plain(`${event.user}, ${process ?? ''}`),
   }
 }
 
