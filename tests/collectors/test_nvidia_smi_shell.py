@@ -238,9 +238,38 @@ def test_driver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    command = shell_command().replace("timeout -k 1 9", "timeout -k 1 0.2")
-    with pytest.raises(Temporary, match="nvidia-smi did not answer"):
-        NvidiaSmiCollector(lambda _: run_here(command)).collect(0.0)
+    answer = run_here(shell_command(seconds=1))
+    with pytest.raises(Temporary, match="nvidia-smi did not answer within 1 s"):
+        NvidiaSmiCollector(lambda _: answer).collect(0.0)
+    assert parse_host(answer, 0.0, "it hangs").clock == pytest.approx(time.time(), abs=60)
+
+
+def test_calls_that_hang_one_after_the_other_share_one_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    # As with a lost board: the listing fails, and then every board is asked alone.
+    (tmp_path / "nvidia-smi").write_text(
+        f'#!/bin/sh\necho "$@" >>{log}\ncase "$*" in *-L*) exec cat {CAPTURES}/a100-lost-535.104.05/list.txt;; '
+        "*-i*) exec sleep 60;; esac\necho broken; exit 15\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    run_here(shell_command(seconds=1))
+    assert log.read_text().count("-i ") == 1
+
+
+def test_without_gpus_nvidia_smi_is_not_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    reading = parse_host(run_here(shell_command(with_gpus=False)), 0.0, "not asked")
+    assert reading.report.metrics["cpu_count"] == os.cpu_count()
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize(("said", "clock"), [("1000.250000000", 1000.25), ("1000", 1000.5), ("1000.%N", 1000.5)])
+def test_clock_of_a_machine_is_read_whatever_its_date_can(said: str, clock: float) -> None:
+    answer = run_here(shell_command(with_gpus=False).replace("date +%s.%N", f"echo {said}"))
+    assert parse_host(answer, 0.0, "not asked").clock == clock
 
 
 def test_columns_that_the_driver_does_not_know_are_asked_for_once(

@@ -31,7 +31,7 @@ from gpudeck.collectors.smi_gpus import (
     measure_instance,
     note_rows,
 )
-from gpudeck.collectors.smi_host import Counters, Host, Identity, read_host
+from gpudeck.collectors.smi_host import Counters, Host, Identity, read_clock, read_host
 from gpudeck.collectors.smi_owners import Owner, read_owners
 from gpudeck.collectors.smi_run import run_here
 from gpudeck.model.errors import Temporary
@@ -56,11 +56,12 @@ class Kept(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """One answer, read. Hand `kept` to the next `parse` of this machine."""
+    """One answer, read. Hand `kept` to the next `parse` of this machine. `clock` is that machine's own, if told."""
 
     report: Report
     identity: Identity
     kept: Kept
+    clock: float | None = None
 
 
 class _Draft(Struct):
@@ -133,7 +134,7 @@ def parse(text: str, now: float, previous: Kept | None = None, settings: Collect
         problems=find_problems(answer, listed),
     )
     boards = tuple(_remember(board) for board in (*listed.boards, *gone))[:BOARDS_AT_MOST]
-    return Reading(report, host.identity, Kept(now, host.counters, columns, boards, idle))
+    return Reading(report, host.identity, Kept(now, host.counters, columns, boards, idle), read_clock(answer))
 
 
 def parse_host(text: str, now: float, reason: str, previous: Kept | None = None) -> Reading:
@@ -141,11 +142,12 @@ def parse_host(text: str, now: float, reason: str, previous: Kept | None = None)
 
     Takes an answer that breaks off too. Raises Temporary where it is none at all.
     """
-    host = read_host(split_answer(text), previous.counters if previous else None)
+    answer = split_answer(text)
+    host = read_host(answer, previous.counters if previous else None)
     kept = Kept(now, host.counters, boards=previous.boards if previous else ())
     rows = [_finish(_Draft(_missing(board, reason), Measured({}, {})), {}, None) for board in kept.boards]
     report = _host_report(host, gpus=rows or None, gpus_reason=reason[:1000], problems=[reason[:1000]])
-    return Reading(report, host.identity, kept)
+    return Reading(report, host.identity, kept, read_clock(answer))
 
 
 def _host_report(

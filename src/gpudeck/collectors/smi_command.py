@@ -3,8 +3,9 @@
 It is plain POSIX sh, so that it runs wherever an SSH login leads; it writes nothing there, and needs no Python. Its
 script has no single quote, no line break and no `!`: in single quotes it passes sh, bash, zsh, fish and csh alike.
 
-The host's figures come first, so that they are there even if nvidia-smi then hangs. Every part of the answer follows a
-line `#gpudeck NAME`, and every line of data has a space in front: no data, whatever it holds, looks like such a line.
+The host's figures come first, so that they are there even if nvidia-smi then hangs; its clock comes last. Every part
+of the answer follows a line `#gpudeck NAME`, and every line of data has a space in front: no data, whatever it holds,
+looks like such a line.
 
 **Columns.** `nvidia-smi --query-gpu` fails as a whole over one column that the driver does not know, and names it. The
 script takes that column out (or uses its older name) and asks again, so an old driver gives all that it has and a new
@@ -23,7 +24,7 @@ from collections.abc import Iterable
 MARK = "#gpudeck "
 """How a line that begins a part of the answer begins."""
 SECONDS = 9
-"""How long one call of nvidia-smi may take, where the machine has `timeout`."""
+"""How long all calls of nvidia-smi together may take, unless told otherwise, where the machine has `timeout`."""
 PROCESSES_AT_MOST = 256
 PARENTS_AT_MOST = 16
 LINE_BYTES = 1100
@@ -47,7 +48,11 @@ _HOST = (
     "LC_ALL=C; TZ=UTC0; export LC_ALL TZ;",
     # The PATH of a command over SSH is short; WSL keeps nvidia-smi in a place of its own.
     'PATH="$PATH:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/lib/wsl/lib"; export PATH;',
-    f'limit=""; if timeout -k 1 {SECONDS} true; then limit="timeout -k 1 {SECONDS}"; fi;',
+    'limit=""; if timeout -k 1 1 true; then limit="timeout -k 1"; fi;',
+    # The kernel's uptime is a clock that the shell reads without starting a program.
+    "look() { read -r now rest </proc/uptime; now=${now%%.*}; now=${now:-0}; };",
+    # It is cut to whole seconds here: one more, so that nothing is ended early.
+    "look; end=$((now+seconds+1));",
     # A file need not end with a line break: each mark brings its own.
     'mark() { printf "\\n%s\\n" "#gpudeck $1"; };',
     'indent() { sed "s/^/ /"; };',
@@ -74,11 +79,14 @@ _HOST = (
 )
 
 _NVIDIA = (
-    'query() { $limit nvidia-smi "$@" "--query-gpu=$columns" --format=csv,noheader,nounits 2>&1; };',
+    # Under a limit that all calls share: however many hang, the answer comes in time, and none is left behind.
+    'smi() { look; left=$((end-now)); if [ -z "$limit" ]; then nvidia-smi "$@";',
+    'elif [ "$left" -lt 1 ]; then return 124; else $limit "$left" nvidia-smi "$@"; fi; };',
+    'query() { smi "$@" "--query-gpu=$columns" --format=csv,noheader,nounits 2>&1; };',
     # Drivers without row remapping refuse its name; those that know it may still have GPUs without it.
-    'detail() { $limit nvidia-smi "$@" -q -d PIDS,ROW_REMAPPER 2>&1; case "$?" in 0|124|137) ;;',
-    '*) $limit nvidia-smi "$@" -q -d PIDS 2>&1;; esac; };',
-    "uuids() { $limit nvidia-smi -L |",
+    'detail() { smi "$@" -q -d PIDS,ROW_REMAPPER 2>&1; case "$?" in 0|124|137) ;;',
+    '*) smi "$@" -q -d PIDS 2>&1;; esac; };',
+    "uuids() { smi -L |",
     'sed -n "s/^GPU [0-9]*: .*(UUID: \\(GPU-[0-9A-Za-z-]*\\)).*/\\1/p"; };',
     # Asks until the driver understands every column; leaves rows, code and columns.
     'fit() { tries=0; while rows=$(query "$@"); code=$?; tries=$((tries+1));',
@@ -97,12 +105,13 @@ _NVIDIA = (
     '*) boards=$(uuids); for uuid in $boards; do fit -i "$uuid"; all=$(printf "%s\\n" "$all" "$rows"); done;',
     'details=$(for uuid in $boards; do detail -i "$uuid"; done);;',
     "esac;",
+    'mark limit; printf "%s\\n" "$seconds" | indent;',
     'mark columns; printf "%s\\n" "$columns" | indent;',
     'mark gpus-code; printf "%s\\n" "$result" | indent;',
     'mark gpus; printf "%s\\n" "$all" | indent;',
     'mark details; printf "%s\\n" "$details" | indent;',
     'case "$all" in *", Enabled,"*)',
-    "mark instances; $limit nvidia-smi -L | indent; mark table; $limit nvidia-smi | indent;;",
+    "mark instances; smi -L | indent; mark table; smi | indent;;",
     "esac;",
 )
 
@@ -132,20 +141,24 @@ _OWNERS = (
     'uids=$({ grep -hs "^Uid:" $states | cut -f 2; grep -hs "" $logins;',
     'sed -n "s/.*\\/user-\\([0-9]*\\)\\.slice.*/\\1/p; s/.*\\/uid_\\([0-9]*\\)\\/.*/\\1/p" $groups; } | sort -u |',
     f"head -n {PROCESSES_AT_MOST});",
-    "mark accounts; $limit getent passwd $uids | cut -d : -f 1,3 | indent;",
+    "mark accounts; ${limit:+$limit 2} getent passwd $uids | cut -d : -f 1,3 | indent;",
     "fi;",
-    "mark end",
 )
+# Last, so that it is the time of the answer. A `date` without %N prints something else there, which is no number.
+_END = ("mark clock; date +%s.%N | indent;", "mark end")
 
 
-def shell_command(columns: Iterable[str] = COLUMNS, *, with_arguments: bool = True) -> str:
+def shell_command(
+    columns: Iterable[str] = COLUMNS, *, with_arguments: bool = True, with_gpus: bool = True, seconds: int = SECONDS
+) -> str:
     """The command. `columns` are those of `--query-gpu` to ask for: all, or the ones that the last answer had. Without
-    arguments the command lines of processes do not leave the machine at all.
+    arguments the command lines of processes do not leave the machine at all; without GPUs nvidia-smi is not called.
 
-    Each call of nvidia-smi ends within SECONDS on a machine with `timeout`. A process that hangs in the kernel is ended
-    by nothing, though: the caller needs a deadline of its own. A column that is not in KNOWN_COLUMNS is left out: what
-    a machine answered never becomes part of a command.
+    All calls of nvidia-smi together end within `seconds` and two more on a machine with `timeout`. A process that
+    hangs in the kernel is ended by nothing, though: the caller needs a deadline of its own. A column that is not in
+    KNOWN_COLUMNS is left out: what a machine answered never becomes part of a command.
     """
     wanted = ",".join(column for column in columns if column in KNOWN_COLUMNS)
-    choices = (f"columns={wanted};", f"arguments={'yes' if with_arguments else ''};")
-    return f"exec /bin/sh -c '{' '.join((*_HOST, *choices, *_NVIDIA, *_OWNERS))}'"
+    choices = (f"seconds={seconds};", f"columns={wanted};", f"arguments={'yes' if with_arguments else ''};")
+    gpus = (*_NVIDIA, *_OWNERS) if with_gpus else ()
+    return f"exec /bin/sh -c '{' '.join((*choices, *_HOST, *gpus, *_END))}'"

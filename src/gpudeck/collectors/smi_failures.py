@@ -14,7 +14,8 @@ def explain_failure(answer: Answer, listed: Listed, before: int) -> PluginError:
     code = read_whole(answer.first("gpus-code"), 255)
     said = " ".join(listed.complaints[:2])
     if code in LATE_CODES:
-        return Temporary(f"nvidia-smi did not answer within {SECONDS} s: the driver hangs.", _LOOK)
+        limit = read_whole(answer.first("limit"), 3600) or SECONDS
+        return Temporary(f"nvidia-smi did not answer within {limit} s: the driver hangs.", _LOOK)
     if code == NO_PROGRAM or "No devices were found" in said:
         message = "There is no nvidia-smi on this machine." if code == NO_PROGRAM else "nvidia-smi finds no GPU."
         return Temporary(f"{message} There were {before} before.", _LOOK) if before else Absent(message)
