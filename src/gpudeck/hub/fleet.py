@@ -4,72 +4,96 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 
 from gpudeck import __version__
 from gpudeck.hub.host import HostState
+from gpudeck.hub.register import Register
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.target import WAYS, Target
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
 
+_RANKS = {way: rank for rank, way in enumerate(WAYS)}
+
 
 class Fleet:
-    """All hosts by id. `dirty` holds the ids whose view changed, `removed` those that left, until `take_changes`."""
+    """All hosts by id, in `hosts`. What changed waits for `take_changes`."""
 
     def __init__(self, settings: FleetSettings) -> None:
         self.settings = settings
-        self.hosts: dict[str, HostState] = {}
         self.counters: Counter[str] = Counter()
-        self._dirty: set[str] = set()
-        self._removed: set[str] = set()
+        self._register = Register(settings)
+        self.hosts = self._register.hosts
 
-    def apply(self, envelope: Envelope, *, via: str, now: float, sent_at: float | None = None) -> bool:
+    def apply(
+        self, envelope: Envelope, *, via: str, now: float, sent_at: float | None = None, target: str | None = None
+    ) -> bool:
         """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
 
         `sent_at` is the agent's clock at the moment of sending: with it the hub tells a wrong clock from a report that
-        waited in an outbox, and dates the report by its own clock.
+        waited in an outbox, and dates the report by its own clock. `target` is the configured host that was asked for
+        it. Raises ReportRefused.
         """
-        host = self._host(envelope, via)
+        host, host_id = self._register.find(envelope, via, target)
+        if self._has_better_way(host, via):
+            self.counters["reports_second_way"] += 1
+            return False
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope)
             return False
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(sent_at - now, 1)
-        self.hosts[host.id] = host
-        self._removed.discard(host.id)
+        host.via = via
+        self._register.settle(host, host_id, envelope, target)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
         host.age(now)
         self.counters["reports_taken"] += 1
-        self._dirty.add(host.id)
+        self._register.dirty.add(host.id)
         return True
+
+    def expect(self, targets: Iterable[Target]) -> None:
+        """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
+        named goes, unless it reports by itself."""
+        self._register.expect(targets)
+
+    def note_failure(self, target: str, reason: str | None) -> None:
+        """A configured host cannot be read now, and why; None: it can again."""
+        host = self._register.targeted(target)
+        if host is not None and host.flag("read", reason):
+            self._register.dirty.add(host.id)
+
+    def has_better_way(self, target: str, via: str) -> bool:
+        """Whether that host reports right now on a way that tells more."""
+        host = self._register.targeted(target)
+        return host is not None and self._has_better_way(host, via)
 
     def age(self, now: float) -> None:
         """Let time pass for every host: late, down, and at last forgotten."""
         forgotten = []
         for host in self.hosts.values():
             if host.age(now):
-                self._dirty.add(host.id)
-            if now - host.observed_at > self.settings.forget_after:
+                self._register.dirty.add(host.id)
+            if host.target is None and now - host.observed_at > self.settings.forget_after:
                 forgotten.append(host.id)
         for host_id in forgotten:
             self.remove(host_id)
 
     def remove(self, host_id: str) -> None:
         """Forget a host; it comes back with its next report."""
-        del self.hosts[host_id]
-        self._dirty.discard(host_id)
-        self._removed.add(host_id)
+        self._register.remove(host_id)
 
     def take_changes(self) -> tuple[list[HostState], list[str]]:
         """The hosts that changed and the ids that left since the last call."""
-        changed = [self.hosts[host_id] for host_id in self._dirty]
-        removed = sorted(self._removed)
-        self._dirty.clear()
-        self._removed.clear()
+        changed = [self.hosts[host_id] for host_id in self._register.dirty]
+        removed = sorted(self._register.removed)
+        self._register.dirty.clear()
+        self._register.removed.clear()
         return changed, removed
 
     def ordered(self) -> list[HostState]:
@@ -102,20 +126,6 @@ class Fleet:
             power_watts=round(sum(power), 1) if power else None,
         )
 
-    def _id_of(self, envelope: Envelope) -> str:
-        """The machine id, or the name where there is none. Machines cloned with their id are told apart by their names.
-
-        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was.
-        """
-        if not envelope.host_id:
-            return envelope.host
-        own = f"{envelope.host_id}:{envelope.host}"
-        if own in self.hosts:
-            return own
-        known = self.hosts.get(envelope.host_id)
-        is_clone = known is not None and known.is_other_machine(envelope)
-        return own if is_clone else envelope.host_id
-
     def encoded(self, time: float, *, demo: bool) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
         facts = {"demo": demo, "time": time, "version": __version__, "totals": self.totals(), "hosts": []}
@@ -126,8 +136,8 @@ class Fleet:
         """Two agents at once that claim to be one host: the newer is believed, and both hear of it."""
         if host.is_run_of(envelope):
             return
-        host.note_problem("another agent reports as this host too; only the one started last is shown")
-        self._dirty.add(host.id)
+        host.flag("rival", "another agent reports as this host too; only the one started last is shown")
+        self._register.dirty.add(host.id)
         raise ReportRefused(
             409,
             "replaced",
@@ -135,17 +145,5 @@ class Fleet:
             "Stop one of the two, or give each machine an id of its own (/etc/machine-id).",
         )
 
-    def _host(self, envelope: Envelope, via: str) -> HostState:
-        host_id = self._id_of(envelope)
-        host = self.hosts.get(host_id)
-        if host is not None:
-            host.via = via
-            return host
-        if len(self.hosts) >= self.settings.max_hosts:
-            raise ReportRefused(
-                503,
-                "fleet_full",
-                f"this hub already watches {len(self.hosts)} hosts",
-                "Raise fleet.max_hosts in its configuration.",
-            )
-        return HostState(host_id, via, self.settings)
+    def _has_better_way(self, host: HostState, via: str) -> bool:
+        return host.status == "up" and _RANKS.get(via, 0) > _RANKS.get(host.via, 0)

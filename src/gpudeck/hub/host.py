@@ -8,19 +8,26 @@ from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading
-from gpudeck.model.view import Host, HostStatus
+from gpudeck.model.view import Host, HostFacts, HostStatus
 from gpudeck.wire import Envelope
 
 LATE_BEATS = 3.0
+SKEW_SECONDS = 5.0
+"""A clock that is off by more than this is a problem worth showing."""
 _REMEMBERED_RUNS = 16
 _BOUNDS = bounds_of(HOST_METRICS)
 _BLANK: View = dict.fromkeys(Host.__struct_fields__)
 _MAY_BE_ABSENT = ("clock_skew_seconds", "driver_version", "os")
+_FACTS = tuple(name for name in HostFacts.__struct_fields__ if name != "reasons")
+_NEVER = "this host has not reported yet"
 _encoder = msgspec.json.Encoder()
 
 
 class HostState:
-    """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it."""
+    """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it.
+
+    `target` is the name under which it is configured, None for one that is known by its reports alone.
+    """
 
     def __init__(self, host_id: str, via: str, settings: FleetSettings) -> None:
         self.id = host_id
@@ -33,6 +40,10 @@ class HostState:
         self.counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
         self.power_watts: float | None = None
         self.users: frozenset[str] = frozenset()
+        self.target: str | None = None
+        self._target_labels: dict[str, str] = {}
+        self._flags: dict[str, str] = {}
+        self._said: list[str] = []
         self._settings = settings
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
@@ -61,10 +72,57 @@ class HostState:
         """Whether the report is of another machine with the same machine id, this one being up all the while."""
         return self.status == "up" and envelope.host != self.name and envelope.boot_id != self._run[0]
 
-    def note_problem(self, problem: str) -> None:
-        """Show a problem that the hub found, until the host's next report."""
-        if problem not in self.view["problems"]:
-            self._show({"problems": [*self.view["problems"], problem]})
+    def has_gpu_of(self, envelope: Envelope) -> bool:
+        """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
+        return any(gpu.uuid in self._gpus for gpu in envelope.report.gpus or ())
+
+    def flag(self, kind: str, problem: str | None) -> bool:
+        """Show a problem that the hub found, beside those the host tells; None takes it back. Whether that is new.
+
+        The kind `rival` lasts until the host's next report.
+        """
+        if self._flags.get(kind) == problem:
+            return False
+        if problem is None:
+            del self._flags[kind]
+        else:
+            self._flags[kind] = problem
+        self._show({"problems": self._problems()})
+        return True
+
+    def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
+        """This host is configured as `target`, with these labels; None: it no longer is.
+
+        One that was never seen is shown as such.
+        """
+        self.target, self._target_labels = target, labels
+        if self.status != "never":
+            if labels.items() - self.view["labels"].items():
+                self._show({"labels": {**self.view["labels"], **labels}})
+            return
+        self.via = via
+        changes: View = {}
+        reasons, _ = note_metrics(self.view, changes, {}, {}, _BOUNDS, absent=_NEVER)
+        reasons |= dict.fromkeys((*_MAY_BE_ABSENT, "gpus", "last_report_at", "interval_seconds"), _NEVER)
+        facts = dict.fromkeys(_FACTS) | {
+            "id": self.id,
+            "name": self.name,
+            "display_name": self.name,
+            "status": "never",
+            "via": via,
+            "agent_version": "",
+            "labels": labels,
+            "disks": [],
+            "addresses": [],
+            "problems": self._problems(),
+        }
+        note(self.view, changes, facts | {"reasons": reasons})
+        self._show(changes)
+
+    def rename_id(self, host_id: str) -> None:
+        """The same host under another id, now that its machine id is known."""
+        self.id = host_id
+        self._other_gpus = True
 
     def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
         """Make the report this host's state; returns how many of its values were not believed."""
@@ -73,7 +131,11 @@ class HostState:
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
         self.status = "up"
+        self._flags.pop("rival", None)
+        self._flags.pop("read", None)
+        _note_skew(self._flags, skew)
         report = envelope.report
+        self._said = report.problems
         changes: View = {}
         reasons, rejected = note_metrics(self.view, changes, report.metrics, report.unknown, _BOUNDS)
         facts = self._facts(envelope, skew)
@@ -131,6 +193,8 @@ class HostState:
         self._sequence = envelope.sequence
 
     def _status_at(self, now: float) -> HostStatus:
+        if self.status == "never":
+            return "never"
         self.observed_at = min(self.observed_at, now)
         silent = now - self.observed_at
         late_after = LATE_BEATS * self.interval
@@ -152,11 +216,14 @@ class HostState:
             "agent_version": envelope.agent_version,
             "driver_version": report.driver_version,
             "os": report.os,
-            "labels": report.labels,
+            "labels": {**report.labels, **self._target_labels} if self._target_labels else report.labels,
             "disks": report.disks,
             "addresses": report.addresses,
-            "problems": report.problems,
+            "problems": self._problems(),
         }
+
+    def _problems(self) -> list[str]:
+        return [*self._said, *self._flags.values()] if self._flags else self._said
 
     def _take_gpus(self, readings: list[GpuReading], collected_at: float, now: float) -> None:
         """Update the GPUs that are known; where the set of them changed, the host is sent whole."""
@@ -208,3 +275,12 @@ class HostState:
                     power.append(watts)
         self.counts, self.users = counts, frozenset(users)
         self.power_watts = sum(power) if power else None
+
+
+def _note_skew(flags: dict[str, str], skew: float | None) -> None:
+    """Whole seconds, so that the sentence does not change with every report."""
+    if skew is None or abs(skew) <= SKEW_SECONDS:
+        flags.pop("skew", None)
+    else:
+        direction = "ahead of" if skew > 0 else "behind"
+        flags["skew"] = f"its clock is {abs(skew):.0f} s {direction} the hub's: check its time service"

@@ -30,6 +30,15 @@ class Ingest:
         via = "simulated" if envelope.simulated else via
         return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at)
 
+    def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
+        """Take a report that the hub itself fetched from a configured host.
+
+        False when that host reports on a better way already. Raises ReportRefused.
+        """
+        self._check_demo(envelope)
+        taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
+        return taken or not self.fleet.has_better_way(target, via)
+
     def count(self, refusal: ReportRefused) -> None:
         """Note a refusal, wherever on the way in it happened."""
         self.fleet.counters[f"refused_{refusal.code}"] += 1

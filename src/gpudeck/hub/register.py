@@ -1,0 +1,203 @@
+"""Which host is which: ids, names, and the configured hosts, kept apart from what the hosts report.
+
+A host is its machine id; its name where none is told. Names are for people: two hosts may share one, and are both told.
+"""
+
+from collections.abc import Iterable
+
+from gpudeck.hub.host import HostState
+from gpudeck.model.errors import ReportRefused
+from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.target import Target
+from gpudeck.wire import Envelope
+
+
+class Register:
+    """All hosts by id. `dirty` holds the ids whose view changed, `removed` those that left, until both are taken."""
+
+    def __init__(self, settings: FleetSettings) -> None:
+        self.hosts: dict[str, HostState] = {}
+        self.dirty: set[str] = set()
+        self.removed: set[str] = set()
+        self._settings = settings
+        self._targets: dict[str, Target] = {}
+        self._targeted: dict[str, HostState] = {}
+        self._named: dict[str, set[str]] = {}
+
+    def find(self, envelope: Envelope, via: str, target: str | None) -> tuple[HostState, str]:
+        """The host that a report is of, and the id it is to have. It is in the fleet only when it is settled there.
+
+        `target` is the configured host that was asked for the report. Raises ReportRefused when there is no room, or
+        when the answer is of a host that is there under another name.
+        """
+        host_id = self._id_of(envelope, target)
+        host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
+        if host is None:
+            return self._make(host_id, via), host_id
+        self._check_claim(host, target)
+        return host, host_id
+
+    def settle(self, host: HostState, host_id: str, envelope: Envelope, target: str | None) -> None:
+        """Give the host of a report that is taken its place: its id, its name, its target."""
+        if host.id == host_id and host.name == envelope.host and self.hosts.get(host_id) is host:
+            if host.target is None and self._targets:
+                self._link(host, target or envelope.host)
+            return
+        self._place(host, host_id)
+        self._release_name(host.name, host_id)
+        host.name = envelope.host
+        self._claim_name(host)
+        self._link(host, target or envelope.host)
+        self._note_clone(host, envelope)
+
+    def targeted(self, name: str) -> HostState | None:
+        """The host that is configured under that name."""
+        return self._targeted.get(name)
+
+    def expect(self, targets: Iterable[Target]) -> None:
+        """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
+        named goes, unless it reports by itself."""
+        wanted = {target.name: target for target in targets}
+        for name in self._targets.keys() - wanted.keys():
+            self._dismiss(self._targeted.pop(name, None))
+        self._targets = wanted
+        for name, target in wanted.items():
+            host = self._targeted.get(name) or self._find_own(name)
+            if host is None:
+                host = self._add(HostState(name, target.via, self._settings))
+            self._targeted[name] = host
+            host.expect(name, target.via, target.labels)
+            self.dirty.add(host.id)
+
+    def remove(self, host_id: str) -> None:
+        """Forget a host; it comes back with its next report."""
+        host = self.hosts.pop(host_id)
+        if host.target is not None:
+            self._targeted.pop(host.target, None)
+        self.dirty.discard(host_id)
+        self.removed.add(host_id)
+        self._release_name(host.name, host_id)
+
+    def _id_of(self, envelope: Envelope, target: str | None) -> str:
+        """The machine id, or the name where there is none. Machines cloned with their id are told apart by their names.
+
+        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was. One that is now
+        read on a way that does not tell the id (scrape) is still the host that it was.
+        """
+        if not envelope.host_id:
+            same = [host for host in self._called(envelope.host) if self._is_same(host, envelope, target)]
+            return same[0].id if len(same) == 1 else envelope.host
+        own = f"{envelope.host_id}:{envelope.host}"
+        if own in self.hosts:
+            return own
+        known = self.hosts.get(envelope.host_id)
+        is_clone = known is not None and known.is_other_machine(envelope)
+        return own if is_clone else envelope.host_id
+
+    def _called(self, name: str) -> list[HostState]:
+        return [self.hosts[host_id] for host_id in sorted(self._named.get(name, ()))]
+
+    def _is_same(self, host: HostState, envelope: Envelope, target: str | None) -> bool:
+        """Whether a report without, or with a new, machine id is of a host that has its name already."""
+        is_asked = target is not None and host.target == target
+        return host.status == "never" or is_asked or host.has_gpu_of(envelope)
+
+    def _find_own(self, name: str) -> HostState | None:
+        """The host of that name that no other target stands for."""
+        return next((host for host in self._called(name) if host.target in {None, name}), None)
+
+    def _check_claim(self, host: HostState, target: str | None) -> None:
+        """Who was asked as one host may not answer as another that is there."""
+        if target is None or host.target in {None, target} or host.status != "up":
+            return
+        raise ReportRefused(
+            409,
+            "same_machine",
+            f"{target} answers as the machine that is shown as {host.target} already.",
+            "Take one of the two names out, or give each machine an id of its own (/etc/machine-id).",
+        )
+
+    def _make(self, host_id: str, via: str) -> HostState:
+        if len(self.hosts) >= self._settings.max_hosts:
+            raise ReportRefused(
+                503,
+                "fleet_full",
+                f"this hub already watches {len(self.hosts)} hosts",
+                "Raise fleet.max_hosts in its configuration.",
+            )
+        return HostState(host_id, via, self._settings)
+
+    def _find_unidentified(self, envelope: Envelope, target: str | None) -> HostState | None:
+        """The host known by the name alone whose machine id this report tells for the first time."""
+        host = self.hosts.get(envelope.host)
+        is_it = host is not None and bool(envelope.host_id) and self._is_same(host, envelope, target)
+        return host if is_it else None
+
+    def _place(self, host: HostState, host_id: str) -> None:
+        if self.hosts.get(host.id) is host:
+            del self.hosts[host.id]
+            self._release_name(host.name, host.id)
+            self.dirty.discard(host.id)
+            self.removed.add(host.id)
+        host.rename_id(host_id)
+        self.hosts[host_id] = host
+        self.removed.discard(host_id)
+
+    def _add(self, host: HostState) -> HostState:
+        self._place(host, host.id)
+        self._claim_name(host)
+        return host
+
+    def _link(self, host: HostState, name: str) -> None:
+        """Join the host to the target of that name, in place of one never seen, or one that was there before (a machine
+        that was installed anew has a new id)."""
+        target, before = self._targets.get(name), self._targeted.get(name)
+        if target is None or before is host or host.target is not None:
+            return
+        if before is not None and before.status in {"up", "late"}:
+            return
+        if before is not None:
+            self.remove(before.id)
+        self._targeted[name] = host
+        host.expect(name, target.via, target.labels)
+
+    def _dismiss(self, host: HostState | None) -> None:
+        """A host that is no longer configured. One that reports by itself stays."""
+        if host is None:
+            return
+        if host.via == "push" and host.status != "never":
+            host.expect(None, host.via, {})
+            self.dirty.add(host.id)
+        else:
+            self.remove(host.id)
+
+    def _note_clone(self, host: HostState, envelope: Envelope) -> None:
+        """Two machines with one machine id: both are told."""
+        original = self.hosts.get(envelope.host_id) if host.id != envelope.host_id else None
+        if original is None or original is host:
+            return
+        for one, other in ((host, original), (original, host)):
+            hint = "give each an id of its own (systemd-machine-id-setup)"
+            if one.flag("clone", f"it has the same machine id as {other.name}: {hint}"):
+                self.dirty.add(one.id)
+
+    def _claim_name(self, host: HostState) -> None:
+        self._named.setdefault(host.name, set()).add(host.id)
+        self._flag_names(host.name)
+
+    def _release_name(self, name: str, host_id: str) -> None:
+        ids = self._named.get(name, set())
+        ids.discard(host_id)
+        if ids:
+            self._flag_names(name)
+        else:
+            self._named.pop(name, None)
+
+    def _flag_names(self, name: str) -> None:
+        """Hosts that share a name are told apart by nothing but this sentence."""
+        hosts = [self.hosts[host_id] for host_id in self._named[name] if host_id in self.hosts]
+        for host in hosts:
+            others = len(hosts) - 1
+            sentence = f"{'another host has' if others == 1 else f'{others} other hosts have'} the name {name} too"
+            if host.flag("name", sentence if others else None):
+                self.dirty.add(host.id)
