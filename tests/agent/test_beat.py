@@ -40,7 +40,7 @@ GOOD = Report(gpus=[make_gpu()])
 
 def run(script: Script) -> list[Envelope]:
     outbox = Outbox(1000, 10_000_000)
-    Beat([Reporter("gpu01", "id-1", lambda _: "boot", script)], outbox, interval=0.001).run(script.stop)
+    Beat([Reporter("gpu01", "id-1", lambda _: "boot", script)], [outbox], interval=0.001).run(script.stop)
     envelopes = []
     while (parcel := outbox.wait(timeout=0)) is not None:
         envelopes.append(decode(parcel.body, "application/msgpack", "zstd"))
@@ -74,7 +74,7 @@ def test_two_starts_are_two_runs() -> None:
 
 def test_a_jump_of_the_clock_neither_floods_nor_stalls() -> None:
     clock = FakeClock(1000.0)
-    beat = Beat([], Outbox(1, 1), interval=2.0, now=clock)
+    beat = Beat([], [], interval=2.0, now=clock)
     assert beat._next(999.0) == 1001.0
     clock.now = 90_000.0
     assert beat._next(1001.0) == 90_002.0

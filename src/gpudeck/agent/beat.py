@@ -1,4 +1,5 @@
-"""The beat: at each host's moment of the interval its report is collected, sealed into an envelope and put out.
+"""The beat: at each host's moment of the interval its report is collected, sealed into an envelope and put out: into
+the outbox of the sender, onto the desk of those who ask, or both.
 
 One agent usually reports one host; a simulated fleet is many hosts on one beat, each at its own moment, as a real fleet
 would be.
@@ -9,9 +10,10 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from gpudeck import __version__
-from gpudeck.agent.outbox import Outbox, Parcel
+from gpudeck.agent.outbox import Parcel
 from gpudeck.collectors.base import Collector
 from gpudeck.model import clock
 from gpudeck.model.errors import PluginError
@@ -84,14 +86,20 @@ class Reporter:
         self._failing = None
 
 
+class Taker(Protocol):
+    """Where reports go. `put` never blocks: the beat waits for it."""
+
+    def put(self, parcel: Parcel) -> None: ...
+
+
 class Beat:
     """Runs the reporters in the calling thread until `stop` is set. A reporter that is behind skips beats."""
 
     def __init__(
-        self, reporters: Sequence[Reporter], outbox: Outbox, interval: float, now: clock.Clock = clock.wall
+        self, reporters: Sequence[Reporter], takers: Sequence[Taker], interval: float, now: clock.Clock = clock.wall
     ) -> None:
         self._reporters = reporters
-        self._outbox = outbox
+        self._takers = takers
         self._interval = interval
         self._now = now
 
@@ -111,7 +119,8 @@ class Beat:
     def _send(self, reporter: Reporter) -> None:
         parcel = reporter.report(self._now(), self._interval)
         if parcel is not None:
-            self._outbox.put(parcel)
+            for taker in self._takers:
+                taker.put(parcel)
 
     def _next(self, moment: float) -> float:
         """The next moment of the same rhythm; after a sleep or a jump of the clock, the next one from now on."""

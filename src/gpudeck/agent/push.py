@@ -12,6 +12,7 @@ from pathlib import Path
 import urllib3
 
 from gpudeck.agent.outbox import Outbox, Parcel
+from gpudeck.agent.route import PROXY_WANTS_LOGIN, explain, open_pool
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
@@ -52,8 +53,21 @@ class Backoff:
 class Sender:
     """Pushes an outbox to one hub. `token_file` is read again before each attempt that follows a refusal."""
 
-    def __init__(self, outbox: Outbox, hub: str, token_file: Path, pace: float, now: clock.Clock = clock.wall) -> None:
-        """`pace` is the shortest time between two reports of a backlog. Raises UsageError for a wrong URL or token."""
+    def __init__(
+        self,
+        outbox: Outbox,
+        hub: str,
+        token_file: Path,
+        pace: float,
+        *,
+        ca_file: str | None = None,
+        proxy: str = "none",
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        """`pace` is the shortest time between two reports of a backlog; `ca_file` and `proxy` as in AgentSettings.
+
+        Raises UsageError for a wrong URL, token, proxy or file of certificates.
+        """
         self._outbox = outbox
         self._url = f"{check_hub_url(hub)}/api/v1/reports"
         self._shown = mask_password(self._url)
@@ -63,7 +77,7 @@ class Sender:
         self._now = now
         self._backoff = Backoff()
         self._trouble: str | None = None
-        self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=urllib3.Timeout(connect=5.0, read=15.0))
+        self._pool = open_pool(self._url, ca_file, proxy)
         self.refused = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -94,10 +108,12 @@ class Sender:
         try:
             answer = self._pool.request("POST", self._url, body=parcel.body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Later(f"{self._shown} does not answer: {mask_password(_cause(error))}") from error
+            raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
         if 200 <= answer.status < 300:
             return True
         told = f"{self._shown} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
+        if answer.status == 407:
+            raise _Later(f"{self._shown} does not answer: {PROXY_WANTS_LOGIN}")
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
@@ -138,10 +154,3 @@ def read_token(
 
 def _retry_after(text: str | None) -> float | None:
     return float(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
-def _cause(error: Exception) -> str:
-    """The innermost reason, without urllib3's object names."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return getattr(error, "strerror", None) or str(error).rpartition(": ")[2] or type(error).__name__

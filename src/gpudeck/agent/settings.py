@@ -2,13 +2,14 @@
 
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
-from gpudeck.model.settings import Duration, Size
+from gpudeck.model.settings import Address, Duration, Size
 from gpudeck.wire import HOST_NAME
 
 SHORTEST_INTERVAL = 0.1
@@ -20,12 +21,23 @@ _HUB_PATTERN = r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:/[^\s?#]*)?\s*$"
 class AgentSettings(CollectorSettings, frozen=True):
     """How often this machine is read, and where its reports go."""
 
-    hub: Annotated[
-        str, Meta(pattern=_HUB_PATTERN, extra={"config_words": f"a URL such as {DEFAULT_HUB} or https://host/path"})
-    ] = DEFAULT_HUB
-    """The hub's address."""
+    hub: (
+        Annotated[
+            str, Meta(pattern=_HUB_PATTERN, extra={"config_words": f"a URL such as {DEFAULT_HUB} or https://host/path"})
+        ]
+        | None
+    ) = None
+    """The hub that reports are pushed to; http://127.0.0.1:8042 if neither this nor `agent.listen` is given."""
+    listen: Address | None = None
+    """Where this agent answers hubs that ask for its report. Others than this machine need the token."""
     token_file: str | None = None
-    """A file whose first line is the agent token of that hub."""
+    """A file whose first line is the token: the one that the hub takes, and the one that whoever asks has to bring."""
+    ca_file: str | None = None
+    """Certificates (PEM) of the authority that signed the hub's; this machine's own are then not believed."""
+    proxy: Annotated[str, Meta(extra={"config_words": "environment, none, or a URL such as http://proxy:3128"})] = (
+        "environment"
+    )
+    """The proxy to the hub: that of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, none, or a URL."""
     name: Annotated[str, Meta(pattern=HOST_NAME, extra={"config_words": _NAME_WORDS})] | None = None
     """The name this host reports under; its host name if none is given."""
     interval: Annotated[Duration, Meta(ge=SHORTEST_INTERVAL, le=LONGEST_INTERVAL)] = 2.0
@@ -39,6 +51,29 @@ class AgentSettings(CollectorSettings, frozen=True):
         if self.name is not None and re.fullmatch(HOST_NAME, self.name) is None:
             raise ValueError(f"name {self.name[:80]!r} has to be {_NAME_WORDS}")
         try:
-            check_hub_url(self.hub)
+            if self.hub is not None:
+                check_hub_url(self.hub)
+            if self.proxy not in {"environment", "none"}:
+                check_proxy(self.proxy)
         except UsageError as error:
             raise ValueError(str(error)) from error
+
+
+def check_proxy(proxy: str) -> str:
+    """The proxy's URL; a bare `host:port`, as environments often have it, is one of http. Raises UsageError."""
+    url = proxy if "://" in proxy else f"http://{proxy}"
+    try:
+        parts = urlsplit(url)
+        is_place = bool(parts.hostname) and parts.port != 0 and parts.path in {"", "/"}
+        is_valid = parts.scheme in {"http", "https"} and is_place and not parts.query and not parts.fragment
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        # A password with a / in it makes the rest look like a path: whatever stands before an @ is not shown.
+        before, at, place = url.rpartition("@")
+        shown = f"{before.partition('://')[0]}://…@{place}" if at else url
+        raise UsageError(
+            f"the proxy {shown!r} is not a URL of http or https.",
+            "Give agent.proxy as http://proxy:3128 (%2F stands for a / in a password), or `none` to go without.",
+        )
+    return url

@@ -1,50 +1,141 @@
-"""Start an agent: collectors → beat → outbox → sender, until it is told to stop."""
+"""Start an agent: collectors → beat → outbox → sender, or the desk that others ask, until it is told to stop."""
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from gpudeck.agent.beat import Beat, Reporter
+import msgspec
+
+from gpudeck.agent.beat import Beat, Reporter, Taker
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
+from gpudeck.app.settings import is_loopback
 from gpudeck.collectors.host import boot_id, host_name, machine_id
 from gpudeck.collectors.machine import watch_this_machine
 from gpudeck.model.errors import UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+from gpudeck.model.settings import Address
 
 log = logging.getLogger(__name__)
 
 
 def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until_stdin_closes: bool) -> None:
     """Run until SIGTERM, SIGINT, or (as a child of the hub) until the hub is gone. Raises UsageError at the start."""
-    if settings.token_file is None:
-        raise UsageError("the agent needs the hub's token.", "Give --token-file with a copy of the hub's token file.")
+    if until_stdin_closes:
+        # The hub's own agent: the hub is on this machine, and nobody else asks.
+        settings = msgspec.structs.replace(settings, listen=None, proxy="none")
+    if settings.hub is None and settings.listen is None:
+        settings = msgspec.structs.replace(settings, hub=DEFAULT_HUB)
+    _check(settings, simulate)
     reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
-    # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
-    outbox = Outbox(settings.outbox_reports if simulate is None else len(reporters), settings.outbox_size)
+    stop = threading.Event()
+    with contextlib.ExitStack() as parts:
+        for reporter in reporters:
+            parts.callback(reporter.close)
+        takers = _open_ways_out(settings, parts, stop, reporters, is_simulated=simulate is not None)
+        _stop_on_signals(stop.set)
+        if until_stdin_closes:
+            threading.Thread(target=_wait_for_parent, args=(stop.set,), daemon=True).start()
+        parts.callback(stop.set)
+        Beat(reporters, takers, settings.interval).run(stop)
+
+
+def _check(settings: AgentSettings, simulate: int | None) -> None:
+    """Raises UsageError for what can be said before anything is opened."""
+    if settings.hub is not None and settings.token_file is None:
+        raise UsageError("the agent needs the hub's token.", "Give --token-file with a copy of the hub's token file.")
+    if settings.listen is None:
+        return
+    if simulate is not None and simulate > 1:
+        raise UsageError("an agent that listens answers for one host.", "Give --simulate 1, or leave out --listen.")
+    if settings.token_file is None and not is_loopback(settings.listen.host):
+        raise UsageError(
+            f"listening on {settings.listen} lets others reach this agent, and nothing says who may ask it; add "
+            "`--token-file FILE`, or the line `token_file: FILE` below `agent:` in gpudeck.yaml (the file is made if "
+            "it is not there), or listen on 127.0.0.1."
+        )
+
+
+def _open_ways_out(
+    settings: AgentSettings,
+    parts: contextlib.ExitStack,
+    stop: threading.Event,
+    reporters: Sequence[Reporter],
+    *,
+    is_simulated: bool,
+) -> list[Taker]:
+    """Everything that may be refused is opened first, then started; each is stopped when `parts` are closed."""
+    takers: list[Taker] = []
+    names = _names(reporters)
+    if settings.hub is not None:
+        # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
+        outbox = Outbox(len(reporters) if is_simulated else settings.outbox_reports, settings.outbox_size)
+        sender = _make_sender(settings, settings.hub, outbox, len(reporters))
+        takers.append(outbox)
+    if settings.listen is not None:
+        takers.append(parts.enter_context(_listening(settings, settings.listen, names)))
+    if settings.hub is not None:
+        parts.enter_context(_sending(sender, stop))
+        log.info("reporting %s to %s every %g s", names, mask_password(settings.hub), settings.interval)
+    return takers
+
+
+def _make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
     # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
     # its senders down by itself, as each waits for its answer.
-    pace = settings.interval / (50 * len(reporters))
-    sender = Sender(outbox, settings.hub, Path(settings.token_file).expanduser(), pace)
-    stop = threading.Event()
-    _stop_on_signals(stop.set)
-    if until_stdin_closes:
-        threading.Thread(target=_wait_for_parent, args=(stop.set,), daemon=True).start()
-    sending = threading.Thread(target=sender.run, args=(stop,), name="sender")
-    sending.start()
-    log.info("reporting %s to %s every %g s", _names(reporters), settings.hub, settings.interval)
+    pace = settings.interval / (50 * hosts)
+    token_file = Path(settings.token_file or "").expanduser()
+    return Sender(outbox, hub, token_file, pace, ca_file=settings.ca_file, proxy=settings.proxy)
+
+
+@contextlib.contextmanager
+def _sending(sender: Sender, stop: threading.Event) -> Iterator[None]:
+    thread = threading.Thread(target=sender.run, args=(stop,), name="sender")
+    thread.start()
     try:
-        Beat(reporters, outbox, settings.interval).run(stop)
+        yield
     finally:
         stop.set()
-        sending.join(timeout=20)
-        for reporter in reporters:
-            reporter.close()
+        thread.join(timeout=20)
+
+
+@contextlib.contextmanager
+def _listening(settings: AgentSettings, address: Address, names: str) -> Iterator[Taker]:
+    """A desk that others can ask on that address. Raises UsageError."""
+    from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
+    from gpudeck.agent.listen import Listener, Token, open_socket  # noqa: PLC0415 - the same
+
+    token = None if settings.token_file is None else Token(_find_token(settings, settings.token_file))
+    desk = Desk()
+    listener = Listener(open_socket(address), desk, token)
+    thread = threading.Thread(target=listener.run, name="listener")
+    thread.start()
+    shown = Address(address.host, listener.port)
+    whom = "this machine, without a token" if token is None else f"whoever brings the token of {settings.token_file}"
+    log.info("listening on %s: answering for %s, read every %g s, to %s", shown, names, settings.interval, whom)
+    try:
+        yield desk
+    finally:
+        listener.stop()
+        thread.join(timeout=20)
+
+
+def _find_token(settings: AgentSettings, named: str) -> Path:
+    """The token file, made where there is none. One that a hub has to know as well can only be a copy of the hub's."""
+    from gpudeck.app.tokens import ensure_token  # noqa: PLC0415 - an agent that only pushes makes none
+
+    file = Path(named).expanduser()
+    if settings.hub is None and not file.exists():
+        ensure_token(file)
+        log.info("made the token file %s: copy it to the hub, which has to bring the token", file)
+    return file
 
 
 def _this_machine(settings: AgentSettings) -> Reporter:
@@ -62,7 +153,7 @@ def _simulated(hosts: int, seed: int) -> list[Reporter]:
     ]
 
 
-def _names(reporters: list[Reporter]) -> str:
+def _names(reporters: Sequence[Reporter]) -> str:
     return reporters[0].host if len(reporters) == 1 else f"{len(reporters)} simulated hosts"
 
 

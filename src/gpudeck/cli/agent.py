@@ -1,16 +1,20 @@
-"""gpudeck agent: reports this machine to a hub."""
+"""gpudeck agent: reports this machine to a hub, or answers hubs that ask for its report."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from gpudeck.cli.logs import start_logging
 from gpudeck.model.errors import UsageError
+from gpudeck.model.settings import Address
 
 _EXAMPLES = """\b
 Examples:
   gpudeck agent --hub http://hub:8042 --token-file ~/agent.token
+  gpudeck agent --hub https://hub.example --ca-file company-ca.pem --token-file ~/agent.token
+  gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that ask, and push nothing
   gpudeck agent --config /etc/gpudeck/gpudeck.yaml
 """
 
@@ -18,7 +22,9 @@ Examples:
 @click.command("agent", epilog=_EXAMPLES)
 @click.option("--config", type=click.Path(path_type=Path), help="The configuration file (default: see the docs).")
 @click.option("--hub", metavar="URL", envvar="GPUDECK_HUB", help="The hub's address (default http://127.0.0.1:8042).")
-@click.option("--token-file", metavar="FILE", help="A copy of the hub's token file.")
+@click.option("--listen", metavar="HOST:PORT", help="Answer hubs that ask here; without --hub nothing is pushed.")
+@click.option("--token-file", metavar="FILE", help="A copy of the hub's token file; made for --listen alone.")
+@click.option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the hub's.")
 @click.option("--interval", metavar="SECONDS", help="How often to report (default 2s).")
 @click.option("--name", help="The name to report under (default: the host's name).")
 @click.option(
@@ -31,7 +37,9 @@ def command(
     *,
     config: Path | None,
     hub: str | None,
+    listen: str | None,
     token_file: str | None,
+    ca_file: str | None,
     interval: str | None,
     name: str | None,
     simulate: int | None,
@@ -39,14 +47,16 @@ def command(
     until_stdin_closes: bool,
     verbose: bool,
 ) -> None:
-    """Report this machine's GPUs to a hub until stopped. Survives the hub's absence."""
+    """Report this machine's GPUs to a hub until stopped, or to hubs that ask. Survives the hub's absence."""
     start_logging(verbose)
     from gpudeck.app.agent import run_agent  # noqa: PLC0415
     from gpudeck.app.settings import find_token_file, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
-    given: dict[str, str | float | None] = {"hub": hub, "token_file": token_file, "name": name}
+    given: dict[str, Any] = {"hub": hub, "token_file": token_file, "ca_file": ca_file, "name": name}
     try:
+        if listen is not None:
+            given["listen"] = _read_address(listen)
         if interval is not None:
             given["interval"] = _read_interval(interval)
         agent = msgspec.structs.replace(
@@ -57,6 +67,16 @@ def command(
     if agent.token_file is not None:
         agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
     run_agent(agent, simulate=simulate, seed=seed, until_stdin_closes=until_stdin_closes)
+
+
+def _read_address(text: str) -> Address:
+    """Raises ValueError."""
+    from gpudeck.config import parse_address  # noqa: PLC0415
+
+    try:
+        return Address(*parse_address(text))
+    except ValueError as error:
+        raise ValueError(f"--listen: {error}") from error
 
 
 def _read_interval(text: str) -> float:

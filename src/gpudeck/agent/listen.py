@@ -1,0 +1,302 @@
+"""The agent's own small HTTP server, for hubs that ask: GET /api/v1/report, /metrics and /healthz.
+
+It stands on the network of a machine with other work to do, so everything is bounded: connections, the size of a
+request, how long one may take. Where all connections are taken, the one that has asked for nothing for longest makes
+room, so that whoever holds connections open without asking keeps nobody out.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import io
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from gpudeck.agent.desk import Answer, Desk, answer_error
+from gpudeck.agent.push import read_token
+from gpudeck.agent.seats import Seats
+from gpudeck.model.errors import UsageError
+from gpudeck.model.settings import Address
+
+log = logging.getLogger(__name__)
+
+HEAD_BYTES = 16 * 1024
+HEAD_SECONDS = 5.0
+IDLE_SECONDS = 120.0
+"""How long a kept connection may be silent: longer than the pause between two questions of a slow hub."""
+ANSWER_SECONDS = 10.0
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_METHODS = "GET, HEAD"
+_PATHS = ("/api/v1/report", "/metrics", "/healthz")
+
+
+def open_socket(address: Address) -> socket.socket:
+    """A bound socket that listens. Raises UsageError when the address is taken or is not of this machine."""
+    try:
+        if address.host in {"", "::"} and socket.has_dualstack_ipv6():
+            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        # What create_server raises has the address in its text a second time.
+        known = error.errno is not None and error.errno > 0
+        reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
+        raise UsageError(
+            f"cannot listen on {address}: {reason}.", "Stop what uses it, or choose another with --listen HOST:PORT."
+        ) from error
+
+
+class Token:
+    """The token that callers have to bring, out of a file. A file that changes is read again: the old token ends."""
+
+    def __init__(self, file: Path) -> None:
+        """Raises UsageError when there is none in it."""
+        self._file = file
+        self._seen: tuple[int, int, int] | None = None
+        self._digest = b""
+        self._read()
+
+    def is_right(self, candidate: str) -> bool:
+        """Takes the same time for every wrong one."""
+        try:
+            self._read()
+        except UsageError as error:
+            log.warning("%s The token before counts.", error)
+        return hmac.compare_digest(_digest(candidate), self._digest)
+
+    def _read(self) -> None:
+        seen = self._look()
+        if seen == self._seen and self._digest:
+            return
+        # Noted first: a file that has become unreadable is complained of once, not at each question.
+        self._seen = seen
+        self._digest = _digest(read_token(self._file, _COPY, _COPY))
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+_COPY = "Put the token into its first line, or remove the file: a new one is made at the next start."
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+class Listener:
+    """Answers on a socket until `stop`, a thread a connection. Without a `token` everybody is answered."""
+
+    def __init__(self, listening: socket.socket, desk: Desk, token: Token | None) -> None:
+        self.desk = desk
+        self.token = token
+        self.seats = Seats()
+        self._listening = listening
+        self._stopping = threading.Event()
+        self._refusal_noted = float("-inf")
+
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connection, peer = self._listening.accept()
+            except OSError:
+                # Too many open files, or the caller has gone again; and the end of `stop`.
+                self._stopping.wait(0.1)
+                continue
+            self._admit(connection, peer)
+        self._listening.close()
+
+    def stop(self) -> None:
+        """Ends `run` and closes every connection. May be called from any thread."""
+        self._stopping.set()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self.seats.close()
+
+    def note_refusal(self, peer: str) -> None:
+        """Once a minute at most: whoever asks with a wrong token asks often."""
+        now = time.monotonic()
+        if now - self._refusal_noted >= 60.0:
+            self._refusal_noted = now
+            log.warning("%s asked without this agent's token and got no answer", peer)
+
+    def _admit(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        if not self.seats.take(connection):
+            _turn_away(connection)
+            return
+        try:
+            threading.Thread(target=self._serve, args=(connection, peer), name="asked", daemon=True).start()
+        except RuntimeError:
+            # No more threads for this user.
+            self.seats.leave(connection)
+            _turn_away(connection)
+
+    def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        try:
+            _Conversation(connection, peer, self)
+        except OSError as error:
+            log.debug("%s went away: %s", peer[0], error)
+        except Exception:
+            log.exception("bug while answering %s", peer[0])
+        finally:
+            # In this order: nobody may be told to hang up on a number that already belongs to another.
+            self.seats.leave(connection)
+            connection.close()
+
+
+def _turn_away(connection: socket.socket) -> None:
+    answer = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    with contextlib.suppress(OSError), connection:
+        connection.setblocking(False)
+        connection.send(answer)
+        _hear_out(connection, 0.0)
+
+
+def _hear_out(connection: socket.socket, seconds: float) -> None:
+    """Read what the caller still sends: closing before it was read would destroy the answer on its way."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + seconds
+        connection.settimeout(seconds)
+        while connection.recv(4096) and time.monotonic() < deadline:
+            pass
+
+
+class _Conversation(BaseHTTPRequestHandler):
+    """One connection: question after question, each answered whole with one write."""
+
+    protocol_version = "HTTP/1.1"
+    # What cannot be parsed is answered as a request of today, with a status line.
+    default_request_version = "HTTP/1.1"
+
+    def __init__(self, connection: socket.socket, peer: tuple[str, int], listener: Listener) -> None:
+        self._listener = listener
+        self._received = b""
+        self._has_answered = False
+        super().__init__(connection, peer, None)  # type: ignore[arg-type]  # it only keeps the server
+
+    def setup(self) -> None:
+        self.connection = self.request
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def finish(self) -> None:
+        """The listener closes the connection."""
+
+    def handle_one_request(self) -> None:
+        self.close_connection = True
+        self.wfile = self._written = io.BytesIO()
+        head = self._read_head()
+        if head is None or not self._listener.seats.begin_answer(self.connection):
+            return
+        # Out of `rfile` parse_request reads the headers; to `wfile` it writes its complaints.
+        self.rfile = io.BytesIO(head)
+        self.raw_requestline = self.rfile.readline()
+        if self.parse_request():
+            self._write(self._answer())
+        self._send()
+
+    def _read_head(self) -> bytes | None:
+        """A request up to its empty line; None when the caller is done, or sends too much. Raises OSError."""
+        self._listener.seats.await_question(self.connection)
+        deadline = time.monotonic() + (IDLE_SECONDS if self._has_answered else HEAD_SECONDS)
+        while (end := _END_OF_HEAD.search(self._received)) is None:
+            if len(self._received) > HEAD_BYTES:
+                self._refuse_head()
+                return None
+            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = self.connection.recv(4096)
+            if not chunk or time.monotonic() > deadline:
+                return None
+            if not self._received:
+                deadline = min(deadline, time.monotonic() + HEAD_SECONDS)
+            self._received = (self._received + chunk).lstrip(b"\r\n")
+        head, self._received = self._received[: end.end()], self._received[end.end() :]
+        return head
+
+    def _refuse_head(self) -> None:
+        self.request_version, self.requestline, self.command = self.protocol_version, "", "GET"
+        self.send_error(431, "the request's head is too large")
+        self._send()
+
+    def _answer(self) -> Answer:
+        path, desk = self.path.partition("?")[0], self._listener.desk
+        if path not in _PATHS:
+            return answer_error(404, "not_found", "there is nothing here", f"Ask for {', '.join(_PATHS)}.")
+        if self.command not in {"GET", "HEAD"}:
+            return answer_error(405, "method_not_allowed", "this is only read", Allow=_METHODS)
+        if path == "/healthz":
+            return desk.health()
+        if not self._may_read():
+            self._listener.note_refusal(self.client_address[0])
+            return _UNAUTHORIZED
+        if path == "/metrics":
+            return desk.metrics()
+        return desk.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
+
+    def _may_read(self) -> bool:
+        token = self._listener.token
+        if token is None:
+            return True
+        scheme, _, candidate = self.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and token.is_right(candidate.strip())
+
+    def _write(self, answer: Answer) -> None:
+        # A body that came with the question is not read: what follows it could be taken for the next question.
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+        self._write_whole(answer)
+
+    def _write_whole(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def _send(self) -> None:
+        self.connection.settimeout(ANSWER_SECONDS)
+        self.connection.sendall(self._written.getvalue())
+        self._has_answered = True
+        if self.close_connection:
+            _hear_out(self.connection, 0.5)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What parse_request finds wrong, in the one shape of errors."""
+        self.close_connection = True
+        phrase = HTTPStatus(code).phrase
+        self._write_whole(answer_error(code, phrase.lower().replace(" ", "_"), (message or phrase)[:200]))
+
+    def version_string(self) -> str:
+        return "gpudeck-agent"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is inherited
+        log.debug("%s asked: %s", self.client_address[0], format % args)
+
+
+_UNAUTHORIZED = answer_error(
+    401,
+    "unauthorized",
+    "this agent answers only those who bring its token",
+    "Send 'Authorization: Bearer TOKEN' with the token from the agent's token file.",
+    WWW_Authenticate="Bearer",
+)
