@@ -1,0 +1,122 @@
+"""Pull: the hub asks an agent that listens (`gpudeck agent --listen`) for its newest report."""
+
+import functools
+import math
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gpudeck.agent.push import read_token
+from gpudeck.fetch import Answer, Fetcher, trust_from
+from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
+from gpudeck.model.settings import Duration
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival, MakeSource
+from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode
+
+PATH = "/api/v1/report"
+_ASK = {"Accept": "application/msgpack", "Accept-Encoding": "zstd"}
+_MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
+
+
+class PullSettings(Struct, frozen=True):
+    """How agents that listen are asked."""
+
+    interval: Annotated[Duration, Meta(ge=0.5, le=3600)] = 5.0
+    """How often each host is asked. Its agent reads the machine at an interval of its own."""
+    deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 2.0
+    """How long a host may take to answer."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 7080
+    """Where agents listen, unless a host says otherwise."""
+    token_file: str | None = None
+    """A file whose first line is the token that the agents want: a copy of theirs."""
+    ca_file: str | None = None
+    """Certificates (PEM) of the authority that signed those of hosts that are asked by https."""
+
+
+def sources_of(settings: PullSettings) -> MakeSource:
+    """What makes the source of each target that is pulled. Raises UsageError when `ca_file` cannot be read."""
+    # One for all hosts: reading certificates takes longer than a question.
+    trust = None if settings.ca_file is None else trust_from(settings.ca_file)
+    return functools.partial(PullSource, settings=settings, trust=trust)
+
+
+class PullSource:
+    """One agent that listens, over one kept connection."""
+
+    def __init__(self, target: Target, settings: PullSettings, trust: ssl.SSLContext | None = None) -> None:
+        self._target = target
+        self._url = target.url(settings.port, PATH)
+        self._interval = settings.interval
+        self._token_file = target.token_file or settings.token_file
+        self._headers: dict[str, str] | None = None
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=MAX_BODY_BYTES, trust=trust)
+
+    async def read(self, now: float) -> Arrival:
+        """The newest report of the agent, which may be one that was read before."""
+        try:
+            answer = await self._fetcher.get(self._url, self._ask())
+        except Refused as error:
+            # Whoever puts a new token into the file need not start the hub again.
+            self._headers = None
+            raise Refused(error.message, self._advice()) from error
+        envelope = _open(answer, self._url)
+        if envelope.simulated:
+            raise Temporary(f"{self._url} reports a simulated host.", "Start its agent without --simulate.")
+        return Arrival(_name(envelope, self._target, self._interval), _parse_time(answer.headers))
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    def _ask(self) -> dict[str, str]:
+        """The headers of the question. Raises Refused when the token cannot be read."""
+        if self._headers is None:
+            self._headers = _ASK if self._token_file is None else _ASK | _authorize(self._token_file)
+        return self._headers
+
+    def _advice(self) -> str:
+        if self._token_file is None:
+            return "Set pull.token_file to a copy of the agent's token file."
+        return f"Copy the agent's token file to {self._token_file} again."
+
+
+def _authorize(token_file: str) -> dict[str, str]:
+    try:
+        token = read_token(Path(token_file).expanduser(), "Copy it from the host.", "Copy it from the host again.")
+    except (UsageError, RuntimeError) as error:
+        raise Refused(str(error)) from error
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _open(answer: Answer, url: str) -> Envelope:
+    """The envelope in an answer. Its first bytes say whether it is packed: on the way somebody may have unpacked it."""
+    encoding = next((name for magic, name in _MAGIC.items() if answer.body.startswith(magic)), "")
+    try:
+        return decode(answer.body, answer.headers.get("content-type", ""), encoding)
+    except ReportRefused as refusal:
+        raise Temporary(
+            f"{url} answers something that is no report: {refusal.message}.", "Does an agent listen there?"
+        ) from refusal
+
+
+def _name(envelope: Envelope, target: Target, interval: float) -> Envelope:
+    """The report as that of the target: people know the host by the name and the labels that they gave it."""
+    report = envelope.report
+    if target.labels:
+        report = msgspec.structs.replace(report, labels=report.labels | target.labels)
+    return msgspec.structs.replace(
+        envelope, host=target.name, report=report, interval_seconds=max(envelope.interval_seconds, interval)
+    )
+
+
+def _parse_time(headers: Mapping[str, str]) -> float | None:
+    """The agent's clock when it answered; None when it does not say, or nothing that a clock would."""
+    try:
+        value = float(headers.get("gpudeck-sent-at", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 < value <= 1e11 else None
