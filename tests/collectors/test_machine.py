@@ -3,13 +3,14 @@
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes.drm_tree import lay_out
 from gpudeck.collectors.machine import Machine, combine, has_gpus, watch_this_machine
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
-from gpudeck.model.report import Disk, GpuReading, Report
+from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
 
 
 class Fake:
@@ -83,6 +84,15 @@ def test_gpus_seen_before_are_missing_with_the_reason_and_come_back() -> None:
     assert [(gpu.index, gpu.name, gpu.metrics) for gpu in report.gpus or ()] == [(3, "NVIDIA H200", {})] * 2
     source.says = gpus("GPU-a", "GPU-b")
     assert missing(machine.collect(2.0)) == {"GPU-a": None, "GPU-b": None}
+
+
+def test_missing_gpu_keeps_the_events_that_tell_why() -> None:
+    event = GpuEvent(at=0.0, code=79)
+    source = Fake(Report(gpus=[msgspec.structs.replace(gpu("GPU-a"), events=[event])]))
+    machine = Machine([source])
+    machine.collect(0.0)
+    source.says = Temporary("driver not answering for 7 s")
+    assert [reading.events for reading in machine.collect(1.0).gpus or ()] == [[event]]
 
 
 def test_metrics_of_a_failing_collector_are_unknown_not_gone() -> None:

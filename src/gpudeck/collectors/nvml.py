@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from gpudeck.collectors.idle import IdleWatch
+from gpudeck.collectors.idle import WORK_PERCENT, IdleWatch
 from gpudeck.collectors.nvml_board import Board, Draft
 from gpudeck.collectors.nvml_device import Measured
 from gpudeck.collectors.nvml_errors import (
@@ -23,6 +23,7 @@ from gpudeck.collectors.nvml_errors import (
 )
 from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.nvml_processes import Loads, Use
+from gpudeck.collectors.nvml_sleep import ASLEEP, SleepWatch
 from gpudeck.collectors.owners import Owner, Owners
 from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
 from gpudeck.model.catalog import GPU_METRICS
@@ -52,6 +53,7 @@ class NvmlCollector:
         *,
         pcie_throughput: bool = False,
         xids: XidWatch | None = None,
+        sleep: SleepWatch | None = None,
     ) -> None:
         self._nvml = nvml
         self._owners = owners or Owners()
@@ -66,9 +68,13 @@ class NvmlCollector:
         self._problems: list[str] = []
         self._idle = IdleWatch()
         self._xids = xids or XidWatch()
+        self._sleep = sleep or SleepWatch()
 
     def collect(self, now: float) -> Report:
-        self._xids.look(self._nvml, now)
+        is_asleep = self._sleep.keeps_away(now)
+        self._xids.look(None if is_asleep else self._nvml, now)
+        if is_asleep and self._knows_sleepers():
+            return self._report([self._finish(_dream(board), {}, now) for board in self._boards.values()])
         if not self._is_open or self._is_worth_reopening(now):
             self._open(now)
         try:
@@ -78,6 +84,12 @@ class NvmlCollector:
             raise Temporary(f"The NVIDIA driver went away or was reloaded ({error}).", "It is opened again.") from error
         owners = self._owners.find([pid for draft in drafts for pid in draft.uses or ()], now)
         gpus = [self._finish(draft, owners, now) for draft in drafts]
+        if self._sleep.wants_rest(any(_may_be_in_use(gpu) for gpu in gpus), now):
+            self._shut()
+            self._sleep.begin_rest(now)
+        return self._report(gpus)
+
+    def _report(self, gpus: list[GpuReading]) -> Report:
         strays = self._xids.find_strays([board.pci_address for board in self._boards.values()])
         return Report(gpus=gpus, driver_version=self._driver_version, problems=[*self._problems, *strays])
 
@@ -94,6 +106,15 @@ class NvmlCollector:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
             return  # a driver that is gone needs no goodbye
+
+    def _knows_sleepers(self) -> bool:
+        """Whether the GPUs can be told without NVML. Where the kernel does not know them they are woken once."""
+        for gpu in [] if self._boards else self._sleep.find_gpus():
+            self._boards[gpu.uuid] = Board(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
+        if not self._boards:
+            self._sleep.allow_waking()
+        self._driver_version = self._driver_version or self._sleep.find_driver_version()
+        return bool(self._boards)
 
     def _is_worth_reopening(self, now: float) -> bool:
         """A GPU that came back is seen only by a driver that is opened anew."""
@@ -230,6 +251,17 @@ def _import_pynvml() -> Any:
         return importlib.import_module("pynvml")
     except ImportError as error:
         raise Absent("The Python package nvidia-ml-py is not installed.") from error
+
+
+def _dream(board: Board) -> Draft:
+    """What is said of a GPU that sleeps: nobody is on it, and the rest is not known."""
+    return Draft(board, Measured({}, dict.fromkeys(GPU_METRICS, ASLEEP)), {})
+
+
+def _may_be_in_use(gpu: GpuReading) -> bool:
+    """Whether somebody may be on it; display servers let it sleep."""
+    is_working = gpu.metrics.get("utilization_percent", 0) >= WORK_PERCENT
+    return is_working or gpu.processes is None or any(not process.display for process in gpu.processes)
 
 
 def _add_up_memory(measured: Measured, uses: Iterable[Use]) -> None:

@@ -34,10 +34,10 @@ class XidWatch:
         self._uuids: dict[int, str] = {}
 
     def look(self, nvml: Any, now: float) -> None:
-        """Take what is new. `nvml` is not called where the log can be read, nor where it is not listened to."""
+        """Take what is new. NVML is not asked where the log can be read, nor where `nvml` is None."""
         for slot, event in self._log.read(now):
             self._keep(slot, event, now)
-        if self._event_set is not None:
+        if self._event_set is not None and nvml is not None:
             self._hear(nvml, now)
 
     def events_of(self, uuid: str, pci_address: str | None, now: float) -> list[GpuEvent]:

@@ -10,6 +10,7 @@ from fakes.nvml.driver import FakeDriver, FakeGpu, Value, load_here, values_of_a
 from gpudeck.collectors.kernel_log import KernelLog
 from gpudeck.collectors.nvml import NvmlCollector
 from gpudeck.collectors.nvml_events import XidWatch
+from gpudeck.collectors.nvml_sleep import SleepWatch
 from gpudeck.collectors.owners import Owner
 from gpudeck.model.report import GpuReading, Process, Report
 
@@ -31,19 +32,22 @@ class FakeOwners:
 
 
 class Station:
-    """`driver` is what a test changes, `collector` what it looks at. `log` is the kernel's log; it is not there."""
+    """`driver` is what a test changes, `collector` what it looks at.
+
+    `log` is the kernel's log and `root` where /sys and /proc are: they are not there unless a test writes them.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_here()
         self.driver = FakeDriver(folder)
-        self.log = folder / "kmsg"
+        self.log, self.root = folder / "kmsg", folder / "root"
         for name, value in self.driver.environment.items():
             monkeypatch.setenv(name, value)
         self.collector = self.collect_anew()
 
     def collect_anew(self, names: dict[int, str] | None = None, **options: Any) -> NvmlCollector:
         """A fresh collector, as an agent that was just started."""
-        options = {"xids": XidWatch(KernelLog(str(self.log)))} | options
+        options = {"xids": XidWatch(KernelLog(str(self.log))), "sleep": SleepWatch(str(self.root))} | options
         self.collector = NvmlCollector(owners=FakeOwners(names or {}), **options)  # type: ignore[arg-type]
         return self.collector
 
