@@ -123,11 +123,12 @@ def test_larger_fleets_have_more_people() -> None:
 
 
 def test_jobs_say_who_is_behind_them(fortnight: list[Run]) -> None:
-    assert all(run.user in run.evidence or "uid" in run.evidence for run in fortnight)
+    told = [(run, run.tell_owner(run.pids[0])) for run in fortnight]
+    assert all(run.user in evidence or f"uid {run.uid}" in evidence for run, evidence in told)
     contained = [run for run in fortnight if run.container]
     scheduled = [run for run in fortnight if run.job]
-    assert all(run.container in run.evidence for run in contained if run.container)
-    assert all(run.job in run.evidence for run in scheduled if run.job)
+    assert all(run.container in evidence for run, evidence in told if run.container)
+    assert all(run.job in evidence for run, evidence in told if run.job)
     assert contained
     assert scheduled
 

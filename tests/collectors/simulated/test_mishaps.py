@@ -74,8 +74,8 @@ def test_one_host_is_cut_into_mig_instances(seed: int) -> None:
 
 def test_what_only_the_board_can_tell_is_unknown_for_an_instance() -> None:
     instances = [gpu for gpu in gpus_at(SimulatedFleet(8), NOON) if gpu.parent]
-    assert {gpu.unknown["utilization_percent"] for gpu in instances} == {"not available for a MIG instance"}
-    assert {gpu.unknown["power_watts"] for gpu in instances} == {"measured for the whole board"}
+    assert {gpu.unknown["utilization_percent"] for gpu in instances} == {"not supported by this GPU"}
+    assert {gpu.unknown["power_watts"] for gpu in instances} == {"measured on the whole board, not by MIG instance"}
     processes = [process for gpu in instances for process in gpu.processes or ()]
     assert processes
     assert {process.utilization_percent for process in processes} == {None}

@@ -9,14 +9,22 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from gpudeck.collectors.simulated import reasons
+from gpudeck.collectors.simulated.boards import errors, settled, unknowns, wears
 from gpudeck.collectors.simulated.chance import draw, wave
+from gpudeck.collectors.simulated.energy import Meter
 from gpudeck.collectors.simulated.inventory import Slot
 from gpudeck.collectors.simulated.jobs import Run
 from gpudeck.collectors.simulated.mishaps import FELL_OFF, Life
 from gpudeck.collectors.simulated.phases import Stretch
 from gpudeck.collectors.simulated.physics import (
+    Doing,
+    add_up,
     clock_sm_mhz,
     fan_percent,
+    is_capped,
+    is_slowed_by_heat,
+    is_slowed_down,
     memory_mib,
     power_watts,
     room_offset,
@@ -29,24 +37,16 @@ from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading, Number, Process
 
 MIB = 1 << 20
-NO_FAN = "not supported by this GPU"
-NOT_FOR_INSTANCES = "not available for a MIG instance"
-WHOLE_BOARD = "measured for the whole board"
-NOT_SIMULATED = "not simulated"
 
-# A working GPU is read anew every 4 s, one at rest every 24 s, a process every 12 s: enough to look alive, and little
-# enough that a stream of changes stays small.
-_WORK_BEAT_S, _REST_BEAT_S, _PROCESS_BEAT_S = 4.0, 24.0, 12.0
+# A working GPU is read anew every 4 s, one at rest every 24 s, a process and the energy every 12 s: enough to look
+# alive, and little enough that a stream of changes stays small.
+_WORK_BEAT_S, _REST_BEAT_S, _SLOW_BEAT_S = 4.0, 24.0, 12.0
 
-_SIMULATED = (
-    *("utilization_percent", "memory_utilization_percent", "memory_used_bytes", "memory_total_bytes"),
-    *("temperature_celsius", "power_watts", "power_limit_watts", "fan_percent", "clock_sm_mhz", "clock_memory_mhz"),
-)
-_LEFT_OUT = {name: NOT_SIMULATED for name in GPU_METRICS if name not in _SIMULATED}
+_ROUND = {name: metric.round for name, metric in GPU_METRICS.items()}
 
 
 def _rounded(values: dict[str, float]) -> dict[str, Number]:
-    return {name: GPU_METRICS[name].round(value) for name, value in values.items()}
+    return {name: _ROUND[name](value) for name, value in values.items()}
 
 
 class Gpu:
@@ -54,15 +54,17 @@ class Gpu:
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, slot: Slot, track: Track, life: Life) -> None:
-        self._slot, self._track, self._life = slot, track, life
+    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter) -> None:
+        self._slot, self._track, self._life, self._meter = slot, track, life, meter
         self._offset_s = slot.salt % 24
         self._stretch: Stretch | None = None
         self._lively_until = 0.0
         self._frame_at = nan
         self._metrics: dict[str, Number] = {}
         self._processes: list[Process] = []
-        self.unknown = _LEFT_OUT | ({} if slot.model.fan else {"fan_percent": NO_FAN})
+        self._settled = settled(slot)
+        self._wears = wears(slot)
+        self.unknown = unknowns(slot)
 
     def reading(self, now: float) -> GpuReading:
         """The GPU's row at that moment."""
@@ -76,6 +78,7 @@ class Gpu:
             vendor=slot.model.vendor,
             parent=slot.parent,
             instance=slot.instance,
+            pci_address=slot.pci_address,
             metrics=self._metrics.copy(),
             unknown=self.unknown.copy(),
             processes=self._processes.copy(),
@@ -96,29 +99,42 @@ class Gpu:
             self._metrics = self._read_metrics(stretch, t)
 
     def _read_metrics(self, stretch: Stretch, t: float) -> dict[str, Number]:
-        slot, model, parts = self._slot, self._slot.model, stretch.parts
-        load = effort = bandwidth = 0.0
-        for run, level in parts:
-            share = utilization(run.work, level, slot.number, t) / 100
-            load += share
-            effort += share * run.work.intensity
-            bandwidth += share * run.work.bandwidth
-        celsius = self._celsius(t)
-        ripple = wave(slot.salt, t, 7.0)
+        slot, model, is_taken = self._slot, self._slot.model, bool(stretch.parts)
+        doing, celsius = add_up(stretch.parts, slot.number, t), self._celsius(t)
+        watts = power_watts(model, doing.effort, is_taken=is_taken, ripple=wave(slot.salt, t, 7.0))
         values = {
-            "utilization_percent": min(100.0, 100 * load),
-            "memory_utilization_percent": min(100.0, 100 * bandwidth),
-            "memory_used_bytes": self._used_mib() * MIB,
-            "memory_total_bytes": slot.memory_mib * MIB,
+            "utilization_percent": 100 * doing.load,
+            "memory_utilization_percent": 100 * doing.bandwidth,
             "temperature_celsius": celsius,
-            "power_watts": power_watts(model, min(1.0, effort), is_taken=bool(parts), ripple=ripple),
-            "power_limit_watts": model.limit_watts,
-            "clock_sm_mhz": clock_sm_mhz(model, min(1.0, effort), celsius, is_taken=bool(parts)),
-            "clock_memory_mhz": model.clock_memory_mhz[bool(parts)],
+            "power_watts": watts,
         }
-        if model.fan:
+        if model.features.memory_warmth is not None:
+            values["memory_temperature_celsius"] = celsius * model.features.memory_warmth
+        if model.features.fan:
             values["fan_percent"] = fan_percent(celsius)
-        return _rounded(values)
+        metrics = self._settled | _rounded(values)
+        metrics["memory_used_bytes"] = self._used_mib() * MIB
+        metrics["clock_sm_mhz"] = clock_sm_mhz(model, doing.effort, celsius, is_taken=is_taken)
+        metrics["clock_memory_mhz"] = model.clock_memory_mhz[is_taken]
+        if model.vendor == "nvidia":
+            metrics |= self._read_driver(doing, celsius, watts, is_taken=is_taken)
+            metrics["energy_joules"] = int(self._meter.joules(self._slow_beat(stretch.start, t)))
+        return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
+
+    def _read_driver(self, doing: Doing, celsius: float, watts: float, *, is_taken: bool) -> dict[str, Number]:
+        """What NVIDIA's driver tells beside that."""
+        model = self._slot.model
+        return {
+            "encoder_percent": round(40 * doing.video) if model.features.encodes else 0,
+            "decoder_percent": round(100 * doing.video),
+            "performance_state": model.features.states[is_taken],
+            "throttled_power": int(is_capped(model, watts)),
+            "throttled_thermal": int(is_slowed_by_heat(celsius)),
+            "throttled_hardware": int(is_slowed_down(celsius)),
+        }
+
+    def _slow_beat(self, since: float, t: float) -> float:
+        return max(since, t - (t + self._offset_s) % _SLOW_BEAT_S)
 
     def _celsius(self, t: float) -> float:
         slot = self._slot
@@ -137,17 +153,17 @@ class Gpu:
 
     def _read_process(self, run: Run, level: float, since: float, t: float) -> Process:
         slot = self._slot
-        beat = max(since, t - (t + self._offset_s) % _PROCESS_BEAT_S)
+        pid = run.pids[run.slots.index(slot.number)]
         return Process(
-            pid=run.pids[run.slots.index(slot.number)],
+            pid=pid,
             user=run.user,
             command=run.command,
             memory_used_bytes=memory_mib(run.work, slot.memory_mib, t - run.start) * MIB,
             started_at=run.start,
-            utilization_percent=self._process_percent(run, level, beat),
+            utilization_percent=self._process_percent(run, level, self._slow_beat(since, t)),
             container=run.container,
             job=run.job,
-            evidence=run.evidence,
+            evidence=run.tell_owner(pid),
             reasons=self.process_reasons.copy(),
         )
 
@@ -155,14 +171,15 @@ class Gpu:
         return round(utilization(run.work, level, self._slot.number, t))
 
     def _display(self, t: float) -> Process:
+        pid = 1200 + self._slot.salt % 600
         return Process(
-            pid=1200 + self._slot.salt % 600,
+            pid=pid,
             user="root",
             command="Xorg :0 -nolisten tcp vt2",
             memory_used_bytes=(8 + self._slot.salt % 40) * MIB,
             started_at=self._life.booted(t) + 20,
             utilization_percent=0,
-            evidence="uid 0 owns the process",
+            evidence=f"uid 0 of /proc/{pid}",
             display=True,
         )
 
@@ -175,55 +192,58 @@ class HotGpu(Gpu):
 
 
 class CutBoard:
-    """A board in MIG mode. Its instances share one temperature, made by the work of all of them."""
+    """A board in MIG mode. Its instances share what the chip alone has, made by the work of all of them."""
 
     def __init__(self, slots: Sequence[Slot], tracks: Sequence[Track]) -> None:
         self._model, self._salt = slots[0].model, slots[0].salt
         self._shares = [(slot.share, track) for slot, track in zip(slots, tracks, strict=True)]
         self._read_at = nan
-        self._celsius = 0.0
+        self._metrics: dict[str, Number] = {}
 
-    def celsius(self, now: float) -> float:
+    def metrics(self, now: float) -> dict[str, Number]:
         """Read every 24 s, for all instances at the same moment."""
         t = now - now % _REST_BEAT_S
         if t != self._read_at:
             self._read_at = t
-            warmth = sum(share * track.warmth(t) for share, track in self._shares)
-            self._celsius = temperature(self._model, warmth, room_offset(self._salt, t))
-        return self._celsius
+            self._metrics = self._read(t)
+        return self._metrics
+
+    def _read(self, t: float) -> dict[str, Number]:
+        model, stretches = self._model, [(share, track.at(t)) for share, track in self._shares]
+        is_taken = any(stretch.parts for _, stretch in stretches)
+        effort = min(1.0, sum(share * stretch.heat for share, stretch in stretches))
+        warmth = sum(share * track.warmth(t) for share, track in self._shares)
+        celsius = temperature(model, warmth, room_offset(self._salt, t))
+        watts = power_watts(model, effort, is_taken=is_taken, ripple=0.0)
+        warm = {
+            "temperature_celsius": celsius,
+            "memory_temperature_celsius": celsius * (model.features.memory_warmth or 1.0),
+        }
+        return _rounded(warm) | {
+            "clock_sm_mhz": clock_sm_mhz(model, effort, celsius, is_taken=is_taken),
+            "clock_memory_mhz": model.clock_memory_mhz[is_taken],
+            "performance_state": model.features.states[is_taken],
+            "throttled_power": int(is_capped(model, watts)),
+        }
 
 
 class GpuInstance(Gpu):
     """A MIG instance: it has its own memory and processes; what the board alone can tell is unknown."""
 
-    process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": NOT_FOR_INSTANCES}
+    process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": reasons.UNDER_MIG}
 
-    def __init__(self, slot: Slot, track: Track, life: Life, board: CutBoard) -> None:
-        super().__init__(slot, track, life)
+    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter, board: CutBoard) -> None:
+        super().__init__(slot, track, life, meter)
         self._board = board
-        self.unknown |= {
-            "utilization_percent": NOT_FOR_INSTANCES,
-            "memory_utilization_percent": NOT_FOR_INSTANCES,
-            "power_watts": WHOLE_BOARD,
-            "power_limit_watts": WHOLE_BOARD,
-        }
 
     def reading(self, now: float) -> GpuReading:
-        # The board's temperature moves to its own beat, which is not the one this instance's frame was made for.
+        # The board moves to its own beat, which is not the one this instance's frame was made for.
         reading = super().reading(now)
-        reading.metrics["temperature_celsius"] = GPU_METRICS["temperature_celsius"].round(self._board.celsius(now))
+        reading.metrics.update(self._board.metrics(now))
         return reading
 
     def _read_metrics(self, stretch: Stretch, t: float) -> dict[str, Number]:
-        slot, model = self._slot, self._slot.model
-        return _rounded(
-            {
-                "memory_used_bytes": self._used_mib() * MIB,
-                "memory_total_bytes": slot.memory_mib * MIB,
-                "clock_sm_mhz": model.clock_sm_mhz[1],
-                "clock_memory_mhz": model.clock_memory_mhz[1],
-            }
-        )
+        return self._settled | {"memory_used_bytes": self._used_mib() * MIB}
 
     def _process_percent(self, run: Run, level: float, t: float) -> float | None:
         return None
@@ -253,6 +273,7 @@ class MissingGpu:
             index=slot.index,
             name=slot.name,
             vendor=slot.model.vendor,
+            pci_address=slot.pci_address,
             missing=FELL_OFF,
             unknown=dict.fromkeys(GPU_METRICS, FELL_OFF),
             processes_reason=FELL_OFF,

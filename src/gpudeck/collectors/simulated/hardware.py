@@ -7,11 +7,27 @@ from msgspec import Struct
 Vendor = Literal["nvidia", "amd"]
 
 
+class Features(Struct, frozen=True):
+    """What a GPU has beside memory and clocks.
+
+    One without `fan` is cooled by the fans of its machine. `states` are its performance states (empty, full).
+    `memory_warmth` is its memory's temperature as a share of the chip's; None where no sensor tells it.
+    """
+
+    fan: bool = False
+    states: tuple[int, int] = (0, 0)
+    memory_warmth: float | None = None
+    links: int = 0
+    has_ecc: bool = False
+    remaps_rows: bool = False
+    encodes: bool = True
+
+
 class Model(Struct, frozen=True):
     """A GPU model. `ready_watts` is its draw while a program sits on it without working.
 
     `cool_celsius` and `hot_celsius` are its temperatures empty and at full work in a well aired machine. Clocks are
-    (empty, full). A model without `fan` is cooled by the fans of its machine.
+    (empty, full).
     """
 
     name: str
@@ -23,22 +39,37 @@ class Model(Struct, frozen=True):
     clock_memory_mhz: tuple[int, int]
     cool_celsius: float
     hot_celsius: float
-    fan: bool = False
+    features: Features
     vendor: Vendor = "nvidia"
 
 
-H200 = Model("NVIDIA H200", 143_771, 700, 76, 118, (345, 1980), (3201, 3201), 29, 68)
-H100 = Model("NVIDIA H100 80GB HBM3", 81_559, 700, 70, 115, (345, 1980), (2619, 2619), 28, 67)
-A100_80 = Model("NVIDIA A100-SXM4-80GB", 81_920, 400, 58, 84, (210, 1410), (1593, 1593), 30, 66)
-A100_40 = Model("NVIDIA A100-SXM4-40GB", 40_960, 400, 52, 75, (210, 1410), (1215, 1215), 29, 64)
-L40S = Model("NVIDIA L40S", 46_068, 350, 34, 88, (210, 2520), (405, 9001), 31, 74)
-V100 = Model("Tesla V100-SXM2-32GB", 32_768, 300, 42, 58, (135, 1530), (877, 877), 32, 66)
-MI300X = Model("AMD Instinct MI300X", 196_592, 750, 138, 165, (132, 2100), (900, 1300), 36, 72, vendor="amd")
-RTX_4090 = Model("NVIDIA GeForce RTX 4090", 24_564, 450, 21, 58, (210, 2745), (405, 10_501), 33, 72, fan=True)
-RTX_6000_ADA = Model(
-    "NVIDIA RTX 6000 Ada Generation", 49_140, 300, 24, 69, (210, 2505), (405, 10_001), 32, 76, fan=True
-)
-RTX_A6000 = Model("NVIDIA RTX A6000", 49_140, 300, 22, 75, (210, 1800), (405, 8001), 34, 78, fan=True)
+_HOPPER = Features(memory_warmth=0.9, links=18, has_ecc=True, remaps_rows=True, encodes=False)
+_AMPERE = Features(memory_warmth=0.95, links=12, has_ecc=True, remaps_rows=True, encodes=False)
+_VOLTA = Features(memory_warmth=0.94, links=6, has_ecc=True)
+_ADA = Features(states=(8, 0), has_ecc=True, remaps_rows=True)
+_INSTINCT = Features(memory_warmth=0.8, has_ecc=True)
+# Cards for desks compute in state 2; their error correction is off as delivered, or not there at all.
+_GEFORCE = Features(fan=True, states=(8, 2))
+_RTX = Features(fan=True, states=(8, 2), remaps_rows=True)
+_RTX_IN_PAIRS = Features(fan=True, states=(8, 2), remaps_rows=True, links=4)
+
+H200 = Model("NVIDIA H200", 143_771, 700, 76, 118, (345, 1980), (3201, 3201), 29, 68, _HOPPER)
+H100 = Model("NVIDIA H100 80GB HBM3", 81_559, 700, 70, 115, (345, 1980), (2619, 2619), 28, 67, _HOPPER)
+A100_80 = Model("NVIDIA A100-SXM4-80GB", 81_920, 400, 58, 84, (210, 1410), (1593, 1593), 30, 66, _AMPERE)
+A100_40 = Model("NVIDIA A100-SXM4-40GB", 40_960, 400, 52, 75, (210, 1410), (1215, 1215), 29, 64, _AMPERE)
+L40S = Model("NVIDIA L40S", 46_068, 350, 34, 88, (210, 2520), (405, 9001), 31, 74, _ADA)
+V100 = Model("Tesla V100-SXM2-32GB", 32_768, 300, 42, 58, (135, 1530), (877, 877), 32, 66, _VOLTA)
+MI300X = Model("AMD Instinct MI300X", 196_592, 750, 138, 165, (132, 2100), (900, 1300), 36, 72, _INSTINCT, "amd")
+RTX_4090 = Model("NVIDIA GeForce RTX 4090", 24_564, 450, 21, 58, (210, 2745), (405, 10_501), 33, 72, _GEFORCE)
+RTX_6000_ADA = Model("NVIDIA RTX 6000 Ada Generation", 49_140, 300, 24, 69, (210, 2505), (405, 10_001), 32, 76, _RTX)
+RTX_A6000 = Model("NVIDIA RTX A6000", 49_140, 300, 22, 75, (210, 1800), (405, 8001), 34, 78, _RTX_IN_PAIRS)
+
+BUSES: dict[int, tuple[str, ...]] = {
+    2: ("01", "21"),
+    4: ("01", "41", "81", "c1"),
+    8: ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db"),
+}
+"""The PCI buses of the GPUs of a machine that has so many."""
 
 
 class Chassis(Struct, frozen=True):

@@ -6,11 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.collectors.simulated.chance import dice, draw, hex_name, uuid_name
-from gpudeck.collectors.simulated.hardware import MIXED_CUTS, SEVEN_CUTS, Chassis, Cut, Model
+from gpudeck.collectors.simulated.hardware import BUSES, MIXED_CUTS, SEVEN_CUTS, Chassis, Cut, Model
 from gpudeck.collectors.simulated.mishaps import Life, Mishap, life_of
 from gpudeck.collectors.simulated.people import GROUPS
 
-Fault = Literal["none", "hot", "missing", "orphaned"]
+Fault = Literal["none", "hot", "missing", "orphaned", "worn", "unlinked"]
 
 _SYSTEMS = ("Ubuntu 22.04.5 LTS", "Ubuntu 24.04.2 LTS", "Debian GNU/Linux 12", "Rocky Linux 9.5")
 _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "amd": ("6.10.5", "6.12.12")}
@@ -25,6 +25,7 @@ class Slot(Struct, frozen=True):
     name: str
     model: Model
     memory_mib: int
+    pci_address: str
     salt: int
     fault: Fault = "none"
     parent: str | None = None
@@ -34,11 +35,27 @@ class Slot(Struct, frozen=True):
 
     @property
     def takes_jobs(self) -> bool:
-        return self.fault in {"none", "hot"}
+        return self.fault not in {"missing", "orphaned"}
+
+
+class Volume(Struct, frozen=True):
+    """A file system. `share` is how full it is on the average, `swing` how far that strays; both of 1.
+
+    Volumes of the same salt are one, seen from several hosts.
+    """
+
+    mount: str
+    tib: float
+    share: float
+    swing: float
+    salt: int
 
 
 class Host(Struct, frozen=True):
-    """A machine and everything about it that never changes. `in_slurm`: jobs come through the scheduler."""
+    """A machine and everything about it that never changes. `in_slurm`: jobs come through the scheduler.
+
+    The first of `volumes` is that of `/`.
+    """
 
     number: int
     name: str
@@ -53,6 +70,9 @@ class Host(Struct, frozen=True):
     driver_version: str
     labels: dict[str, str]
     salt: int
+    volumes: tuple[Volume, ...]
+    swap_gib: int
+    addresses: tuple[str, ...]
 
 
 def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mishap) -> Host:
@@ -60,6 +80,7 @@ def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mish
     rng = dice(seed, "host", number)
     group = rng.choice(tuple(GROUPS))
     in_slurm = not chassis.workstation and rng.random() < 0.4
+    os, driver_version, salt = rng.choice(_SYSTEMS), rng.choice(_DRIVERS[chassis.model.vendor]), rng.getrandbits(24)
     return Host(
         number=number,
         name=name,
@@ -70,11 +91,39 @@ def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mish
         life=life_of(seed, number, mishap),
         group=group,
         in_slurm=in_slurm,
-        os=rng.choice(_SYSTEMS),
-        driver_version=rng.choice(_DRIVERS[chassis.model.vendor]),
+        os=os,
+        driver_version=driver_version,
         labels=_labels(number, chassis, group, in_slurm),
-        salt=rng.getrandbits(24),
+        salt=salt,
+        volumes=_volumes(chassis, mishap, salt),
+        swap_gib=_swap_gib(chassis, salt),
+        addresses=_addresses(number, chassis),
     )
+
+
+def _volumes(chassis: Chassis, mishap: Mishap, salt: int) -> tuple[Volume, ...]:
+    """Everything on one disk; or a disk for the system, one for data, and the homes that all servers share."""
+    share = 0.35 + 0.4 * draw(salt, 2)
+    if mishap != "full" and (chassis.workstation or draw(salt, 5) > 0.6):
+        return (Volume("/", chassis.disk_tib, share, 0.2, salt),)
+    data = (0.97, 0.02) if mishap == "full" else (0.3 + 0.45 * draw(salt, 6), 0.15)
+    return (
+        Volume("/", 0.87, 0.2 + 0.4 * share, 0.1, salt),
+        Volume("/data", chassis.disk_tib, *data, salt + 1),
+        Volume("/home", 180, 0.72, 0.06, 0),
+    )
+
+
+def _swap_gib(chassis: Chassis, salt: int) -> int:
+    """Desks have swap; of the servers every other has none."""
+    return 32 if chassis.workstation else 8 if draw(salt, 4) < 0.5 else 0
+
+
+def _addresses(number: int, chassis: Chassis) -> tuple[str, ...]:
+    """One in the lab's network; a server has another in that of the storage."""
+    hall, row, place = number // 62_500 % 100, number // 250 % 250, number % 250 + 4
+    networks = (16,) if chassis.workstation else (16, 132)
+    return tuple(f"10.{network + hall}.{row}.{place}" for network in networks)
 
 
 def _labels(number: int, chassis: Chassis, group: str, in_slurm: bool) -> dict[str, str]:
@@ -96,7 +145,13 @@ def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[Slot
 
 
 def _fault(mishap: Mishap, is_chosen: bool) -> Fault:
-    faults: dict[Mishap, Fault] = {"hot": "hot", "missing": "missing", "orphaned": "orphaned"}
+    faults: dict[Mishap, Fault] = {
+        "hot": "hot",
+        "missing": "missing",
+        "orphaned": "orphaned",
+        "worn": "worn",
+        "unlinked": "unlinked",
+    }
     return faults.get(mishap, "none") if is_chosen else "none"
 
 
@@ -110,6 +165,7 @@ def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> 
         name=model.name,
         model=model,
         memory_mib=model.memory_mib,
+        pci_address=f"0000:{BUSES[chassis.gpus][index]}:00.0",
         salt=int(digits[:6], 16),
         fault=fault,
         has_display=chassis.workstation and index == 0,
@@ -124,6 +180,7 @@ def _instance(seed: int, board: Slot, cut: Cut) -> Slot:
         name=f"{board.name} MIG {cut.profile}",
         model=board.model,
         memory_mib=cut.memory_mib,
+        pci_address=board.pci_address,
         salt=board.salt + cut.instance,
         parent=board.uuid,
         instance=cut.instance,

@@ -29,6 +29,7 @@ class Run(Struct, frozen=True):
     """
 
     user: str
+    uid: int
     kind: Kind
     command: str
     gpus: tuple[str, ...]
@@ -38,9 +39,16 @@ class Run(Struct, frozen=True):
     pids: tuple[int, ...]
     container: str | None
     job: str | None
-    evidence: str
     work: Work
     guest: "Run | None" = None
+
+    def tell_owner(self, pid: int) -> str:
+        """What the owner of that process would be concluded from, in the words of `collectors.attribution`."""
+        if self.job is not None:
+            return f"slurm job {self.job} of {self.user}"
+        if self.container is not None:
+            return f"root in container {self.container}, started by {self.user} (login uid {self.uid})"
+        return f"uid {self.uid} of /proc/{pid}"
 
 
 class Tenure(Struct, frozen=True):
@@ -86,6 +94,18 @@ class Timeline:
             for run in (run for runs in self._block(number).runs for run in runs):
                 found.update(((job.start, job.pids[0]), job) for job in (run, run.guest) if job)
         return sorted((run for run in found.values() if run.start < end and run.end > start), key=_by_start)
+
+    def counted(self, slot: int, t: float) -> tuple[float, list[Run]]:
+        """Since when the slot's counter of energy counts, and the jobs there from then up to `t`.
+
+        It starts anew with each block, or with the job that runs across the block's beginning.
+        """
+        number = self._life.number(t)
+        runs = [run for run in self._block(number).runs[slot] if run.start <= t]
+        if runs and runs[-1].end > self._life.opens(number + 1):
+            return runs[-1].start, runs[-1:]
+        opens = self._life.opens(number)
+        return min(opens, runs[0].start) if runs else opens, runs
 
     def _last_end(self, slot: int, number: int) -> float:
         if self._life.boots_at(number):
@@ -210,17 +230,14 @@ class Timeline:
         project = rng.choice(user.projects)
         pids = _pids(start, slots, as_guest, one_program=work.kind == "holder" or rng.random() < 0.12)
         job = container = None
-        evidence = f"uid {user.uid} owns the process"
         if self._host.in_slurm:
             job = str(int(start) // 40 % 4_000_000 * 2 + rng.randint(0, 1))
-            evidence = f"Slurm job {job} of {user.name}"
         elif user.in_container:
             container = f"{user.name}-{project}"
-            evidence = f"root in container {container}, started by {user.name}"
         command = write_command(rng, work.kind, project, len(slots))
         gpus, numbers = tuple(slot.uuid for slot in slots), tuple(slot.number for slot in slots)
         return Run(
-            user.name, work.kind, command, gpus, start, end, numbers, pids, container, job, evidence, work, guest
+            user.name, user.uid, work.kind, command, gpus, start, end, numbers, pids, container, job, work, guest
         )
 
 

@@ -1,5 +1,14 @@
 """What goes wrong in the lab, on which machine, and how a machine lives: when it boots and when it is dead.
 
+hot       a GPU whose airflow is blocked
+cut       two boards in MIG mode (no mishap, but as rare)
+missing   a GPU that fell off the bus
+orphaned  memory held by nobody
+flaky     the whole host dies every ten minutes
+worn      a GPU whose memory makes errors
+unlinked  a GPU with one NVLink down
+full      a disk for data that is nearly full
+
 The first eight hosts of a fleet are its cast: one of each mishap is always there to be seen. A smaller fleet has the
 first of them. From host 65 on mishaps are sprinkled thinly.
 """
@@ -24,21 +33,21 @@ from gpudeck.collectors.simulated.hardware import (
 )
 from gpudeck.collectors.simulated.kinds import HABITS, Kind
 
-Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky"]
+Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "unlinked", "full"]
 
 FELL_OFF = "fell off the bus (Xid 79)"
 
 _CAST: tuple[tuple[Chassis, Mishap], ...] = (
-    (HGX_H100, "none"),
+    (HGX_H100, "worn"),
     (RTX_6000_DESK, "hot"),
     (A100_80_SERVER, "cut"),
     (L40S_SERVER, "missing"),
     (A100_40_SERVER, "orphaned"),
     (V100_SERVER, "flaky"),
-    (HGX_H200, "none"),
-    (MI300X_SERVER, "none"),
+    (HGX_H200, "unlinked"),
+    (MI300X_SERVER, "full"),
 )
-_SPRINKLED: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "flaky")
+_SPRINKLED: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "flaky", "worn", "unlinked", "full")
 
 
 def cast(seed: int, hosts: int) -> tuple[tuple[Chassis, Mishap], ...]:

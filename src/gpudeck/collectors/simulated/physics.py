@@ -1,14 +1,19 @@
-"""From work to what a sensor would read: utilization, memory, power, temperature, fan and clocks at a moment."""
+"""From work to what a sensor would read: utilization, memory, power, temperatures, fan and clocks at a moment."""
 
+from collections.abc import Iterable
 from math import pi, sin
+from typing import NamedTuple
 
 from gpudeck.collectors.simulated.chance import wave
 from gpudeck.collectors.simulated.hardware import Model
+from gpudeck.collectors.simulated.jobs import Run
 from gpudeck.collectors.simulated.kinds import Work
 
 _CONTEXT_MIB = 420
 HOTTEST_CELSIUS = 93.0
 _STIFLED_CELSIUS = 88.0
+_SLOWDOWN_CELSIUS = 92.0
+_CAPPED = 0.95
 
 
 def utilization(work: Work, level: float, salt: int, t: float) -> float:
@@ -16,6 +21,31 @@ def utilization(work: Work, level: float, salt: int, t: float) -> float:
     if not level:
         return 0.0
     return min(100.0, max(6.0, 100.0 * level + work.swing * wave(work.salt + salt, t, 12.0)))
+
+
+class Doing(NamedTuple):
+    """What the jobs on a GPU make of it together, each 0–1.
+
+    `effort` is the load as far as it takes power, `video` that of the video engines.
+    """
+
+    load: float
+    effort: float
+    bandwidth: float
+    video: float
+
+
+def add_up(parts: Iterable[tuple[Run, float]], salt: int, t: float) -> Doing:
+    """`parts` are jobs with their levels. Some servers are sent films: the decoder works then as well."""
+    load = effort = bandwidth = video = 0.0
+    for run, level in parts:
+        work = run.work
+        share = utilization(work, level, salt, t) / 100
+        load += share
+        effort += share * work.intensity
+        bandwidth += share * work.bandwidth
+        video += 0.4 * share if work.kind == "inference" and work.salt % 4 == 0 else 0.0
+    return Doing(min(1.0, load), min(1.0, effort), min(1.0, bandwidth), video)
 
 
 def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
@@ -54,10 +84,25 @@ def fan_percent(celsius: float) -> float:
     return min(100.0, max(30.0, 30.0 + (celsius - 42.0) * 1.7))
 
 
+def is_capped(model: Model, watts: float) -> bool:
+    """Whether the GPU slows itself to stay within its power limit."""
+    return watts >= _CAPPED * model.limit_watts
+
+
+def is_slowed_by_heat(celsius: float) -> bool:
+    """Whether the driver slows the GPU because of its temperature."""
+    return celsius >= _STIFLED_CELSIUS
+
+
+def is_slowed_down(celsius: float) -> bool:
+    """Whether the GPU itself goes slow, a few degrees before it would switch off."""
+    return celsius >= _SLOWDOWN_CELSIUS
+
+
 def clock_sm_mhz(model: Model, load: float, celsius: float, *, is_taken: bool) -> int:
     """Down while nobody is there; near its limits of power and temperature a GPU slows itself. Steps of 15 MHz."""
     empty, full = model.clock_sm_mhz
     if not is_taken:
         return empty
-    pace = 1.0 - 0.14 * load * load - (0.22 if celsius >= _STIFLED_CELSIUS else 0.0)
+    pace = 1.0 - 0.14 * load * load - (0.22 if is_slowed_by_heat(celsius) else 0.0)
     return int(full * pace) // 15 * 15

@@ -25,6 +25,11 @@ class Track:
             self._warmth = None
         return self._stretch
 
+    def tenure(self, t: float) -> Tenure:
+        """Who is on the slot at `t`."""
+        self.at(t)
+        return self._tenure
+
     def warmth(self, t: float) -> float:
         """How warm (0–1) its work has made the board by `t`."""
         stretch = self.at(t)
