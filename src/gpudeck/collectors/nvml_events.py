@@ -90,7 +90,7 @@ class XidWatch:
                 heard = nvml.nvmlEventSetWait_v2(self._event_set, 0)
             except nvml.NVMLError:
                 return  # nothing more (Timeout); whatever else it is, the readings of this beat meet it too
-            uuid = self._uuids.get(_address(heard.device))
+            uuid = self._uuids.get(_address(heard.device)) or _ask_uuid(nvml, heard.device)
             if uuid is not None and heard.eventType == nvml.nvmlEventTypeXidCriticalError:
                 self._keep(uuid, GpuEvent(at=round(now, 1), code=heard.eventData & 0x7FFFFFFF), now)
 
@@ -116,6 +116,14 @@ def _register(nvml: Any, board: Board, event_set: Any) -> None:
         nvml.nvmlDeviceRegisterEvents(board.handle, nvml.nvmlEventTypeXidCriticalError, event_set)
     except nvml.NVMLError:
         return  # not supported, or lost: the others are heard all the same
+
+
+def _ask_uuid(nvml: Any, handle: Any) -> str | None:
+    """Of a handle that is not the one a GPU was found by."""
+    try:
+        return str(nvml.nvmlDeviceGetUUID(handle))
+    except nvml.NVMLError:
+        return None
 
 
 def _address(handle: Any) -> int:
