@@ -1,0 +1,197 @@
+"""What went wrong with a login, as one short sentence and the next thing to do."""
+
+import errno
+import shlex
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+from msgspec import Struct
+
+from gpudeck.collectors.redaction import clean
+from gpudeck.model.errors import PluginError, Refused, Temporary, Wrong
+from gpudeck.sources.ssh_host_keys import Trusted, describe, entry_name
+from gpudeck.sources.ssh_keys import Keys
+
+_SHOWN = 200
+_PORT = 22
+_NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
+
+
+class Attempt(Struct):
+    """A login under way: all that a message about its failure needs.
+
+    `name` is what people call the host; `host` and `port` are what is connected to, `through` the jump host before it.
+    `known_as` is its name and port in the files of known hosts, `trusted` what these have, `offered` the host key that
+    was shown and not believed, `note` why it could not be kept.
+    """
+
+    name: str
+    host: str
+    port: int
+    user: str
+    through: str | None = None
+    is_jump: bool = False
+    keys: Keys = Keys()
+    uses_agent: bool = False
+    known_as: tuple[str, int] = ("", 22)
+    trusted: Trusted = Trusted()
+    known_hosts: str = "~/.ssh/known_hosts"
+    has_password: bool = False
+    offered: asyncssh.SSHKey | None = None
+    note: str | None = None
+
+    @property
+    def place(self) -> str:
+        """How the host is called in a sentence, with its address where that is another."""
+        address = self.host if self.port == _PORT else f"{self.host}:{self.port}"
+        shown = self.name if address == self.name else f"{self.name} ({address})"
+        return f"the jump host {shown}" if self.is_jump else shown
+
+    @property
+    def login(self) -> str:
+        """What a person types to get there."""
+        port = [] if self.port == _PORT else ["-p", str(self.port)]
+        jump = ["-J", self.through] if self.through else []
+        return shlex.join(["ssh", *jump, *port, f"{self.user}@{self.host}"])
+
+
+def explain(error: Exception, attempt: Attempt) -> PluginError:
+    """The kind and the words for what a login, or a command after it, failed with."""
+    return next(words(error, attempt) for kind, words in _WORDS if isinstance(error, kind))
+
+
+def quote(text: str) -> str:
+    """Words from the other side, fit for a message."""
+    return " ".join(clean(text).split())[:_SHOWN].rstrip(".")
+
+
+def home_as_tilde(path: str) -> str:
+    """A path as people write it."""
+    try:
+        home = str(Path.home())
+    except RuntimeError:
+        return path
+    return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
+
+
+def _explain_host_key(error: Any, attempt: Attempt) -> PluginError:
+    place, shown, trusted = _begin(attempt.place), attempt.offered, attempt.trusted
+    if attempt.note:
+        return Refused(attempt.note)
+    if shown is None or shown in trusted.revoked:
+        return Refused(f"{place} shows a host key that cannot be believed: {quote(str(error))}.")
+    if trusted.keys:
+        old = " or ".join(describe(key) for key in trusted.keys)
+        return Refused(
+            f"{place} has another host key than before: it was {old} and is {describe(shown)}. "
+            "Either the host was installed anew, or somebody stands in between.",
+            f"If it is right: {forget(attempt)}, then {attempt.login} once.",
+        )
+    scan = ["ssh-keyscan", *([] if attempt.port == _PORT else ["-p", str(attempt.port)]), attempt.host]
+    by_scan = "" if attempt.through else f"{shlex.join(scan)} >> {attempt.known_hosts}  or  "
+    return Refused(
+        f"{place}'s host key is not known ({describe(shown)}).",
+        f"If it is the right one: {by_scan}{attempt.login} once.",
+    )
+
+
+def forget(attempt: Attempt) -> str:
+    """The command that takes a host key out of the file of known hosts."""
+    name = entry_name(*attempt.known_as)
+    quoted = f"'{name}'" if "[" in name else shlex.quote(name)
+    is_usual = attempt.known_hosts == "~/.ssh/known_hosts"
+    return f"ssh-keygen -R {quoted}{'' if is_usual else f' -f {attempt.known_hosts}'}"
+
+
+def _explain_denial(_: Any, attempt: Attempt) -> PluginError:
+    keys = attempt.keys
+    tried = [*keys.names, *(["those of the ssh-agent"] if attempt.uses_agent else [])]
+    ways = [f"keys tried: {', '.join(tried)}" if tried else "no key was there to try"]
+    if keys.locked:
+        ways.append(f"not usable without their passphrase: {', '.join(keys.locked)}")
+    if attempt.has_password:
+        ways.append("the password was not accepted either")
+    message = f"{_begin(attempt.place)} does not let {attempt.user} in ({'; '.join(ways)})."
+    if keys.locked and not keys.names:
+        return Refused(message, f"Unlock the key first: ssh-add {keys.locked[0]}")
+    if attempt.through and not attempt.is_jump:
+        return Refused(
+            message, f"Put a public key into that user's ~/.ssh/authorized_keys; try it with: {attempt.login}"
+        )
+    port = [] if attempt.port == _PORT else ["-p", str(attempt.port)]
+    return Refused(message, f"Install a key: {shlex.join(['ssh-copy-id', *port, f'{attempt.user}@{attempt.host}'])}")
+
+
+def _explain_channel(error: Any, attempt: Attempt) -> PluginError:
+    said, place = quote(error.reason), _begin(attempt.place)
+    if attempt.through:
+        return Temporary(f"{place} cannot be reached from the jump host {attempt.through}: {said}.")
+    return Temporary(f"{place} opens no session: {said}.", "Look at MaxSessions in its sshd_config.")
+
+
+def _explain_exchange(error: Any, attempt: Attempt) -> PluginError:
+    said, place = quote(error.reason), _begin(attempt.place)
+    if attempt.trusted.keys and "host key" in error.reason:
+        old = " or ".join(describe(key) for key in attempt.trusted.keys)
+        hint = f"If that is right: {forget(attempt)}, then {attempt.login} once."
+        return Refused(f"{place} no longer has a host key of the known kind ({old}).", hint)
+    return Temporary(f"{place} and the hub have no way of encryption in common: {said}.")
+
+
+def _explain_end(error: Any, attempt: Attempt) -> PluginError:
+    said, place = quote(error.reason), _begin(attempt.place)
+    if "Too many authentication failures" in error.reason:
+        hint = "Name the one that fits: ssh.key_files, or IdentityFile and IdentitiesOnly in ~/.ssh/config."
+        return Refused(f"{place} gave up before the right key was tried: too many keys were offered.", hint)
+    is_silent = isinstance(error, asyncssh.ConnectionLost) and said in {"", "Connection lost"}
+    return Temporary(f"{place} closed the connection{'' if is_silent else f': {said}'}.")
+
+
+def _explain_network(error: Any, attempt: Attempt) -> PluginError:
+    place = _begin(attempt.place)
+    if isinstance(error, socket.gaierror):
+        return Temporary(f"The name {attempt.host} is not known to the name service.", "Check it: ssh " + attempt.host)
+    if isinstance(error, ConnectionRefusedError):
+        return Temporary(f"{place} refuses connections: no sshd listens on port {attempt.port}.")
+    if isinstance(error, TimeoutError):
+        return Temporary(f"{place} does not answer: it is down, or a firewall is in between.")
+    if error.errno in _NO_ROUTE:
+        return Temporary(f"There is no route to {attempt.place}: it is down, or the network is.")
+    if isinstance(error, ConnectionError):
+        return Temporary(f"{place} closed the connection.")
+    return Temporary(f"{place} cannot be reached: {quote(error.strerror or str(error)).lower()}.")
+
+
+def _begin(place: str) -> str:
+    """A place at the beginning of a sentence."""
+    return place.replace("the ", "The ", 1) if place.startswith("the jump host") else place
+
+
+def _explain_config(error: Any, _: Attempt) -> PluginError:
+    return Refused(f"The SSH configuration cannot be read: {error}.", "Mend that file.")
+
+
+def _explain_value(error: Any, attempt: Attempt) -> PluginError:
+    return Refused(f"No login to {attempt.place} is possible: {quote(str(error))}.")
+
+
+def _explain_unforeseen(error: Any, attempt: Attempt) -> PluginError:
+    return Wrong(f"Reading {attempt.place} failed in an unforeseen way: {type(error).__name__}: {quote(str(error))}.")
+
+
+# The first that fits counts.
+_WORDS: tuple[tuple[type[Exception], Callable[[Any, Attempt], PluginError]], ...] = (
+    (PluginError, lambda error, _: error),
+    (asyncssh.HostKeyNotVerifiable, _explain_host_key),
+    (asyncssh.PermissionDenied, _explain_denial),
+    (asyncssh.KeyExchangeFailed, _explain_exchange),
+    (asyncssh.ChannelOpenError, _explain_channel),
+    (asyncssh.Error, _explain_end),
+    (OSError, _explain_network),
+    (asyncssh.ConfigParseError, _explain_config),
+    (ValueError, _explain_value),
+    (Exception, _explain_unforeseen),
+)
