@@ -1,0 +1,84 @@
+"""Many hosts in one word: `gpu[01-16]`, `gpu[01-04,07]`, `rack[1-4]-node[01-20]`. Also what the name of a host is."""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from gpudeck.wire import HOST_NAME
+
+MAX_EXPANDED = 10_000
+"""A word that means more hosts than this is a mistake."""
+
+NAME_WORDS = "at most 253 letters, digits, dots, dashes and underscores, the first and the last a letter or digit"
+_NAME = re.compile(HOST_NAME)
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
+_SHOWN = 60
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a report of a host of that name would be taken."""
+    return len(text) <= 253 and _NAME.search(text) is not None
+
+
+def quote(text: str) -> str:
+    """Text from outside as it may stand in a message: in quotes, cut, without anything that a terminal obeys."""
+    shown = ascii(text) if not text.isprintable() else repr(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 2]}…{shown[-1]}"
+
+
+def expand(text: str) -> list[str]:
+    """The names that a word means, in its order; zeros in front are kept. Raises ValueError that says what is wrong."""
+    pieces = _BRACKETS.split(text)
+    if any(bracket in piece for piece in pieces[::2] for bracket in "[]"):
+        raise ValueError(f"{quote(text)} has a bracket without its other half")
+    choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
+    _check_count(text, choices)
+    names = ["".join(parts) for parts in itertools.product(*choices)]
+    for name in names:
+        if not is_host_name(name):
+            raise ValueError(f"{quote(name)} is no name of a host: that is {NAME_WORDS}")
+    if repeated := next(find_repeated(names), None):
+        raise ValueError(f"{quote(text)} names {repeated} twice")
+    return names
+
+
+def find_repeated(names: list[str]) -> Iterator[str]:
+    """Each name that has come before."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            yield name
+        seen.add(name)
+
+
+def _check_count(text: str, choices: list[list[str]]) -> None:
+    count = 1
+    for some in choices:
+        count *= len(some)
+        if count > MAX_EXPANDED:
+            raise ValueError(f"{quote(text)} means more than {MAX_EXPANDED} hosts")
+
+
+def _numbers(inside: str) -> list[str]:
+    """What stands in one pair of brackets, as texts."""
+    found: list[str] = []
+    for part in inside.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{quote(f'[{inside}]')} is no range of numbers such as [01-16] or [1-4,7]")
+        found += _count_up(match[1], match[2] or match[1])
+        if len(found) > MAX_EXPANDED:
+            raise ValueError(f"{quote(f'[{inside}]')} means more than {MAX_EXPANDED} hosts")
+    return found
+
+
+def _count_up(first: str, last: str) -> list[str]:
+    """At least as many digits as the first number has, where that begins with a zero."""
+    if int(first) > int(last):
+        raise ValueError(f"[{first}-{last}] goes down; write [{last}-{first}]")
+    if len(last) < len(first) or (last.startswith("0") and len(first) < len(last)):
+        raise ValueError(f"[{first}-{last}] mixes numbers with and without zeros in front")
+    width = len(first) if first.startswith("0") else 0
+    stop = min(int(last), int(first) + MAX_EXPANDED)  # one more than is allowed: the caller counts
+    return [str(number).zfill(width) for number in range(int(first), stop + 1)]

@@ -1,0 +1,105 @@
+"""The hosts that the configuration file itself names, and those of a command line."""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct, field
+
+from gpudeck.discovery.base import MAX_HOSTS
+from gpudeck.discovery.labels import Labels
+from gpudeck.discovery.ranges import expand
+from gpudeck.model.target import Target, Via
+
+_SSH = ("user", "key_file", "password_file", "jump")
+_HTTP = ("token_file", "scheme", "path")
+_REACH = ("address", "port", *_SSH, *_HTTP)
+_OF_NO_USE: dict[str, tuple[str, ...]] = {"ssh": _HTTP, "pull": _SSH, "scrape": _SSH, "push": _REACH}
+"""What says nothing about a host that is read that way: whoever sets it means another way."""
+
+Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class HostEntry(Struct, frozen=True):
+    """A host that is to be watched, or a range of them."""
+
+    config_shorthand: ClassVar[str] = "name"
+
+    name: Annotated[str, Meta(min_length=1, extra={"config_words": "a host's name or a range such as gpu[01-16]"})]
+    """The name of the host, or a range: gpu[01-16], gpu[1-4,7], rack[1-2]-gpu[01-16]. Zeros in front are kept."""
+    via: Via = "ssh"
+    """How it is read. `push`: by its own agent, it is only expected; `pull`: from its agent's port; `ssh`: without an
+    agent; `scrape`: from a Prometheus exporter."""
+    address: Text | None = None
+    """What to connect to, where that is not the name."""
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    """The port; the usual one of that way if none is given."""
+    user: Text | None = None
+    """Who logs in (ssh)."""
+    key_file: Text | None = None
+    """The private key (ssh)."""
+    password_file: Text | None = None
+    """A file whose first line is the password (ssh)."""
+    jump: Text | None = None
+    """The host through which it is reached (ssh)."""
+    token_file: Text | None = None
+    """A file whose first line is the token to show (pull, scrape)."""
+    scheme: Literal["http", "https"] = "http"
+    """Whether it is asked with or without TLS (pull, scrape)."""
+    path: Annotated[str, Meta(pattern="^/", extra={"config_words": "a path that begins with /"})] | None = None
+    """The path below its address, such as /metrics (pull, scrape)."""
+    labels: Labels = field(default_factory=dict)
+    """Shown beside the name, such as rack: b3."""
+
+    def __post_init__(self) -> None:
+        try:
+            names = expand(self.name)
+        except ValueError as error:
+            raise ValueError(f"this name cannot be used: {error}") from None
+        if self.address is not None and len(names) > 1:
+            raise ValueError(f"address fits one host, and name means {len(names)}")
+        if misplaced := [setting for setting in _OF_NO_USE[self.via] if self._is_set(setting)]:
+            raise ValueError(f"{misplaced[0]} is of no use with `via: {self.via}`")
+
+    def _is_set(self, setting: str) -> bool:
+        return getattr(self, setting) not in {None, "http"}
+
+    def targets(self, origin: str) -> list[Target]:
+        """The hosts that it means."""
+        reach = {setting: getattr(self, setting) for setting in _REACH if self._is_set(setting)}
+        return [
+            Target(name=name, via=self.via, labels=self.labels, origin=origin, **reach) for name in expand(self.name)
+        ]
+
+
+def find_repeated_hosts(entries: list[HostEntry]) -> Iterator[tuple[int, str]]:
+    """Entries that name a host which an earlier one has named, and those past the last host that is watched."""
+    first: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        names = expand(entry.name)
+        if repeated := next((name for name in names if name in first), None):
+            yield index, f"{repeated} is named before, by hosts[{first[repeated]}]"
+        first |= {name: index for name in names if name not in first}
+        if len(first) > MAX_HOSTS:
+            yield index, f"more than {MAX_HOSTS} hosts in all"
+            return
+
+
+Hosts = Annotated[list[HostEntry], Meta(extra={"config_check": find_repeated_hosts})]
+"""The type of the setting `hosts`: a host may stand there once."""
+
+
+class StaticHosts:
+    """Hosts that are known from the beginning. `origin` is where they are written: a file, or an option."""
+
+    pause = 3600.0  # nothing changes before a restart
+
+    def __init__(self, entries: list[HostEntry], origin: str) -> None:
+        self.origin = origin
+        self.problems: list[str] = []
+        self._targets = [target for entry in entries for target in entry.targets(origin)]
+
+    async def find(self) -> list[Target]:
+        return self._targets
+
+    async def close(self) -> None:
+        """Nothing is open."""
