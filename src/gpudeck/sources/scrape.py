@@ -1,0 +1,203 @@
+"""Hosts that already run a Prometheus exporter for their GPUs: dcgm-exporter, nvidia_gpu_exporter, nvitop-exporter.
+
+The hub reads the exporter's page as Prometheus would and makes a report of it. Nothing is installed on the host. An
+exporter tells less than an agent: what it does not tell is unknown, with its name as the reason. Which exporter it is
+shows in the names of its metrics; what they mean stands in the tables of `scrape_tables`.
+"""
+
+import asyncio
+import re
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from gpudeck.collectors.redaction import Commands, clean
+from gpudeck.fetch import Fetcher, trust_from
+from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
+from gpudeck.model.report import Report
+from gpudeck.model.settings import Duration
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival
+from gpudeck.sources.scrape_devices import Devices
+from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader
+from gpudeck.sources.scrape_host import HostReader, hosts_on
+from gpudeck.sources.scrape_page import Page, Sample, label, parse_page
+from gpudeck.sources.scrape_tables import Exporter, gpu_exporters, host_exporters, wanted_names
+from gpudeck.wire import VERSION, Envelope
+from gpudeck.wire.envelope import HOST_NAME
+
+_IN_A_THREAD = 1024 * 1024
+"""Bytes of a page from which on it is parsed beside the event loop: 1 MiB takes about 25 ms."""
+_BOOT = "scrape"
+"""An exporter does not tell when its host was booted."""
+_TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
+_NAMED_AT_MOST = 8
+
+
+class ScrapeSettings(Struct, frozen=True):
+    """Hosts whose GPUs are read from a Prometheus exporter that they run already."""
+
+    interval: Annotated[Duration, Meta(ge=1, le=3600)] = 15.0
+    """How often each exporter is read. dcgm-exporter itself looks at its GPUs every 30 s unless told otherwise."""
+    deadline: Annotated[Duration, Meta(gt=0, le=60)] = 5.0
+    """How long an exporter may take to answer."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 9400
+    """The exporter's port, where the host's own entry names none: 9400 is dcgm-exporter's."""
+    path: Annotated[str, Meta(pattern=r"^/[^\s#]*$", extra={"config_words": "a path such as /metrics"})] = "/metrics"
+    """The exporter's path, where the host's own entry names none."""
+    ca_file: str | None = None
+    """Certificates that are believed with https; those of the operating system if not given."""
+    token_file: str | None = None
+    """A file with a token that is sent as a bearer token, where the host's own entry names none."""
+    commands: Commands = "redacted"
+    """How much of a process's command line is kept: full, redacted (secrets hidden), its name, or none."""
+
+
+class ScrapeSource:
+    """Reads one host's exporter. See `Source` for what it raises and when it may be called."""
+
+    def __init__(self, target: Target, settings: ScrapeSettings, fetcher: Fetcher) -> None:
+        self._target = target
+        self._settings = settings
+        self._fetcher = fetcher
+        self._url = target.url(settings.port, settings.path)
+        self._gpus = GpuReader(settings.commands)
+        self._host = HostReader()
+        self._run_id = secrets.token_hex(8)
+        self._sequence = 0
+
+    async def read(self, now: float) -> Arrival:
+        """The exporter's page as a report. It does not tell its clock."""
+        try:
+            answer = await self._fetcher.get(self._url, self._headers())
+        except UsageError as error:
+            raise Refused(str(error), "Check the host's address, port and path.") from error
+        page = await self._parse(answer.body)
+        report = self._make_report(page, now)
+        self._sequence += 1
+        return Arrival(self._seal(report, now))
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    def _headers(self) -> dict[str, str]:
+        token_file = self._target.token_file or self._settings.token_file
+        bearer = {"Authorization": f"Bearer {_read_token(token_file)}"} if token_file else {}
+        return {"Accept": _TEXT} | bearer
+
+    async def _parse(self, body: bytes) -> Page:
+        try:
+            if len(body) < _IN_A_THREAD:
+                return parse_page(body, wanted_names())
+            return await asyncio.to_thread(parse_page, body, wanted_names())
+        except Temporary as error:
+            raise Temporary(f"{self._url}: {error.message}", error.hint) from error
+
+    def _make_report(self, page: Page, now: float) -> Report:
+        exporter = self._recognise(page)
+        samples = self._choose_host(page, exporter)
+        devices = Devices(exporter, [sample for sample in samples if sample.name in exporter.names], self._target.name)
+        if not devices.found:
+            raise Temporary(f"{self._url}: {exporter.name} lists no GPU.", "See the exporter's own log on that host.")
+        gpus = self._gpus.read(exporter, devices, now)
+        measured, system = self._host.read(exporter, samples)
+        return Report(
+            gpus=gpus,
+            metrics=measured.metrics,
+            unknown=measured.unknown,
+            driver_version=next((text for each in samples if (text := label(each, exporter.labels.driver))), None),
+            os=system,
+            problems=[f"{exporter.name}: {problem}"[:1024] for problem in (*page.problems, *_problems(devices))],
+        )
+
+    def _recognise(self, page: Page) -> Exporter:
+        """Which exporter answers. Raises Temporary where it says that it could not read its GPUs itself."""
+        names = {sample.name for sample in page.samples}
+        exporter = next((each for each in gpu_exporters() if each.is_recognised_by(names)), None)
+        if exporter is None:
+            raise self._explain_strange(page)
+        failed = exporter.failed
+        if failed and any(each.name == failed.series and each.value == failed.value for each in page.samples):
+            raise Temporary(
+                f"{self._url}: {exporter.name} says that it could not read its GPUs.", "See its own log on that host."
+            )
+        return exporter
+
+    def _explain_strange(self, page: Page) -> Temporary | Absent:
+        known = ", ".join(each.name for each in gpu_exporters())
+        if self._gpus.has_known_gpus:
+            return Temporary(f"{self._url} lists no GPU any more.", "See the exporter's own log on that host.")
+        if page.problems:
+            return Temporary(f"{self._url} cannot be understood: {page.problems[0]}.")
+        return Absent(
+            f"{self._url} answers no metrics of a GPU exporter that is known here ({known}).",
+            f"Check its port ({', '.join(f'{each.name}: {each.port}' for each in gpu_exporters())}).",
+        )
+
+    def _choose_host(self, page: Page, exporter: Exporter) -> list[Sample]:
+        """The series of this host and those that name none. Raises Temporary where several are there, and not this."""
+        hosts = hosts_on(page, exporter)
+        chosen = {host for host in hosts if self._is_this(host)} or hosts
+        if len(chosen) > 1:
+            named = ", ".join(sorted(hosts)[:_NAMED_AT_MOST])
+            raise Temporary(
+                f"{self._url} tells of {len(hosts)} hosts ({clean(named)}), and none is called {self._target.name}.",
+                "Name the host as the exporter does, or read each host's own exporter.",
+            )
+        return [sample for sample in page.samples if self._belongs(sample, exporter, chosen)]
+
+    def _belongs(self, sample: Sample, exporter: Exporter, chosen: set[str]) -> bool:
+        if sample.name in exporter.names:
+            return label(sample, exporter.labels.host) in {"", *chosen}
+        told = {text for each in host_exporters() if (text := label(sample, each.labels.host))}
+        return not told or any(self._is_this(host) or _without_port(host) in chosen for host in told)
+
+    def _is_this(self, host: str) -> bool:
+        names = {self._target.name.lower(), self._target.address.lower()} - {""}
+        return host.lower() in names or _without_port(host).lower() in names
+
+    def _seal(self, report: Report, now: float) -> Envelope:
+        return Envelope(
+            version=VERSION,
+            host=self._target.name,
+            boot_id=_BOOT,
+            run_id=self._run_id,
+            sequence=self._sequence,
+            collected_at=now,
+            interval_seconds=self._settings.interval,
+            report=report,
+        )
+
+
+def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
+    """The source of a target. Opens nothing but `ca_file`. Raises UsageError for a target that cannot be read."""
+    if not re.match(HOST_NAME, target.name):
+        raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
+    trust = trust_from(settings.ca_file) if settings.ca_file else None
+    return ScrapeSource(target, settings, Fetcher(deadline=settings.deadline, trust=trust))
+
+
+def _read_token(token_file: str) -> str:
+    try:
+        token = Path(token_file).expanduser().read_text(encoding="ascii").strip()
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "it holds no plain text"
+        raise Refused(f"The token in {token_file} cannot be read: {reason}.", "Check token_file.") from error
+    if not token or not token.isprintable():
+        raise Refused(f"The token in {token_file} is not one line of text.", "Write the token there, and no more.")
+    return token
+
+
+def _problems(devices: Devices) -> list[str]:
+    problems = []
+    if devices.conflicts:
+        problems.append(f"{devices.conflicts} series say something else than an earlier one; the first counts")
+    if len(devices.found) > GPUS_AT_MOST:
+        problems.append(f"it lists {len(devices.found)} GPUs; the first {GPUS_AT_MOST} are taken")
+    return problems
+
+
+def _without_port(host: str) -> str:
+    return re.sub(r":[0-9]+$", "", host)
