@@ -37,6 +37,18 @@ def pipe() -> Iterator[tuple[str, Callable[[str], int]]]:
 @pytest.mark.parametrize(
     ("message", "slot", "code", "pid", "text"),
     [
+        (
+            # An H200 with driver 580.159.04, as it was seen when a program wrote to an address of nobody's.
+            "NVRM: Xid (PCI:0000:00:06): 31, pid=452, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: "
+            "ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x70_00000000. "
+            "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
+            "0000:00:06",
+            31,
+            452,
+            "channel 0x0000000a, intr 00000000. MMU Fault: "
+            "ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x70_00000000. "
+            "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
+        ),
         (FALLEN, "0000:18:00", 79, None, "GPU has fallen off the bus."),
         (
             "NVRM: Xid (PCI:0000:AF:00): 31, pid=1234, name=python, Ch 00000008, intr 10000000. MMU Fault",
