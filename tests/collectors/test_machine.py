@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from fakes.drm_tree import lay_out
+from gpudeck.collectors.kernel_log import KernelLog
 from gpudeck.collectors.machine import Machine, combine, has_gpus, watch_this_machine
+from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
@@ -93,6 +95,21 @@ def test_missing_gpu_keeps_the_events_that_tell_why() -> None:
     machine.collect(0.0)
     source.says = Temporary("driver not answering for 7 s")
     assert [reading.events for reading in machine.collect(1.0).gpus or ()] == [[event]]
+
+
+def test_fault_that_made_the_driver_hang_is_told_of_the_gpu_that_has_it(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.touch()
+    slots = {"GPU-a": "0000:18:00.0", "GPU-b": "0000:19:00.0"}
+    readings = [msgspec.structs.replace(gpu(uuid), pci_address=slot) for uuid, slot in slots.items()]
+    source = Fake(Report(gpus=readings))
+    machine = Machine([source], XidWatch(KernelLog(str(log), monotonic=lambda: 100.0)))
+    machine.collect(1000.0)
+    log.write_text("4,1,99000000,-;NVRM: Xid (PCI:0000:19:00): 119, pid=7, name=python, Timeout\n")
+    source.says = Temporary("driver not answering for 7 s")
+    report = machine.collect(1000.0)
+    assert [[event.code for event in reading.events] for reading in report.gpus or ()] == [[], [119]]
+    machine.close()
 
 
 def test_metrics_of_a_failing_collector_are_unknown_not_gone() -> None:

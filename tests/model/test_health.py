@@ -54,3 +54,8 @@ def test_missing_gpu_names_the_fault_that_made_it_so() -> None:
 def test_missing_gpu_without_a_fault_is_critical_all_the_same() -> None:
     health = judge_health("the GPU is lost", None, SETTINGS, faults(31))
     assert (health.level, health.reason) == ("critical", "the GPU is lost")
+
+
+def test_unread_temperature_says_why() -> None:
+    health = judge_health(None, None, SETTINGS, why_unread="asleep")
+    assert (health.level, health.reason) == ("unknown", "its temperature could not be read (asleep)")

@@ -17,6 +17,7 @@ from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.nvidia_smi_fallback import NvidiaFallback
+from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.registry import find_factory
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Absent, PluginError, Wrong
@@ -116,19 +117,28 @@ class _Source:
 
 
 class Machine:
-    """All collectors of a machine as one. `collect` takes as long as they take together, and never raises."""
+    """All collectors of a machine as one. `collect` takes as long as they take together, and never raises.
+
+    `xids` is asked about NVIDIA GPUs that are missing: a driver that hangs tells its collector nothing, but the log of
+    the kernel often says why it does.
+    """
 
     name = "machine"
 
-    def __init__(self, collectors: Iterable[Collector]) -> None:
+    def __init__(self, collectors: Iterable[Collector], xids: XidWatch | None = None) -> None:
         self._sources = [_Source(collector) for collector in collectors]
+        self._xids = xids
 
     def collect(self, now: float) -> Report:
-        return combine([source.read(now) for source in self._sources])
+        report = combine([source.read(now) for source in self._sources])
+        is_any_gone = any(_is_gone(gpu) for gpu in report.gpus or ())
+        return _add_faults(report, self._xids, now) if is_any_gone and self._xids is not None else report
 
     def close(self) -> None:
         for source in self._sources:
             source.close()
+        if self._xids is not None:
+            self._xids.close()
 
 
 def combine(parts: Sequence[Report]) -> Report:
@@ -157,7 +167,7 @@ def watch_this_machine(settings: CollectorSettings) -> Machine:
     nvidia = NvidiaFallback(
         ChildCollector("nvml", settings), ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE)
     )
-    return Machine([nvidia, ChildCollector("drm", settings), HostCollector()])
+    return Machine([nvidia, ChildCollector("drm", settings), HostCollector()], XidWatch())
 
 
 def read_in_process(settings: CollectorSettings) -> Machine:
@@ -185,6 +195,22 @@ def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:
         return True
     finally:
         probe.close()
+
+
+def _is_gone(gpu: GpuReading) -> bool:
+    return gpu.missing is not None and gpu.vendor == "nvidia"
+
+
+def _add_faults(report: Report, xids: XidWatch, now: float) -> Report:
+    """The report with what the log says of GPUs that are gone, where it says more than their collector could."""
+    xids.look(None, now)
+    gpus = [_add_faults_of(gpu, xids, now) if _is_gone(gpu) else gpu for gpu in report.gpus or ()]
+    return msgspec.structs.replace(report, gpus=gpus)
+
+
+def _add_faults_of(gpu: GpuReading, xids: XidWatch, now: float) -> GpuReading:
+    events = xids.events_of(gpu.uuid, gpu.pci_address, now)
+    return msgspec.structs.replace(gpu, events=events) if len(events) > len(gpu.events) else gpu
 
 
 def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:

@@ -5,12 +5,14 @@ happened before this agent was started; NVML tells only the code, and only what 
 """
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpudeck.collectors.kernel_log import KernelLog
-from gpudeck.collectors.nvml_board import Board
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.xid import find_xid
+
+if TYPE_CHECKING:
+    from gpudeck.collectors.nvml_board import Board
 
 KEPT_SECONDS = 24 * 3600.0
 KEPT_AT_MOST = 16
@@ -58,7 +60,7 @@ class XidWatch:
             if (xid := find_xid(event.code)).kind == "critical"
         ]
 
-    def listen(self, nvml: Any, boards: list[Board]) -> None:
+    def listen(self, nvml: Any, boards: "list[Board]") -> None:
         """Ask NVML to note XIDs, where the log cannot be read."""
         if self._log.is_readable is not False:
             return
@@ -109,7 +111,7 @@ def _find_least(events: list[GpuEvent]) -> int:
     return next((at for at, code in enumerate(codes) if code in codes[at + 1 :]), 0)
 
 
-def _register(nvml: Any, board: Board, event_set: Any) -> None:
+def _register(nvml: Any, board: "Board", event_set: Any) -> None:
     if board.handle is None:
         return
     try:

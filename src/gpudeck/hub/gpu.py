@@ -12,6 +12,7 @@ from gpudeck.model.availability import Availability, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import Health, judge_health
+from gpudeck.model.names import Names
 from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.view import Gpu
 from gpudeck.model.xid import find_xid
@@ -36,11 +37,14 @@ class Crowd(Struct, frozen=True):
 class GpuState:
     """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked."""
 
-    def __init__(self, reading: GpuReading, collected_at: float, now: float, settings: FleetSettings) -> None:
+    def __init__(
+        self, reading: GpuReading, collected_at: float, now: float, settings: FleetSettings, names: Names
+    ) -> None:
         """Its first report: `view` is complete at once."""
         self.view: View = _BLANK | {"users": [], "events": [], "reasons": {}}
         self.rejected = 0
         self._settings = settings
+        self._names = names
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
         # be fetched back from memory, which is what most of an update's time goes into.
@@ -78,7 +82,7 @@ class GpuState:
         if reasons != view["reasons"]:
             changes["reasons"] = reasons
         if _label(reading) != view["label"] or reading.name != view["name"]:
-            note(view, changes, _identity(reading))
+            note(view, changes, _identity(reading, self._names))
         view.update(changes)
         self._take_verdict(reading, changes, collected_at, now)
         self._is_new = False
@@ -115,7 +119,8 @@ class GpuState:
         availability, reason = self._judge(reading, began, now)
         since = self._settle(availability, began, now)
         events = [event for event in reading.events if collected_at - event.at <= _EVENT_SECONDS]
-        health = judge_health(reading.missing, self.view["temperature_celsius"], self._settings.health, events)
+        celsius, why = self.view["temperature_celsius"], self.view["reasons"].get("temperature_celsius")
+        health = judge_health(reading.missing, celsius, self._settings.health, events, why)
         verdict = (availability, reason, since, health)
         if verdict == self._verdict:
             return
@@ -179,12 +184,13 @@ def _label(reading: GpuReading) -> str:
     return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
-def _identity(reading: GpuReading) -> View:
+def _identity(reading: GpuReading, names: Names) -> View:
     return {
         "uuid": reading.uuid,
         "index": reading.index,
         "label": _label(reading),
         "name": reading.name,
+        "display_name": names.of_model(reading.name),
         "vendor": reading.vendor,
         "parent": reading.parent,
         "pci_address": reading.pci_address,

@@ -33,7 +33,7 @@ class HealthSettings(Struct, frozen=True):
 
 
 OK = Health("ok")
-_UNREAD = Health("unknown", "its temperature could not be read", "See the host's problems for the cause.")
+_UNREAD = "its temperature could not be read"
 
 
 _DMESG = "Look at the host's problems and at its kernel log (dmesg)."
@@ -41,22 +41,29 @@ _SEVERITY: dict[HealthLevel, int] = {"ok": 0, "unknown": 1, "warning": 2, "criti
 
 
 def judge_health(
-    missing: str | None, temperature_celsius: float | None, settings: HealthSettings, events: Sequence[GpuEvent] = ()
+    missing: str | None,
+    temperature_celsius: float | None,
+    settings: HealthSettings,
+    events: Sequence[GpuEvent] = (),
+    why_unread: str | None = None,
 ) -> Health:
     """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok.
 
     `events` are those that still count. The reason says nothing of their age: it would be another one on every beat.
+    `why_unread` is the reason why there is no temperature.
     """
     faults = _judge_faults(events) if events else OK
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
-    heat = _judge_heat(temperature_celsius, settings)
+    heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
     return heat if _SEVERITY[heat.level] > _SEVERITY[faults.level] or faults is OK else faults
 
 
-def _judge_heat(temperature_celsius: float | None, settings: HealthSettings) -> Health:
-    if temperature_celsius is None:
-        return _UNREAD
+def _admit(why: str | None) -> Health:
+    return Health("unknown", f"{_UNREAD} ({why})" if why else _UNREAD, "See the host's problems for the cause.")
+
+
+def _judge_heat(temperature_celsius: float, settings: HealthSettings) -> Health:
     if temperature_celsius < settings.hot_celsius:
         return OK
     level: HealthLevel = "critical" if temperature_celsius >= settings.critical_celsius else "warning"
