@@ -1,7 +1,9 @@
 """One kept HTTP connection to one other machine, and what can go wrong with it, in words for people."""
 
 import asyncio
+import os
 import ssl
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import httpx
 from msgspec import Struct
 
 from gpudeck.model.errors import Refused, Temporary, UsageError
+from gpudeck.model.hub_url import mask_password
 
 BYTES_AT_MOST = 8 * 1024 * 1024
 _SHOWN = 120
@@ -26,8 +29,8 @@ class Fetcher:
     """Asks one server, over a connection that is kept. Follows no redirect and knows no proxy: what a hub watches is
     near it.
 
-    `deadline` is for a whole question, in seconds; an answer of more than `bytes_at_most` is not read to its end.
-    `trust` are the certificates that are believed (`trust_from`). `close` when done.
+    `deadline` is for a whole question, in seconds; an answer of more than `bytes_at_most`, unpacked, is not read to its
+    end. `trust` are the certificates that are believed (`trust_from`). `close` when done.
     """
 
     def __init__(
@@ -41,46 +44,88 @@ class Fetcher:
             trust_env=False,
             follow_redirects=False,
             limits=httpx.Limits(max_connections=2, max_keepalive_connections=1, keepalive_expiry=600.0),
-            headers={"User-Agent": "gpudeck-hub"},
+            headers={"User-Agent": "gpudeck-hub", "Accept-Encoding": "gzip"},
         )
 
-    async def get(self, url: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """The answer, if its status is 200. Raises Refused for 401 and 403, Temporary for anything else."""
+    async def get(self, url: str, headers: Mapping[str, str] | None = None, deadline: float | None = None) -> Answer:
+        """The answer, if its status is 200. Raises Refused for 401 and 403 and for what is no address, Temporary for
+        anything else.
+
+        `deadline` is for this question only, where the server was asked to wait. A body comes unpacked, unless
+        `headers` ask for an encoding other than gzip.
+        """
+        seconds = self._deadline if deadline is None else deadline
+        shown = mask_password(url)
         try:
-            async with asyncio.timeout(self._deadline):
-                return await self._get(url, headers)
+            async with asyncio.timeout(seconds):
+                return await self._get(url, shown, headers)
         except TimeoutError as error:
-            raise Temporary(f"{url} did not answer within {self._deadline:g} s.") from error
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise UsageError(f"{url!r} is no address: {error}.") from error
+            raise Temporary(f"{shown} did not answer within {seconds:g} s.") from error
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+            raise Refused(f"{shown!r} is no address of http or https.", "Correct it.") from error
         except (httpx.HTTPError, OSError) as error:
-            raise Temporary(f"{url} does not answer: {explain(error)}.") from error
+            raise Temporary(f"{shown} does not answer: {explain(error)}.") from error
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _get(self, url: str, headers: Mapping[str, str] | None) -> Answer:
-        async with self._client.stream("GET", url, headers=headers) as response:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > self._bytes_at_most:
-                    raise Temporary(f"{url} answers more than {self._bytes_at_most // 2**20} MiB.")
-        _check_status(url, response, bytes(body))
-        return Answer(
-            response.status_code, {key.lower(): value for key, value in response.headers.items()}, bytes(body)
-        )
+    async def _get(self, url: str, shown: str, headers: Mapping[str, str] | None) -> Answer:
+        async with self._client.stream("GET", _parse(url), headers=headers) as response:
+            body = await self._read(response, shown)
+        _check_status(shown, response, body)
+        return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, body)
+
+    async def _read(self, response: httpx.Response, shown: str) -> bytes:
+        """The body, unpacked here and not by httpx: that unpacks each piece whole, and a small piece may be made to
+        fill all memory."""
+        body, limit, packing = bytearray(), self._bytes_at_most, _Packing(response, shown)
+        async for piece in response.aiter_raw():
+            body += packing.open(piece, limit + 1 - len(body))
+            if len(body) > limit:
+                raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
+        packing.check_end()
+        return bytes(body)
 
 
-def _check_status(url: str, response: httpx.Response, body: bytes) -> None:
+def _parse(url: str) -> httpx.URL:
+    """Raises InvalidURL; also for a port that is none, over which the system would stumble in its own way."""
+    parsed = httpx.URL(url)
+    if parsed.port is not None and not 0 < parsed.port <= 65535:
+        raise httpx.InvalidURL(f"Invalid port: {parsed.port}")
+    return parsed
+
+
+class _Packing:
+    """What an answer is packed in: nothing, gzip, or what the caller asked for, who then unpacks it."""
+
+    def __init__(self, response: httpx.Response, shown: str) -> None:
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity", "gzip", "x-gzip", response.request.headers["accept-encoding"]}:
+            raise Temporary(f"{shown} answers in the encoding {encoding[:_SHOWN]!r}, which was not asked for.")
+        self._shown = shown
+        self._gzip = zlib.decompressobj(wbits=31) if encoding.endswith("gzip") else None
+
+    def open(self, piece: bytes, at_most: int) -> bytes:
+        try:
+            return piece if self._gzip is None else self._gzip.decompress(piece, at_most)
+        except zlib.error as error:
+            raise Temporary(f"{self._shown} answers what is no gzip.") from error
+
+    def check_end(self) -> None:
+        if self._gzip is not None and not self._gzip.eof:
+            raise Temporary(f"{self._shown} answers gzip that ends early.")
+
+
+def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
     if response.status_code == httpx.codes.OK:
         return
     if response.status_code in {401, 403}:
-        raise Refused(f"{url} answers {response.status_code}: the token is not accepted.", "Check the token file.")
+        raise Refused(f"{shown} answers {response.status_code}: the token is not accepted.", "Check the token file.")
     if response.has_redirect_location:
-        raise Temporary(f"{url} leads elsewhere, to {response.headers['location'][:_SHOWN]}.", "Give that address.")
+        elsewhere = mask_password(response.headers["location"])[:_SHOWN]
+        raise Temporary(f"{shown} leads elsewhere, to {elsewhere}.", "Give that address.")
     said = " ".join(body[:_SHOWN].decode(errors="replace").split())
-    raise Temporary(f"{url} answers {response.status_code}{f': {said}' if said else ''}.")
+    raise Temporary(f"{shown} answers {response.status_code}{f': {said}' if said else ''}.")
 
 
 def explain(error: Exception) -> str:
@@ -89,8 +134,11 @@ def explain(error: Exception) -> str:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not believed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {(error.reason or 'unknown reason').replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+        # asyncio writes an address into its texts; errors in names have a number of their own, below zero.
+        return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror).lower()
     return str(error).rstrip(".") or type(error).__name__
 
 
