@@ -157,7 +157,7 @@ def test_a_token_is_sent_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [None, "", "two\nlines\n", "\x07"])
+@pytest.mark.parametrize("content", [None, "", "\nsecond line\n", "\x07"])
 def test_a_token_file_that_holds_no_token_is_refused(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "token"
     file.write_text(content or "")
@@ -206,6 +206,11 @@ def test_the_envelope_is_the_hosts() -> None:
     assert (first.host, first.host_id, first.boot_id, first.collected_at) == ("gpu01", "", "scrape", NOW)
     assert (first.interval_seconds, second.sequence - first.sequence) == (30.0, 1)
     assert first.run_id == second.run_id != Exporter(load(EIGHT)).seal().run_id
+
+
+def test_labels_of_the_target_go_with_the_host() -> None:
+    with serve(load(EIGHT).encode()) as port:
+        assert read(port, labels={"rack": "b3"}).labels == {"rack": "b3"}
 
 
 def test_the_driver_is_told() -> None:

@@ -8,22 +8,22 @@ shows in the names of its metrics; what they mean stands in the tables of `scrap
 import asyncio
 import re
 import secrets
+import ssl
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-from gpudeck.collectors.redaction import Commands, clean
+from gpudeck.agent.push import read_token
+from gpudeck.collectors.redaction import clean
 from gpudeck.fetch import Fetcher, trust_from
 from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
-from gpudeck.model.settings import Duration
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.scrape_devices import Devices
 from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader
 from gpudeck.sources.scrape_host import HostReader, hosts_on
 from gpudeck.sources.scrape_page import Page, Sample, label, parse_page
+from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.scrape_tables import Exporter, gpu_exporters, host_exporters, wanted_names
 from gpudeck.wire import VERSION, Envelope
 from gpudeck.wire.envelope import HOST_NAME
@@ -34,25 +34,6 @@ _BOOT = "scrape"
 """An exporter does not tell when its host was booted."""
 _TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _NAMED_AT_MOST = 8
-
-
-class ScrapeSettings(Struct, frozen=True):
-    """Hosts whose GPUs are read from a Prometheus exporter that they run already."""
-
-    interval: Annotated[Duration, Meta(ge=1, le=3600)] = 15.0
-    """How often each exporter is read. dcgm-exporter itself looks at its GPUs every 30 s unless told otherwise."""
-    deadline: Annotated[Duration, Meta(gt=0, le=60)] = 5.0
-    """How long an exporter may take to answer."""
-    port: Annotated[int, Meta(ge=1, le=65535)] = 9400
-    """The exporter's port, where the host's own entry names none: 9400 is dcgm-exporter's."""
-    path: Annotated[str, Meta(pattern=r"^/[^\s#]*$", extra={"config_words": "a path such as /metrics"})] = "/metrics"
-    """The exporter's path, where the host's own entry names none."""
-    ca_file: str | None = None
-    """Certificates that are believed with https; those of the operating system if not given."""
-    token_file: str | None = None
-    """A file with a token that is sent as a bearer token, where the host's own entry names none."""
-    commands: Commands = "redacted"
-    """How much of a process's command line is kept: full, redacted (secrets hidden), its name, or none."""
 
 
 class ScrapeSource:
@@ -70,10 +51,7 @@ class ScrapeSource:
 
     async def read(self, now: float) -> Arrival:
         """The exporter's page as a report. It does not tell its clock."""
-        try:
-            answer = await self._fetcher.get(self._url, self._headers())
-        except UsageError as error:
-            raise Refused(str(error), "Check the host's address, port and path.") from error
+        answer = await self._fetcher.get(self._url, self._headers())
         page = await self._parse(answer.body)
         report = self._make_report(page, now)
         self._sequence += 1
@@ -109,6 +87,7 @@ class ScrapeSource:
             unknown=measured.unknown,
             driver_version=next((text for each in samples if (text := label(each, exporter.labels.driver))), None),
             os=system,
+            labels=self._target.labels,
             problems=[f"{exporter.name}: {problem}"[:1024] for problem in (*page.problems, *_problems(devices))],
         )
 
@@ -175,19 +154,22 @@ def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
     """The source of a target. Opens nothing but `ca_file`. Raises UsageError for a target that cannot be read."""
     if not re.match(HOST_NAME, target.name):
         raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
-    trust = trust_from(settings.ca_file) if settings.ca_file else None
+    trust = _trust(settings.ca_file) if settings.ca_file else None
     return ScrapeSource(target, settings, Fetcher(deadline=settings.deadline, trust=trust))
 
 
+@lru_cache(maxsize=8)
+def _trust(ca_file: str) -> ssl.SSLContext:
+    """One for all hosts: reading certificates takes longer than a question."""
+    return trust_from(ca_file)
+
+
 def _read_token(token_file: str) -> str:
+    """Read anew each time, as tokens are replaced. Raises Refused."""
     try:
-        token = Path(token_file).expanduser().read_text(encoding="ascii").strip()
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or "it holds no plain text"
-        raise Refused(f"The token in {token_file} cannot be read: {reason}.", "Check token_file.") from error
-    if not token or not token.isprintable():
-        raise Refused(f"The token in {token_file} is not one line of text.", "Write the token there, and no more.")
-    return token
+        return read_token(Path(token_file).expanduser(), "Check token_file.", "Write the exporter's token there.")
+    except (UsageError, RuntimeError) as error:
+        raise Refused(str(error)) from error
 
 
 def _problems(devices: Devices) -> list[str]:
