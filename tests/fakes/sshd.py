@@ -85,8 +85,11 @@ class Sshd:
     def start(self) -> None:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         command = [str(PROGRAM), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.log)]
+        self.log.touch()
+        before = self.log.read_text().count("Server listening")
         self._process = subprocess.Popen(command, start_new_session=True)
-        wait_until(self._listens, f"sshd on port {self.port}")
+        # Not by connecting: a child of the sshd before may still hold its socket.
+        wait_until(lambda: self._has_started(before), f"sshd on port {self.port}")
 
     def stop(self) -> None:
         """End the listener and every connection."""
@@ -116,7 +119,7 @@ class Sshd:
 
     def logins(self) -> int:
         """How often somebody was let in."""
-        return self.log.read_text().count("Accepted ")
+        return self.log.read_text().count("Accepted publickey for ")
 
     def target(self, name: str = "gpu01", **others: object) -> Target:
         return Target(name=name, **({"address": "127.0.0.1", "port": self.port} | others))  # type: ignore[arg-type]
@@ -131,11 +134,10 @@ class Sshd:
         }
         return SshSettings(**(usual | others))  # type: ignore[arg-type]
 
-    def _listens(self) -> bool:
+    def _has_started(self, before: int) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()
-        with socket.socket() as sock:
-            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+        return self.log.read_text().count("Server listening") > before
 
 
 @contextlib.contextmanager

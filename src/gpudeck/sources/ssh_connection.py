@@ -1,7 +1,6 @@
 """One host's kept connection: opened when first needed, one command at a time, thrown away when in doubt."""
 
 import asyncio
-import contextlib
 
 import asyncssh
 from msgspec import Struct
@@ -81,18 +80,16 @@ class SshConnection:
         finish_at = asyncio.get_running_loop().time() + seconds
         is_kept = self._connection is not None and not self._connection.is_closed()
         try:
+            running = _Command()
             try:
-                return await self._run(command, finish_at)
-            except (asyncssh.ConnectionLost, ConnectionError):
+                return await self._run(command, running, finish_at)
+            except (asyncssh.Error, ConnectionError):
                 # A kept connection may have died unnoticed since the last command: that is no failure of the host.
-                if not is_kept:
+                if not is_kept or running.printed:
                     raise
-                await self._drop()
-                return await self._run(command, finish_at)
-        except asyncio.CancelledError:
-            self._abort()
-            raise
-        except PluginError:
+                self._abort()
+                return await self._run(command, _Command(), finish_at)
+        except (asyncio.CancelledError, PluginError):
             self._abort()
             raise
         except Exception as error:
@@ -101,18 +98,12 @@ class SshConnection:
 
     async def close(self) -> None:
         """May be called at any time, and again."""
-        await self._drop()
+        connection, self._connection, self._late = self._connection, None, None
+        if connection is not None:
+            await end(connection)
 
-    async def _run(self, command: str, finish_at: float) -> Output:
-        try:
-            async with asyncio.timeout_at(finish_at):
-                connection = await self._open()
-        except TimeoutError as error:
-            raise Temporary(
-                f"{self._target.name} does not answer, or lets nobody in, within the time of one reading.",
-                "It is down, a firewall is in between, or too many hosts are being connected to at once.",
-            ) from error
-        running = _Command()
+    async def _run(self, command: str, running: _Command, finish_at: float) -> Output:
+        connection = await self._open(finish_at)
         try:
             async with asyncio.timeout_at(finish_at):
                 channel, _ = await connection.create_session(lambda: running, command, encoding=None, request_pty=False)
@@ -133,10 +124,10 @@ class SshConnection:
         self._late = running
         return output
 
-    async def _open(self) -> asyncssh.SSHClientConnection:
+    async def _open(self, finish_at: float) -> asyncssh.SSHClientConnection:
         if self._connection is None or self._connection.is_closed():
             self._connection = self._late = None
-            self._connection = await self._connector.open(self._target)
+            self._connection = await self._connector.open(self._target, finish_at)
         return self._connection
 
     def _attempt(self) -> Attempt:
@@ -147,9 +138,3 @@ class SshConnection:
         connection, self._connection, self._late = self._connection, None, None
         if connection is not None:
             connection.abort()
-
-    async def _drop(self) -> None:
-        connection, self._connection, self._late = self._connection, None, None
-        if connection is not None:
-            with contextlib.suppress(OSError, asyncssh.Error):
-                await end(connection)
