@@ -5,37 +5,20 @@ import math
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
 
 from gpudeck.agent.push import read_token
 from gpudeck.fetch import Answer, Fetcher, trust_from
 from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
-from gpudeck.model.settings import Duration
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival, MakeSource
+from gpudeck.sources.pull_settings import PullSettings
 from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode
 
 PATH = "/api/v1/report"
 _ASK = {"Accept": "application/msgpack", "Accept-Encoding": "zstd"}
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
-
-
-class PullSettings(Struct, frozen=True):
-    """How agents that listen are asked."""
-
-    interval: Annotated[Duration, Meta(ge=0.5, le=3600)] = 5.0
-    """How often each host is asked. Its agent reads the machine at an interval of its own."""
-    deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 2.0
-    """How long a host may take to answer."""
-    port: Annotated[int, Meta(ge=1, le=65535)] = 7080
-    """Where agents listen, unless a host says otherwise."""
-    token_file: str | None = None
-    """A file whose first line is the token that the agents want: a copy of theirs."""
-    ca_file: str | None = None
-    """Certificates (PEM) of the authority that signed those of hosts that are asked by https."""
 
 
 def sources_of(settings: PullSettings) -> MakeSource:
