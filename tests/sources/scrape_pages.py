@@ -11,7 +11,8 @@ from pathlib import Path
 from gpudeck.fetch import Answer, Fetcher
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
-from gpudeck.sources.scrape import ScrapeSettings, ScrapeSource
+from gpudeck.sources.scrape import ScrapeSource
+from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.wire import Envelope
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "exporters"

@@ -21,7 +21,8 @@ from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageE
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources import scrape
-from gpudeck.sources.scrape import ScrapeSettings, make
+from gpudeck.sources.scrape import make
+from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.wire import decode, encode
 from sources.scrape_pages import EIGHT, GPU_PAGES, MIG, NODE, NOW, NVITOP_HELD, SMI, Exporter, load, send, web_server
 
@@ -124,7 +125,7 @@ def test_html_is_named_with_the_address_and_the_next_step() -> None:
     assert "/metrics" in caught.value.hint
 
 
-@pytest.mark.parametrize("body", [b"", b"\n\n", load(NODE).encode()])
+@pytest.mark.parametrize("body", [b"# nothing\n", b"no metrics\n", load(NODE).encode()])
 def test_a_page_without_gpus_is_absent_and_says_which_exporters_are_known(body: bytes) -> None:
     with serve(body) as port, pytest.raises(Absent) as caught:
         read(port)

@@ -4,12 +4,14 @@ import re
 
 import pytest
 
+from gpudeck.hub.fleet import Fleet
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary
-from gpudeck.sources.scrape import ScrapeSettings
+from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.sources.scrape_gpus import WHOLE_BOARD
 from gpudeck.sources.scrape_processes import NOT_BY_INSTANCE
+from gpudeck.sources.scrape_settings import ScrapeSettings
 from sources.scrape_pages import (
     EIGHT,
     GPU_PAGES,
@@ -279,6 +281,21 @@ def test_an_instance_that_is_gone_with_its_board_still_there_was_not_lost() -> N
     assert [(gpu.instance, gpu.missing) for gpu in exporter.gpus(kept)] == [(1, None), (None, None)]
 
 
+def test_a_board_that_was_split_meanwhile_was_not_lost() -> None:
+    whole = "".join(line for line in load(MIG).splitlines(keepends=True) if "GPU_I_ID" not in line)
+    exporter = Exporter(whole)
+    assert [(gpu.index, gpu.instance) for gpu in exporter.gpus()] == [(0, None), (1, None)]
+    split = exporter.gpus(load(MIG))
+    assert [(gpu.index, gpu.instance, gpu.missing) for gpu in split] == [(0, 1, None), (0, 7, None), (1, None, None)]
+
+
+def test_an_instance_whose_board_is_gone_too_is_missing() -> None:
+    exporter = Exporter(load(MIG))
+    exporter.gpus()
+    gpus = exporter.gpus("".join(line for line in load(MIG).splitlines(keepends=True) if "GPU-5fd4f087" not in line))
+    assert [gpu.missing is None for gpu in gpus] == [False, False, True]
+
+
 def test_a_lost_gpu_stays_missing_and_hides_no_other() -> None:
     exporter = Exporter(load(EIGHT))
     exporter.report()
@@ -292,11 +309,11 @@ def test_a_lost_gpu_stays_missing_and_hides_no_other() -> None:
     assert exporter.gpus(load(EIGHT))[3].missing is None
 
 
-@pytest.mark.parametrize("page", ["", "# nothing\n", load("node_exporter-1.8")])
+@pytest.mark.parametrize("page", ["", "# nothing\n", load("node_exporter-1.8"), "DCGM_FI_DEV_GPU_UTIL 5\n"])
 def test_no_gpus_where_there_were_eight_is_a_failed_reading(page: str) -> None:
     exporter = Exporter(load(EIGHT))
     exporter.report()
-    with pytest.raises(Temporary, match="lists no GPU any more"):
+    with pytest.raises(Temporary, match=r"lists no GPU|an empty page"):
         exporter.report(page)
     assert len(exporter.gpus(load(EIGHT))) == 8
 
@@ -382,6 +399,13 @@ def test_idle_time_is_watched() -> None:
     exporter.gpus()
     gpus = exporter.gpus(now=NOW + 15)
     assert (gpus[0].idle_seconds, gpus[2].idle_seconds) == (0.0, 15.0)
+
+
+def test_the_hub_shows_what_is_free() -> None:
+    fleet = Fleet(FleetSettings())
+    fleet.apply(Exporter(load(EIGHT)).seal(), via="scrape", now=NOW)
+    (host,) = fleet.ordered()
+    assert [gpu["availability"] for gpu in host.view["gpus"]] == ["busy", "busy", "free", "busy", *["free"] * 4]
 
 
 def test_without_processes_memory_and_load_decide_what_is_free() -> None:

@@ -93,6 +93,12 @@ def test_a_web_page_is_named_as_one(page: str) -> None:
         parse_page(page.encode(), WANTED)
 
 
+@pytest.mark.parametrize("page", [b"", b"\n \n"])
+def test_an_empty_page_is_named_as_one(page: bytes) -> None:
+    with pytest.raises(Temporary, match="an empty page"):
+        parse_page(page, WANTED)
+
+
 def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape_page, "SERIES_AT_MOST", 10)
     page = parse_page("".join(f'util{{gpu="{n}"}} 1\n' for n in range(25)).encode(), WANTED)

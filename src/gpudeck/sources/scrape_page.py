@@ -46,9 +46,11 @@ _Known = dict[str, dict[str, str]]
 
 
 def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
-    """The series on the page that are `wanted`. Raises Temporary for a web page. A page of 1 MiB takes long: use a
-    thread."""
+    """The series on the page that are `wanted`. Raises Temporary for a web page and for an empty one. A page of 1 MiB
+    takes long: use a thread."""
     text = body.decode("utf-8", "replace")
+    if not text.strip():
+        raise Temporary("It answers an empty page.", "An exporter that was just started may need a minute.")
     if text[:200].lstrip("\ufeff \t\r\n")[:1] == "<":
         raise Temporary("It answers a web page, not metrics.", "Check its port and path: exporters use /metrics.")
     # The format ends every line with a line break. What follows the last one was cut off, maybe within its number.
