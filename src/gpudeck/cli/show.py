@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from gpudeck.model.errors import GpudeckError, Unreachable
+from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 from gpudeck.views.text import choose_hosts, render_fleet
 
@@ -18,6 +18,7 @@ Examples:
   gpudeck show gpu07 --detail     one host with its processes
   gpudeck show --json | jq '.totals.free'
   gpudeck show --local            this machine, without any hub
+  gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without any hub; gpu[01-16] names sixteen
 """
 
 
@@ -29,12 +30,24 @@ Examples:
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
 @click.option("--local", is_flag=True, help="This machine alone, without any hub.")
-def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, local: bool) -> None:
-    """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer."""
+@click.option("--ssh", metavar="HOST,HOST", help="These hosts over SSH, without any hub: [user@]host[:port].")
+def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, local: bool, ssh: str | None) -> None:
+    """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer.
+
+    With --ssh a host that cannot be read gets a line on the standard error; the exit code is 1 when there is no other.
+    """
+    if local and ssh is not None:
+        raise UsageError("--local and --ssh exclude each other.")
     if sys.stdout is None:
         raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
-    fleet = _read_local() if local else _decode(_ask(hub), mask_password(hub))
+    fleet = _read_local() if local else _decode(_ask(hub), mask_password(hub)) if ssh is None else _read_ssh(ssh)
     _check_hosts(fleet, hosts)
+    _print(fleet, hosts, detail=detail, as_json=as_json)
+    if ssh is not None and not fleet["totals"]["hosts_up"]:
+        sys.exit(1)
+
+
+def _print(fleet: dict[str, Any], hosts: tuple[str, ...], *, detail: bool, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(choose_hosts(fleet, hosts)))
         return
@@ -53,6 +66,19 @@ def _read_local() -> dict[str, Any]:
     from gpudeck.collectors.settings import CollectorSettings  # noqa: PLC0415 - the same
 
     fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(CollectorSettings()))
+    return fleet
+
+
+def _read_ssh(hosts: str) -> dict[str, Any]:
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
+    from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
+    from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - the same
+
+    settings, _ = load_settings(None)
+    seen = read_over_ssh(read_hosts(hosts, "--ssh"), settings.ssh, ask_password)
+    for name, reason in seen.failures.items():
+        click.echo(f"gpudeck: {name}: {reason}", err=True)
+    fleet: dict[str, Any] = msgspec.json.decode(seen.fleet)
     return fleet
 
 

@@ -20,6 +20,10 @@ _PORT = 22
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 
+class LoginRefused(Refused):
+    """No key was accepted, nor a password if there was one."""
+
+
 class Attempt(Struct):
     """A login under way: all that a message about its failure needs.
 
@@ -116,13 +120,15 @@ def _explain_denial(_: Any, attempt: Attempt) -> PluginError:
         ways.append("the password was not accepted either")
     message = f"{_begin(attempt.place)} does not let {attempt.user} in ({'; '.join(ways)})."
     if keys.locked and not keys.names:
-        return Refused(message, f"Unlock the key first: ssh-add {keys.locked[0]}")
+        return LoginRefused(message, f"Unlock the key first: ssh-add {keys.locked[0]}")
     if attempt.through and not attempt.is_jump:
-        return Refused(
+        return LoginRefused(
             message, f"Put a public key into that user's ~/.ssh/authorized_keys; try it with: {attempt.login}"
         )
     port = [] if attempt.port == _PORT else ["-p", str(attempt.port)]
-    return Refused(message, f"Install a key: {shlex.join(['ssh-copy-id', *port, f'{attempt.user}@{attempt.host}'])}")
+    return LoginRefused(
+        message, f"Install a key: {shlex.join(['ssh-copy-id', *port, f'{attempt.user}@{attempt.host}'])}"
+    )
 
 
 def _explain_channel(error: Any, attempt: Attempt) -> PluginError:
