@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gpudeck.discovery.base import MAX_HOSTS, MAX_PROBLEMS
 from gpudeck.discovery.hosts_file import HostsFile, read_hosts
 from gpudeck.discovery.ranges import is_host_name
 from gpudeck.discovery.settings import HostsFileSettings
-from gpudeck.discovery.watched import MAX_FILE_BYTES, RESTLESS_LOOKS
+from gpudeck.discovery.watched import MAX_FILE_BYTES, RESTLESS_LOOKS, Looks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
 
@@ -157,6 +158,23 @@ def test_huge_file_is_not_read(file: Path, provider: HostsFile) -> None:
         opened.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(Temporary, match="it is larger than 4 MiB"):
         asyncio.run(provider.find())
+
+
+def test_look_that_hangs_is_not_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.discovery.watched.LOOK_TIMEOUT", 0.05)
+    hung = threading.Event()
+
+    async def looking() -> int:
+        looks = Looks()
+        first = asyncio.create_task(looks.look(hung.wait))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(Temporary, match=r"the files do not answer\. Is their file system there\?"):
+            await looks.look(lambda: 1)
+        hung.set()
+        return await looks.look(lambda: 2)
+
+    assert asyncio.run(looking()) == 2
 
 
 def test_tilde_is_the_home_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

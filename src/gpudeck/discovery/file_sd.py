@@ -1,6 +1,5 @@
 """Files as Prometheus reads them with file_sd_configs: a site that has them need not write its hosts down again."""
 
-import asyncio
 import glob
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import yaml
 from gpudeck.discovery.base import Findings
 from gpudeck.discovery.settings import FileSdSettings
 from gpudeck.discovery.target_groups import read_groups
-from gpudeck.discovery.watched import WatchedFile, find_path
+from gpudeck.discovery.watched import Looks, WatchedFile, find_path
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target, Via
 
@@ -31,13 +30,14 @@ class FileSd:
         self._settings = settings
         self._files: dict[Path, _File] = {}
         self._findings = Findings()
+        self._looks = Looks()
 
     @property
     def problems(self) -> list[str]:
         return self._findings.problems
 
     async def find(self) -> list[Target]:
-        return await asyncio.to_thread(self._find)
+        return await self._looks.look(self._find)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -5,8 +5,6 @@ ada@gpu17:2222 rack=b3     # a user, a port, a label
 [2001:db8::17]:9400
 """
 
-import asyncio
-
 from msgspec.structs import replace
 
 from gpudeck.discovery.addresses import read_place
@@ -14,7 +12,7 @@ from gpudeck.discovery.base import Findings
 from gpudeck.discovery.labels import bound_labels
 from gpudeck.discovery.ranges import expand, quote
 from gpudeck.discovery.settings import HostsFileSettings
-from gpudeck.discovery.watched import WatchedFile, find_path
+from gpudeck.discovery.watched import Looks, WatchedFile, find_path
 from gpudeck.model.target import Target, Via
 
 
@@ -28,13 +26,14 @@ class HostsFile:
         self._via = settings.via
         self._file: WatchedFile | None = None
         self._findings = Findings()
+        self._looks = Looks()
 
     @property
     def problems(self) -> list[str]:
         return self._findings.problems
 
     async def find(self) -> list[Target]:
-        return await asyncio.to_thread(self._find)
+        return await self._looks.look(self._find)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -1,7 +1,7 @@
 """Labels of a host as they come from outside, within the bounds that a report's labels have."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -13,7 +13,7 @@ MAX_CHARACTERS = 256
 Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=MAX_CHARACTERS)]], Meta(max_length=MAX_LABELS)]
 
 
-def bound_labels(labels: Mapping[object, object]) -> tuple[dict[str, str], str]:
+def bound_labels(labels: Mapping[Any, object]) -> tuple[dict[str, str], str]:
     """The labels that fit, and what is to be said of those that do not: nothing where all fit."""
     kept: dict[str, str] = {}
     for name, value in labels.items():

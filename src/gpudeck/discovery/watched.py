@@ -1,14 +1,41 @@
 """A file that is looked at again and again, and read when it has changed. Blocks: called in a thread."""
 
+import asyncio
 import stat
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpudeck.model.errors import Temporary
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 RESTLESS_LOOKS = 5
 """A file that changes between any two looks is read at the latest now, finished or not."""
+
+
+LOOK_TIMEOUT = 5.0
+
+T = TypeVar("T")
+
+
+class Looks:
+    """Looks at files in a thread, one at a time: a look that was given up goes on there as long as the files hang."""
+
+    def __init__(self) -> None:
+        self._is_looking = threading.Lock()
+
+    async def look(self, work: Callable[[], T]) -> T:
+        """Raises Temporary when the look before this one has still not come back."""
+        return await asyncio.to_thread(self._look, work)
+
+    def _look(self, work: Callable[[], T]) -> T:
+        if not self._is_looking.acquire(timeout=LOOK_TIMEOUT):
+            raise Temporary("the files do not answer.", "Is their file system there?")
+        try:
+            return work()
+        finally:
+            self._is_looking.release()
 
 
 class _Stamp(NamedTuple):

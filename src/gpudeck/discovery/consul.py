@@ -1,0 +1,141 @@
+"""A service in Consul: a host for each of its instances, known as soon as Consul knows it.
+
+Consul is asked with a blocking query: it answers when something has changed, or after a while. The index that it
+answers with says what we know already; one that is missing or goes back, as after a restart of Consul, means that we
+know nothing.
+"""
+
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from gpudeck.discovery.base import Findings
+from gpudeck.discovery.endpoint import DEADLINE, Endpoint
+from gpudeck.discovery.labels import bound_labels
+from gpudeck.discovery.ranges import is_host_name
+from gpudeck.discovery.ranges import quote as shown
+from gpudeck.discovery.settings import ConsulSettings
+from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.target import Target
+
+WAIT = 30
+"""How long Consul waits for a change, in seconds. A connection that died in silence is noticed after this."""
+WAIT_WHILE_EMPTY = 5
+"""The same where the last answer was empty: the next one says soon whether that is so."""
+
+
+class _Node(Struct, rename="pascal"):
+    node: str
+    address: str = ""
+    meta: dict[str, str] | None = None
+
+
+class _Service(Struct, rename="pascal"):
+    address: str = ""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    meta: dict[str, str] | None = None
+
+
+class _Instance(Struct, rename="pascal"):
+    node: _Node
+    service: _Service = field(default_factory=_Service)
+
+
+_decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_instance = msgspec.json.Decoder(_Instance).decode
+
+
+class Consul:
+    """The instances of one service. The first `find` answers at once, the next ones when something has changed."""
+
+    pause = 0.0
+
+    def __init__(self, settings: ConsulSettings) -> None:
+        place = f" in {settings.datacenter}" if settings.datacenter else ""
+        self.origin = f"consul {settings.service}{place}"
+        self._settings = settings
+        self._url = f"{settings.url.rstrip('/')}/v1/health/service/{quote(settings.service, safe='')}"
+        self._endpoint = Endpoint(settings.token_file, settings.ca_file, lambda token: {"X-Consul-Token": token})
+        self._findings = Findings()
+        self._index = 0
+
+    @property
+    def problems(self) -> list[str]:
+        return self._findings.problems
+
+    async def find(self) -> list[Target]:
+        known, self._index = self._index, 0  # whatever goes wrong now, the next question is answered at once
+        wait = WAIT if self._findings.targets else WAIT_WHILE_EMPTY
+        # Consul adds up to a sixteenth to the wait, so that not all questions come back at the same time.
+        deadline = DEADLINE + (wait * 17 / 16 if known else 0)
+        answer = await self._endpoint.get(f"{self._url}?{self._query(known, wait)}", deadline)
+        self._findings = self._read(answer.body)
+        if not self._findings.targets and answer.headers.get("x-consul-results-filtered-by-acls") == "true":
+            raise Refused(f"Consul does not show {self.origin}: the token may not read it.", "Check token_file.")
+        index = _read_index(answer.headers.get("x-consul-index", ""))
+        self._index = index if index >= known else 0
+        return self._findings.targets
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    def _query(self, index: int, wait: int) -> str:
+        blocking = [("index", str(index)), ("wait", f"{wait}s")] if index else []
+        passing = [("passing", "true")] if self._settings.only_passing else []
+        datacenter = [("dc", self._settings.datacenter)] if self._settings.datacenter else []
+        return urlencode([*blocking, *passing, *datacenter, *(("tag", tag) for tag in self._settings.tags)])
+
+    def _read(self, body: bytes) -> Findings:
+        """An instance that makes no sense costs itself only."""
+        findings = Findings()
+        try:
+            instances = _decode(body)
+        except (ValueError, RecursionError) as error:
+            message = f"{self._settings.url} answers no list of instances in JSON."
+            raise Temporary(message, "Is that the address of a Consul agent?") from error
+        for number, raw in enumerate(instances, 1):
+            place = f"{self.origin}, instance {number}"
+            if findings.is_full:
+                findings.tell_full(place)
+                break
+            try:
+                findings.add([self._read_instance(_decode_instance(raw), findings)], place)
+            except (ValueError, RecursionError) as error:
+                findings.tell(f"{place}: {error}.")
+        return findings
+
+    def _read_instance(self, instance: _Instance, findings: Findings) -> Target:
+        """Raises ValueError for one that cannot be watched."""
+        node, service = instance.node, instance.service
+        if not is_host_name(node.node):
+            raise ValueError(f"{shown(node.node)} is no name of a host")
+        labels, left_out = bound_labels(_labels_of(node) | (service.meta or {}))
+        if left_out:
+            findings.tell(f"{self.origin}, {node.node}: {left_out}.")
+        address = service.address or node.address
+        if not address.isprintable() or any(char in address for char in " /@[]"):
+            raise ValueError(f"the address {shown(address)} of {node.node} is none")
+        return Target(
+            name=node.node,
+            via=self._settings.via,
+            address=address,
+            port=service.port or None,
+            labels=labels,
+            origin=self.origin,
+        )
+
+
+def _labels_of(node: _Node) -> dict[str, str]:
+    """What Consul writes there about itself is no label of a host."""
+    return {name: value for name, value in (node.meta or {}).items() if not name.startswith("consul-")}
+
+
+def _read_index(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+def make(settings: ConsulSettings) -> Consul:
+    """The provider as the registry makes it."""
+    return Consul(settings)
