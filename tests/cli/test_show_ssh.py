@@ -103,22 +103,31 @@ def test_base_install_says_how_to_get_ssh(tmp_path: Path) -> None:
 
 def test_password_is_asked_for_on_a_terminal_and_not_shown(home: Path, sshd: Sshd) -> None:
     (home / ".ssh/id_ed25519").unlink()
-    process, terminal = pty.fork()
-    if process == 0:
-        os.chdir(home)
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "gpudeck", "show", "--ssh", "gpu01"],
-            environment(home) | {"SSH_AUTH_SOCK": ""},
-        )
+    process, terminal = start_on_a_terminal(home, "show", "--ssh", "gpu01")
     said = read_until(terminal, b"Password: ")
     os.write(terminal, b"very-secret\n")
     said += read_until(terminal, b"ssh-copy-id")
-    os.waitpid(process, 0)
+    process.wait(20)
     os.close(terminal)
     assert b"No key is accepted by gpu01. Password: " in said
     assert b"the password was not accepted either" in said
     assert b"very-secret" not in said
+
+
+def start_on_a_terminal(home: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A command whose only input and output is a terminal; returns our end of that, too."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        # With a terminal of its own: that is where a password is asked for.
+        ["setsid", "--ctty", sys.executable, "-m", "gpudeck", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(home) | {"SSH_AUTH_SOCK": ""},
+        cwd=home,
+    )
+    os.close(theirs)
+    return process, ours
 
 
 def read_until(terminal: int, words: bytes, seconds: float = 30.0) -> bytes:
