@@ -18,6 +18,8 @@ from gpudeck.model.errors import Temporary
 
 SERIES_AT_MOST = 20_000
 """More series of interest than 512 GPUs have."""
+TEXT_AT_MOST = 1024 * 1024
+"""Characters of different labels on a page that are parsed: a thousand processes have half as many."""
 _LINE_AT_MOST = 4096
 _LABEL_AT_MOST = 256
 _NAME = re.compile(r"[ \t]*([A-Za-z_:][A-Za-z0-9_:]*)")
@@ -42,12 +44,9 @@ class Page(Struct, frozen=True):
     problems: list[str]
 
 
-_Known = dict[str, dict[str, str]]
-
-
 def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
-    """The series on the page that are `wanted`. Raises Temporary for a web page and for an empty one. A page of 1 MiB
-    takes long: use a thread."""
+    """The series on the page that are `wanted`. Raises Temporary for a web page and for an empty one. A large
+    page takes long: use a thread."""
     text = body.decode("utf-8", "replace")
     if not text.strip():
         raise Temporary("It answers an empty page.", "An exporter that was just started may need a minute.")
@@ -58,43 +57,52 @@ def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
     samples: list[Sample] = []
     unread: list[str] = []
     left_out = 0
-    known: _Known = {}
+    parser = _Parser()
     for line in lines:
         found = _NAME.match(line)
         if found is None or found[1] not in wanted:
             continue
         if len(samples) + len(unread) >= SERIES_AT_MOST:
             left_out += 1
-        elif (sample := _parse_line(line, found[1], known)) is None:
+        elif (sample := parser.parse(line, found[1])) is None:
             unread.append(line)
         else:
             samples.append(sample)
     return Page(samples, _explain(unread, rest, left_out))
 
 
-def _parse_line(line: str, name: str, known: _Known) -> Sample | None:
-    """The line's series, or None where it is none."""
-    if len(line) > _LINE_AT_MOST:
-        return None
-    try:
-        plain = _PLAIN.fullmatch(line)
-        if plain is None:
-            return _parse(line)
-        labels = known.get(plain[1])
-        if labels is None:
-            labels = known[plain[1]] = _parse(f"{name}{{{plain[1]}}} 0").labels
-        return Sample(name, labels, float(plain[2]))
-    except (ValueError, IndexError, KeyError, OverflowError):
-        return None
+class _Parser:
+    """Parses the lines of one page. The labels that it has parsed it knows again."""
 
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str]] = {}
+        self._left = TEXT_AT_MOST
 
-def _parse(line: str) -> Sample:
-    """Raises one of several errors where the line is no series."""
-    # Without its type, as the parser would rename a counter, and as one line, whatever it takes for a line break.
-    (family,) = text_string_to_metric_families(line.replace("\r", " "))
-    (found,) = family.samples
-    labels = {name: clean(text)[:_LABEL_AT_MOST] for name, text in found.labels.items()}
-    return Sample(found.name, labels, float(found.value))
+    def parse(self, line: str, name: str) -> Sample | None:
+        """The line's series, or None where it is none."""
+        if len(line) > _LINE_AT_MOST:
+            return None
+        try:
+            plain = _PLAIN.fullmatch(line)
+            if plain is None:
+                return self._parse(line)
+            labels = self._known.get(plain[1])
+            if labels is None:
+                labels = self._known[plain[1]] = self._parse(f"{name}{{{plain[1]}}} 0").labels
+            return Sample(name, labels, float(plain[2]))
+        except (ValueError, IndexError, KeyError, OverflowError):
+            return None
+
+    def _parse(self, line: str) -> Sample:
+        """Raises one of several errors where the line is no series, or enough was parsed."""
+        self._left -= len(line)
+        if self._left < 0:
+            raise ValueError("too many labels")
+        # Without its type, as the parser would rename a counter, and as one line, whatever it takes for a line break.
+        (family,) = text_string_to_metric_families(line.replace("\r", " "))
+        (found,) = family.samples
+        labels = {name: clean(text)[:_LABEL_AT_MOST] for name, text in found.labels.items()}
+        return Sample(found.name, labels, float(found.value))
 
 
 def _explain(unread: list[str], rest: str, left_out: int) -> list[str]:
