@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 async def json_server(
     body: bytes,
     *headers: str,
-    status: str = "200 OK",
+    status: Callable[[], str] = lambda: "200 OK",
     header: Callable[[], str] = lambda: "X-Nothing: 0",
     seen: list[str] | None = None,
 ) -> AsyncIterator[str]:
-    """Its address. `header` makes one more header for each answer; `seen` gets the questions, with their headers."""
+    """Its address. `status` and one more `header` are made for each answer; `seen` gets the questions with headers."""
     handlers: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,7 +23,7 @@ async def json_server(
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while question := await reader.readuntil(b"\r\n\r\n"):
                 (seen if seen is not None else []).append(question.decode())
-                lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, header(), "", ""]
+                lines = [f"HTTP/1.1 {status()}", f"Content-Length: {len(body)}", *headers, header(), "", ""]
                 writer.write("\r\n".join(lines).encode() + body)
                 await writer.drain()
         writer.transport.abort()

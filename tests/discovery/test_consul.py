@@ -117,7 +117,12 @@ def find(settings: ConsulSettings) -> tuple[list[Target], list[str]]:
 
 
 def test_host_is_described_by_its_node_and_its_service(consul: ConsulProcess) -> None:
-    consul.register("gpu01", node_meta={"rack": "b3", "row": "1"}, meta={"row": "2"}, address="10.1.1.1")
+    consul.register(
+        "gpu01",
+        node_meta={"rack": "b3", "row": "1", "consul-network-segment": ""},
+        meta={"row": "2"},
+        address="10.1.1.1",
+    )
     consul.register("gpu02", port=0)
     origin = f"consul {SERVICE}"
     assert find(ConsulSettings(SERVICE, consul.url)) == (
@@ -227,6 +232,22 @@ def test_index_that_goes_back_or_is_none_begins_anew(indexes: list[str], asked: 
 
     seen = asyncio.run(playing())
     assert [query.partition("index=")[2].partition("&")[0] for query in seen] == asked
+
+
+def test_after_a_failure_the_next_question_is_answered_at_once() -> None:
+    async def playing() -> list[str]:
+        seen: list[str] = []
+        statuses = iter(["200 OK", "500 Oops", "200 OK"])
+        async with json_server(b"[]", "X-Consul-Index: 7", status=lambda: next(statuses), seen=seen) as url:
+            provider = Consul(ConsulSettings("gpu", url))
+            await provider.find()
+            with pytest.raises(Temporary, match="answers 500"):
+                await provider.find()
+            await provider.find()
+            await provider.close()
+        return seen
+
+    assert ["index=7" in question for question in asyncio.run(playing())] == [False, True, False]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'"x"', b"[" * 100_000, b"\xff"])

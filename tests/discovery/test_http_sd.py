@@ -20,7 +20,7 @@ def find(
     """A provider that has asked once."""
 
     async def finding() -> HttpSd:
-        async with json_server(body, status=status, seen=seen) as url:
+        async with json_server(body, status=lambda: status, seen=seen) as url:
             settings = HttpSdSettings(f"{url}/sd?team=a", token_file=str(token_file) if token_file else None)
             provider = HttpSd(settings)
             try:

@@ -68,7 +68,7 @@ class WatchedFile:
             self._read = None
             reason = (error.strerror or "unknown reason").lower()
             raise Temporary(f"{self.path} cannot be read: {reason}.") from error
-        self._read = stamp
+        self._read, self._restless = stamp, 0
         return content
 
     def _is_settled(self, stamp: _Stamp) -> bool:
