@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from fakes.clock import FakeClock
+from fakes.doors import make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
-from gpudeck.api.app import FrontDoor
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
@@ -25,7 +25,7 @@ class Api:
     def __init__(self, prefix: str = "") -> None:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
-        self.door = FrontDoor(self.hub, lambda token: token == "agent-token", prefix)
+        self.door = make_door(self.hub, prefix)
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

@@ -5,8 +5,8 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from fakes.clock import FakeClock
+from fakes.doors import make_door
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.api.app import FrontDoor
 from gpudeck.hub.hub import Hub
 
 
@@ -24,9 +24,7 @@ for _name in ("gpu01", "gpu02"):
     _hub.fleet.apply(make_envelope(_name, gpus=[make_gpu(0), make_busy_gpu(1)]), via="push", now=_hub.started_at)
 _hub.stream.tick()
 # The stream has no end, so it is left to tests of its own.
-schema = schemathesis.openapi.from_asgi(
-    "/schema/openapi.json", FrontDoor(_hub, lambda token: token == "agent-token")
-).exclude(path="/api/v1/stream")
+schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub)).exclude(path="/api/v1/stream")
 
 
 @schema.parametrize()

@@ -16,7 +16,7 @@ from gpudeck import __version__
         (["show", "--hub", "http://127.0.0.1:1"], 3, "no hub answers at http://127.0.0.1:1"),
         (["show", "--hub", "nonsense"], 2, "is not a URL"),
         (["sho"], 2, "Did you mean show?"),
-        (["frobnicate"], 2, "Commands: up, agent, show, check"),
+        (["frobnicate"], 2, "Commands: up, agent, show, hosts, check"),
         (["up", "--listen", "nonsense"], 2, "is not HOST:PORT"),
         (["up", "--listen", "0.0.0.0:0"], 2, "`read: open` to ./gpudeck.yaml"),
         (["up", "--listen", "203.0.113.7:0"], 2, "`read: open`"),

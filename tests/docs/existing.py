@@ -12,7 +12,7 @@ import click
 import httpx
 
 from docs.documents import ROOT, Document
-from gpudeck.api.app import FrontDoor
+from fakes.doors import make_door
 from gpudeck.app.settings import Settings
 from gpudeck.cli import gpudeck
 from gpudeck.config import reference
@@ -149,7 +149,7 @@ def routes() -> dict[str, set[str]]:
     address = "/schema/openapi.json"
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(FrontDoor(Hub(), lambda _: False))
+        transport = httpx.ASGITransport(make_door(Hub()))
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
             return await client.get(address)
 

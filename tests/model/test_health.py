@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudeck.model.health import OK, HealthSettings, judge_health
+from gpudeck.model.health import OK, Health, HealthSettings, judge_health, judge_wear
 from gpudeck.model.report import GpuEvent
 
 SETTINGS = HealthSettings()
@@ -59,3 +59,31 @@ def test_missing_gpu_without_a_fault_is_critical_all_the_same() -> None:
 def test_unread_temperature_says_why() -> None:
     health = judge_health(None, None, SETTINGS, why_unread="asleep")
     assert (health.level, health.reason) == ("unknown", "its temperature could not be read (asleep)")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ({"remapped_rows_pending": 1}, "memory rows wait to be replaced"),
+        ({"ecc_uncorrected_count": 3}, "3 uncorrected memory errors since the driver was loaded"),
+        ({"nvlink_inactive_count": 1, "nvlink_active_count": 17}, "NVLink: 1 down"),
+    ],
+)
+def test_counters_that_show_wear_are_a_warning_with_a_next_step(metrics: dict[str, float], told: str) -> None:
+    wear = judge_wear(metrics)
+    assert (wear.level, wear.reason) == ("warning", told)
+    assert wear.action is not None
+    assert judge_health(None, 40.0, SETTINGS, wear=wear) == wear
+
+
+@pytest.mark.parametrize("value", [0, None])
+def test_counters_at_zero_or_unknown_say_nothing(value: float | None) -> None:
+    names = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inactive_count")
+    assert judge_wear(dict.fromkeys(names, value)) is OK
+
+
+def test_wear_does_not_hide_what_is_worse() -> None:
+    wear = Health("warning", "worn", "reset it")
+    assert judge_health(None, 96.0, SETTINGS, wear=wear).reason == "96 °C"
+    assert judge_health(None, 40.0, SETTINGS, faults(63), wear=wear).reason != "worn"
+    assert judge_health(None, None, SETTINGS, wear=wear).reason == "worn"

@@ -11,9 +11,10 @@ from wcwidth import wcswidth
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
+from gpudeck.model.names import without_maker
 from gpudeck.model.report import GpuEvent, GpuReading
 from gpudeck.views.table import clean, fit
-from gpudeck.views.text import choose_hosts, render_fleet, short_model
+from gpudeck.views.text import choose_hosts, render_fleet
 
 
 def fleet_of(*hosts: tuple[str, list[GpuReading]], silent_for: float = 0, demo: bool = False) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def test_fitting_gives_exactly_the_width(text: str, width: int, align: str) -> N
     [("NVIDIA H200", "H200"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("AMD Instinct MI300X", "MI300X"), ("X", "X")],
 )
 def test_models_lose_their_maker(name: str, short: str) -> None:
-    assert short_model(name) == short
+    assert without_maker(name) == short
 
 
 def test_detail_lists_faults_with_their_owner_the_newest_first() -> None:

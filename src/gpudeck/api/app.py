@@ -1,6 +1,7 @@
 """The hub's HTTP front door: two raw routes first, the framework for the rest, everything below an optional prefix."""
 
 from litestar import Litestar
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
@@ -9,20 +10,27 @@ from gpudeck import __version__
 from gpudeck.api import fleet, gpus, hosts, page, probes
 from gpudeck.api.asgi import SAFE, App, Message, Receive, Scope, Send, send_json
 from gpudeck.api.errors import on_bug, on_http_error
-from gpudeck.api.reports import MayIngest, ReportsRoute
+from gpudeck.api.host_book import HostBook
+from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.api.text import TextViews
+from gpudeck.api.writing import Writers
 from gpudeck.hub.hub import Hub
 
 
-def build_framework(hub: Hub) -> Litestar:
+def build_framework(hub: Hub, writers: Writers, book: HostBook) -> Litestar:
     texts = TextViews()
     return Litestar(
         route_handlers=[
             fleet.read_fleet,
+            # Before the handlers of the same paths: else the framework makes its own.
+            hosts.allow_hosts,
+            hosts.allow_host,
             hosts.list_hosts,
             hosts.read_host,
+            hosts.add_host,
+            hosts.remove_host,
             gpus.list_gpus,
             probes.read_health,
             probes.read_readiness,
@@ -32,13 +40,15 @@ def build_framework(hub: Hub) -> Litestar:
         dependencies={
             "hub": Provide(lambda: hub, sync_to_thread=False),
             "texts": Provide(lambda: texts, sync_to_thread=False),
+            "book": Provide(lambda: book, sync_to_thread=False),
         },
         exception_handlers={HTTPException: on_http_error, Exception: on_bug},
         openapi_config=OpenAPIConfig(
             title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
         ),
         logging_config=None,
-        signature_types=[Hub, TextViews],
+        state=State({"writers": writers}),
+        signature_types=[Hub, TextViews, HostBook],
     )
 
 
@@ -49,10 +59,10 @@ class FrontDoor:
     prefix and one that does not will do.
     """
 
-    def __init__(self, hub: Hub, may_ingest: MayIngest, prefix: str = "") -> None:
-        self._framework: App = build_framework(hub)  # type: ignore[assignment]
+    def __init__(self, hub: Hub, find_grant: FindGrant, prefix: str = "", *, writers: Writers, book: HostBook) -> None:
+        self._framework: App = build_framework(hub, writers, book)  # type: ignore[assignment]
         self._raw: dict[str, App] = {
-            "/api/v1/reports": ReportsRoute(hub, may_ingest),
+            "/api/v1/reports": ReportsRoute(hub, find_grant),
             "/api/v1/stream": StreamRoute(hub),
         }
         self._prefix = prefix.rstrip("/")

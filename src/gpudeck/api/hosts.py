@@ -1,15 +1,28 @@
-"""GET /api/v1/hosts and /api/v1/hosts/{host}."""
+"""/api/v1/hosts (GET, POST) and /api/v1/hosts/{host} (GET, DELETE)."""
 
 from typing import Annotated
 
 import msgspec
-from litestar import Response, get
+from litestar import HttpMethod, Response, delete, get, post, route
 from litestar.exceptions import NotFoundException
-from litestar.params import PathParameter
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, PathParameter
+from msgspec import Struct
 
 from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.api.errors import ErrorBody
+from gpudeck.api.host_book import AddedHosts, NewHost, TheBook
+from gpudeck.api.writing import may_write
 from gpudeck.model.view import Host
+
+NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+class RemovedHost(Struct, frozen=True):
+    """What was removed."""
+
+    name: str
+
 
 HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name__)  # type: ignore[valid-type]
 
@@ -34,5 +47,70 @@ async def read_host(
     """One host with its GPUs and processes."""
     found = hub.fleet.find(host)
     if found is None:
-        raise NotFoundException(f"no host is called {host[:100]!r}; /api/v1/hosts lists them")
+        raise NotFoundException(_no_such(host))
     return await answer_json(request, found.encoded())
+
+
+@post(
+    "/api/v1/hosts",
+    guards=[may_write],
+    responses={
+        201: documented(AddedHosts, "The hosts that are watched from now on"),
+        400: documented(ErrorBody, "A host that makes no sense"),
+        401: documented(ErrorBody, "A token that this hub does not know"),
+        403: documented(ErrorBody, "Who asks may not change anything"),
+        409: documented(ErrorBody, "A host of that name is there already"),
+    },
+)
+async def add_host(data: JSONBody[NewHost], book: TheBook) -> Response[bytes]:
+    """Watch another host, or a range of them. For a host that will report by itself the answer holds its token, which
+    is told only this once, and the line to run there."""
+    added = book.add(data)
+    return Response(msgspec.json.encode(added), status_code=201, media_type="application/json", headers=NOT_KEPT)
+
+
+@delete(
+    "/api/v1/hosts/{host:str}",
+    guards=[may_write],
+    status_code=200,
+    responses={
+        200: documented(RemovedHost, "The host is gone"),
+        401: documented(ErrorBody, "A token that this hub does not know"),
+        403: documented(ErrorBody, "Who asks may not change anything"),
+        404: documented(ErrorBody, "No such host"),
+        409: documented(ErrorBody, "A configuration file names that host"),
+    },
+)
+async def remove_host(
+    hub: TheHub,
+    book: TheBook,
+    host: Annotated[str, PathParameter(description="A host's name or id")],
+) -> Response[bytes]:
+    """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
+    agents comes back with its next report."""
+    found = hub.fleet.find(host)
+    was_added = book.remove(found.target or found.name if found else host)
+    if found is not None and found.id in hub.fleet.hosts:
+        hub.fleet.remove(found.id)
+    elif not was_added:
+        raise NotFoundException(_no_such(host))
+    body = msgspec.json.encode(RemovedHost(found.name if found else host))
+    return Response(body, media_type="application/json", headers=NOT_KEPT)
+
+
+def _allow(path: str, *methods: str) -> HTTPRouteHandler:
+    """What may be asked of a path that has several handlers: the framework's own answer knows the first one alone."""
+
+    @route(path, http_method=[HttpMethod.OPTIONS], status_code=204, include_in_schema=False)
+    async def tell_methods() -> Response[None]:
+        return Response(None, status_code=204, headers={"Allow": ", ".join((*methods, "OPTIONS"))})
+
+    return tell_methods
+
+
+allow_hosts = _allow("/api/v1/hosts", "GET", "POST")
+allow_host = _allow("/api/v1/hosts/{host:str}", "DELETE", "GET")
+
+
+def _no_such(host: str) -> str:
+    return f"no host is called {host[:100]!r}; /api/v1/hosts lists them"

@@ -4,6 +4,8 @@ import logging
 import math
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import ReportRefused
@@ -11,17 +13,24 @@ from gpudeck.wire import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
-MayIngest = Callable[[str], bool]
-"""Whether the bearer token in hand may send reports."""
+
+class Grant(Struct, frozen=True):
+    """What an agent's token lets its bearer do: report as `host` alone, or as any host where that is None."""
+
+    host: str | None = None
+
+
+FindGrant = Callable[[str], Grant | None]
+"""What the bearer token in hand grants; None where it is not known."""
 
 _TAKEN = b'{"status":"taken"}'
 _REPEATED = b'{"status":"repeated"}'
 
 
 class ReportsRoute:
-    def __init__(self, hub: Hub, may_ingest: MayIngest) -> None:
+    def __init__(self, hub: Hub, find_grant: FindGrant) -> None:
         self._hub = hub
-        self._may_ingest = may_ingest
+        self._find_grant = find_grant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -31,11 +40,11 @@ class ReportsRoute:
             scope, b"authorization", b"content-type", b"content-encoding", b"content-length", b"gpudeck-sent-at"
         )
         try:
-            self._authorize(authorization)
+            grant = self._authorize(authorization)
             body = await _read_body(receive, length)
             if body is None:
                 return
-            taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at))
+            taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at), only=grant.host)
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
             # A refused body may not have been read to its end: this connection cannot be used again.
@@ -49,15 +58,17 @@ class ReportsRoute:
             return
         await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED)
 
-    def _authorize(self, authorization: str) -> None:
+    def _authorize(self, authorization: str) -> Grant:
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not self._may_ingest(token.strip()):
+        grant = self._find_grant(token.strip()) if scheme.lower() == "bearer" else None
+        if grant is None:
             raise ReportRefused(
                 401,
                 "unauthorized",
                 "reports need an agent token that this hub knows",
                 "Send 'Authorization: Bearer TOKEN' with the token from the hub's token file.",
             )
+        return grant
 
 
 async def _read_body(receive: Receive, length: str) -> bytes | None:

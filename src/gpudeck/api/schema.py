@@ -10,8 +10,10 @@ from litestar.connection import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from gpudeck.api.errors import ErrorBody
+from gpudeck.api.host_book import NewHost
 from gpudeck.wire import CONTENT_TYPES, Envelope
 
+_STRICT = (NewHost.__name__,)
 _REF = "#/components/schemas/{name}"
 
 
@@ -66,9 +68,11 @@ _RAW_PATHS: dict[str, Any] = {
 def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
     """The framework's OpenAPI document with the raw routes added: the whole hub."""
     _, schemas = msgspec.json.schema_components([Envelope, ErrorBody], ref_template=_REF)
-    parts = document.get("components", {})
+    told = document.get("components", {}).get("schemas", {})
+    # The framework does not tell that fields which nobody knows are refused.
+    strict = {name: told[name] | {"additionalProperties": False} for name in _STRICT if name in told}
     components = {
-        "schemas": schemas | parts.get("schemas", {}),
+        "schemas": schemas | told | strict,
         "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
     }
     return document | {"components": components, "paths": document["paths"] | _RAW_PATHS}

@@ -16,12 +16,11 @@ from gpudeck.agent.beat import Beat, Reporter, Taker
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.app.settings import is_loopback
 from gpudeck.collectors.host import boot_id, host_name, machine_id
 from gpudeck.collectors.machine import watch_this_machine
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
-from gpudeck.model.settings import Address
+from gpudeck.model.settings import Address, is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -7,21 +7,33 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import uvicorn
 from msgspec import Struct
 
 from gpudeck.api.app import FrontDoor
+from gpudeck.api.writing import Writers
+from gpudeck.app.agent_tokens import AgentTokens
 from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import LimitedProtocol
-from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file, is_loopback
+from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
 from gpudeck.app.tokens import ensure_token, token_check
+from gpudeck.app.watching import Watching
+from gpudeck.app.ways import make_ways
+from gpudeck.discovery.base import Provider
+from gpudeck.discovery.option import OptionHosts
+from gpudeck.discovery.registry import make_providers
+from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
 from gpudeck.model.errors import UsageError
-from gpudeck.model.settings import Address
+from gpudeck.model.settings import Address, is_loopback
+from gpudeck.model.target import Target
+from gpudeck.sources.poller import Way
 
 log = logging.getLogger(__name__)
 
@@ -33,20 +45,32 @@ _HAD_REAL_HOSTS = "had-real-hosts"
 
 
 class Plan(Struct, frozen=True):
-    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report."""
+    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report.
+
+    `named_hosts` is how many hosts an option names; 0 where only the configuration names any, None where nobody does.
+    """
 
     demo_hosts: int | None = None
     demo_is_asked: bool = False
     watch_this_machine: bool = False
+    named_hosts: int | None = None
 
 
-def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool]) -> Plan:
-    """The demo when it is asked for; else this machine where it has GPUs; else the demo until somebody reports."""
+def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool], *, ssh_hosts: int = 0) -> Plan:
+    """The demo when it is asked for; else this machine where it has GPUs, and the hosts that are named; and where there
+    is neither, the demo until somebody reports."""
     if demo_hosts is not None:
         return Plan(demo_hosts=demo_hosts, demo_is_asked=True)
+    named = ssh_hosts if ssh_hosts or names_hosts(settings) else None
     if settings.local == "auto" and has_gpus():
-        return Plan(watch_this_machine=True)
-    return Plan(demo_hosts=DEMO_HOSTS if settings.demo == "auto" else None)
+        return Plan(watch_this_machine=True, named_hosts=named)
+    is_demo = settings.demo == "auto" and named is None
+    return Plan(demo_hosts=DEMO_HOSTS if is_demo else None, named_hosts=named)
+
+
+def names_hosts(settings: Settings) -> bool:
+    """Whether the settings say of any host that it is there, or of anybody who knows."""
+    return bool(settings.hosts) or settings.discovery != DiscoverySettings()
 
 
 class Started(Struct, frozen=True):
@@ -75,33 +99,69 @@ class HubServer:
         data_dir: Path,
         listening: socket.socket,
         token_file: Path,
-        token: str,
+        tokens: AgentTokens,
+        managed: ManagedHosts,
+        providers: Sequence[Provider],
+        ways: dict[str, Way],
     ) -> None:
         self._plan = plan
         self._data_dir = data_dir
         self._config = config
         self._listening = listening
         self._token_file = token_file
-        self.hub = Hub(settings.fleet, demo=plan.demo_hosts is not None)
+        self.hub = Hub(settings.fleet, names=settings.names, demo=plan.demo_hosts is not None)
         self.url = _url_of(settings.listen, listening)
         self._url_elsewhere = _url_elsewhere(settings.listen, listening)
         self._child: ChildAgent | None = None
-        self._door = FrontDoor(self.hub, token_check(token), settings.path_prefix)
+        self._watching = Watching(self.hub, providers, ways)
+        self._door = FrontDoor(
+            self.hub,
+            tokens.find_grant,
+            settings.path_prefix,
+            writers=Writers(
+                token_check(ensure_token(data_dir / "admin.token")), is_private=is_loopback(settings.listen.host)
+            ),
+            book=Book(managed, tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url),
+        )
         self._endings: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def open(cls, settings: Settings, plan: Plan, config: Path | None = None) -> "HubServer":
-        """`config` is the file that the settings came from, for the hub's own agent to read."""
+    def open(
+        cls,
+        settings: Settings,
+        plan: Plan,
+        config: Path | None = None,
+        *,
+        targets: Sequence[Target] = (),
+        ssh_password: str | None = None,
+    ) -> "HubServer":
+        """`config` is the file that the settings came from, for the hub's own agent to read.
+
+        `targets` are hosts that an option names, and `ssh_password` what a person typed for hosts that take no key.
+        """
         problem = exposure_problem(settings.listen, settings.read)
         if problem:
             raise UsageError(f"{problem}.")
         data_dir = find_data_dir(settings)
         if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
-            plan = Plan(watch_this_machine=plan.watch_this_machine)
+            plan = msgspec.structs.replace(plan, demo_hosts=None)
         token_file = find_token_file(settings.token_file) if settings.token_file else data_dir / "agent.token"
-        token = ensure_token(token_file)
-        listening = _listen(settings.listen)
-        return cls(settings, plan, config, data_dir=data_dir, listening=listening, token_file=token_file, token=token)
+        managed = ManagedHosts(data_dir / "hosts.yaml")
+        providers = make_providers(settings.hosts, settings.discovery, config.name if config else "gpudeck.yaml")
+        option = [OptionHosts(targets)] if targets else []
+        return cls(
+            settings,
+            plan,
+            config,
+            data_dir=data_dir,
+            listening=_listen(settings.listen),
+            token_file=token_file,
+            tokens=AgentTokens(data_dir / "host-tokens.json", ensure_token(token_file)),
+            managed=managed,
+            # Whom an option or a file names counts before whom somebody added by hand.
+            providers=[*option, *providers, managed],
+            ways=make_ways(settings, ssh_password),
+        )
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -110,6 +170,7 @@ class HubServer:
         try:
             await server.serve(sockets=[self._listening])
         finally:
+            await self._watching.stop()
             ticking.cancel()
 
     async def _end(self) -> None:
@@ -130,6 +191,7 @@ class HubServer:
             self._child = ChildAgent(arguments)
         if self._child is not None:
             self._child.start()
+        self._watching.start()
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config))
 
     def _end_demo(self) -> None:

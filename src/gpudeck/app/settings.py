@@ -1,6 +1,5 @@
 """The whole configuration file: the settings of every room, put together. Knows their types, imports no hub."""
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,9 +8,15 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.config import ConfigMistakes, find_config, load_file
+from gpudeck.discovery.settings import DiscoverySettings
+from gpudeck.discovery.static import Hosts
 from gpudeck.model.errors import ConfigurationError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.settings import Address
+from gpudeck.model.names import Names
+from gpudeck.model.settings import Address, is_loopback
+from gpudeck.sources.pull_settings import PullSettings
+from gpudeck.sources.scrape_settings import ScrapeSettings
+from gpudeck.sources.ssh_settings import SshSettings
 
 _DATA_DIR_HINT = "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own."
 
@@ -35,6 +40,13 @@ class Settings(Struct, frozen=True):
     """Whether the hub watches the machine it runs on, if that has GPUs."""
     demo: Literal["auto", "never"] = "auto"
     """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports."""
+    hosts: Hosts = field(default_factory=list)
+    """Hosts to watch, or to expect; those that report by themselves need not stand here."""
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
+    names: Names = field(default_factory=Names)
+    ssh: SshSettings = field(default_factory=SshSettings)
+    pull: PullSettings = field(default_factory=PullSettings)
+    scrape: ScrapeSettings = field(default_factory=ScrapeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 
@@ -54,15 +66,6 @@ def exposure_problem(listen: Address, read: str | None, file: str = "") -> str |
     )
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
     """The settings and the file they come from, if there is one. Raises ConfigurationError with every mistake."""
     try:
@@ -74,7 +77,7 @@ def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
 
 def find_data_dir(settings: Settings) -> Path:
     """The data folder, made if it is not there. Raises UsageError when it cannot be written."""
-    folder = _choose_data_dir(settings)
+    folder = choose_data_dir(settings)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = folder / f".write-test-{os.getpid()}"
@@ -85,7 +88,7 @@ def find_data_dir(settings: Settings) -> Path:
     return folder
 
 
-def _choose_data_dir(settings: Settings) -> Path:
+def choose_data_dir(settings: Settings) -> Path:
     named = os.environ.get("GPUDECK_DATA_DIR") or settings.data_dir
     shared = os.environ.get("XDG_DATA_HOME")
     try:

@@ -1,4 +1,8 @@
-"""The agent token of a hub: made once, readable by its owner alone, compared in constant time."""
+"""The tokens of a hub: made once, readable by its owner alone, compared in constant time.
+
+One for all agents and one for whoever administers the hub, each in a file of its own. `agent_tokens` has those of
+single hosts.
+"""
 
 import errno
 import hashlib
@@ -61,9 +65,22 @@ def _put(begun: Path, file: Path) -> None:
 
 def token_check(token: str) -> Callable[[str], bool]:
     """A function that says whether a text is that token; it keeps only the token's hash."""
-    wanted = hashlib.sha256(token.encode()).digest()
+    wanted = hash_token(token)
+    return lambda candidate: hmac.compare_digest(hash_token(candidate), wanted)
 
-    def may_ingest(candidate: str) -> bool:
-        return hmac.compare_digest(hashlib.sha256(candidate.encode()).digest(), wanted)
 
-    return may_ingest
+def hash_token(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """The file has the new content or the old one, whatever happens meanwhile; only its owner can read it."""
+    begun = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        begun.replace(file)
+    finally:
+        begun.unlink(missing_ok=True)

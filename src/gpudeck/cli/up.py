@@ -13,11 +13,13 @@ from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
-    from gpudeck.app.hub import Started
+    from gpudeck.app.hub import Plan, Started
+    from gpudeck.model.target import Target
 
 _EXAMPLES = """\b
 Examples:
   gpudeck up                          this machine's GPUs, or a simulated fleet where there are none
+  gpudeck up --ssh gpu01,gpu02        these hosts over SSH, where nothing is installed
   gpudeck up --demo 500               a simulated fleet of 500 hosts
   gpudeck up --listen 127.0.0.1:9000  another port
   gpudeck up --config gpudeck.yaml    listen for others: needs `listen:` and `read: open` in that file
@@ -35,8 +37,18 @@ Examples:
     metavar="[HOSTS]",
     help="Show a simulated fleet (24 hosts).",
 )
+@click.option("--ssh", metavar="HOST,HOST", help="Watch these hosts over SSH, without any agent: gpu01,gpu[02-16].")
+@click.option("--ask-password", is_flag=True, help="Ask for the SSH password, for hosts that take no key.")
 @click.option("--verbose", is_flag=True, help="Log more.")
-def command(config: Path | None, listen: str | None, demo: int | None, verbose: bool) -> None:
+def command(
+    *,
+    config: Path | None,
+    listen: str | None,
+    demo: int | None,
+    ssh: str | None,
+    ask_password: bool,
+    verbose: bool,
+) -> None:
     """Start the hub and print the page's address. It watches this machine too if it has GPUs."""
     start_logging(verbose)
     try:
@@ -60,15 +72,33 @@ def command(config: Path | None, listen: str | None, demo: int | None, verbose: 
         if problem is not None:
             raise UsageError(f"--listen: {problem}.")
         settings = msgspec.structs.replace(settings, listen=address)
-    run_hub(HubServer.open(settings, make_plan(settings, demo, has_gpus), file), _greet)
+    targets = _read_ssh(ssh, demo)
+    plan = make_plan(settings, demo, has_gpus, ssh_hosts=len(targets))
+    password = _ask_password() if ask_password else None
+    run_hub(HubServer.open(settings, plan, file, targets=targets, ssh_password=password), _greet)
+
+
+def _read_ssh(ssh: str | None, demo: int | None) -> "list[Target]":
+    if ssh is None:
+        return []
+    if demo is not None:
+        raise UsageError("--ssh names real hosts, and --demo shows simulated ones.", "Leave out one of the two.")
+    from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - only here
+
+    return read_hosts(ssh, "--ssh")
+
+
+def _ask_password() -> str:
+    typed: str = click.prompt("SSH password", hide_input=True, err=True)
+    return typed
 
 
 def _greet(started: "Started") -> None:
     plan = started.plan
     if plan.watch_this_machine:
-        shows = "this machine's GPUs, and every host that reports"
+        shows = f"this machine's GPUs, and {_others(plan)}"
     elif plan.demo_hosts is None:
-        shows = "every host that reports"
+        shows = _others(plan)
     else:
         until = "" if plan.demo_is_asked else ", until the first real host reports"
         shows = f"a simulated fleet of {plan.demo_hosts} hosts (demo data){until}"
@@ -79,6 +109,13 @@ def _greet(started: "Started") -> None:
         f"{_invite(started)}"
         "Ctrl-C stops it."
     )
+
+
+def _others(plan: "Plan") -> str:
+    if plan.named_hosts is None:
+        return "every host that reports"
+    hosts = "host" if plan.named_hosts == 1 else "hosts"
+    return f"{plan.named_hosts} {hosts} over SSH" if plan.named_hosts else "the configured hosts"
 
 
 def _invite(started: "Started") -> str:

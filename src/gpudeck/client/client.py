@@ -1,20 +1,27 @@
 """Ask a hub over HTTP. Blocks; raises Unreachable when the hub does not answer like a hub."""
 
+from typing import Any
+from urllib.parse import quote
+
 import msgspec
 import urllib3
 
 from gpudeck import __version__
-from gpudeck.model.errors import GpudeckError, Unreachable
+from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
 
 _HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
 
 
 class Client:
-    """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged."""
+    """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged.
 
-    def __init__(self, url: str, timeout: float = 10.0) -> None:
+    `token` is sent with what changes something, where the hub wants one.
+    """
+
+    def __init__(self, url: str, timeout: float = 10.0, *, token: str | None = None) -> None:
         self.url = check_hub_url(url)
+        self._token = token
         self._shown = mask_password(self.url)
         self._pool = urllib3.PoolManager(retries=False, timeout=timeout)
 
@@ -22,24 +29,45 @@ class Client:
         """The whole fleet as JSON (see model.view.Fleet)."""
         return self._get("/api/v1/fleet")
 
+    def hosts(self) -> bytes:
+        """All hosts as JSON (a list of model.view.Host below `hosts`)."""
+        return self._get("/api/v1/hosts")
+
+    def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
+        """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
+        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", json=new))
+        return answer
+
+    def remove_host(self, name: str) -> None:
+        """Have a host forgotten."""
+        self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
+
     def _get(self, path: str) -> bytes:
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, **body: Any) -> bytes:
         headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json", "Accept-Encoding": "gzip"}
+        if self._token is not None and method != "GET":
+            headers["Authorization"] = f"Bearer {self._token}"
         try:
-            answer = self._pool.request("GET", self.url + path, headers=headers)
+            answer = self._pool.request(method, self.url + path, headers=headers, **body)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(f"no hub answers at {self._shown}.", _HINT) from error
-        if answer.status != 200:
-            raise self._refusal(answer.status, answer.data)
+        if answer.status not in {200, 201}:
+            raise self._refusal(answer.status, answer.data, is_question=method == "GET")
         if not answer.headers.get("Content-Type", "").startswith("application/json"):
             raise self._no_hub()
         return answer.data
 
-    def _refusal(self, status: int, body: bytes) -> GpudeckError:
-        if status == 404:  # every hub knows the fleet: this is another server, or a path beside the hub's
+    def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
+        if (
+            status == 404 and is_question
+        ):  # every hub knows the fleet: this is another server, or a path beside the hub's
             return self._no_hub()
         try:
             error = msgspec.json.decode(body)["error"]
-            return GpudeckError(str(error["message"]), str(error.get("hint", "")))
+            kind = UsageError if status in {400, 409, 422} else GpudeckError
+            return kind(f"{str(error['message']).rstrip('.')}.", str(error.get("hint", "")))
         except (msgspec.DecodeError, KeyError, TypeError):
             return Unreachable(f"{self._shown} answered {status}, not as a gpudeck hub would.", _HINT)
 

@@ -14,6 +14,7 @@ from gpudeck.hub.register import Register
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.names import Names
 from gpudeck.model.target import WAYS, Target
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
@@ -22,13 +23,14 @@ _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
 class Fleet:
-    """All hosts by id, in `hosts`. What changed waits for `take_changes`."""
+    """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own."""
 
-    def __init__(self, settings: FleetSettings) -> None:
+    def __init__(self, settings: FleetSettings, names: Names | None = None) -> None:
         self.settings = settings
         self.counters: Counter[str] = Counter()
-        self._register = Register(settings)
+        self._register = Register(settings, names or Names())
         self.hosts = self._register.hosts
+        self.problems: list[str] = []
 
     def apply(
         self, envelope: Envelope, *, via: str, now: float, sent_at: float | None = None, target: str | None = None
@@ -128,7 +130,14 @@ class Fleet:
 
     def encoded(self, time: float, *, demo: bool) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
-        facts = {"demo": demo, "time": time, "version": __version__, "totals": self.totals(), "hosts": []}
+        facts = {
+            "demo": demo,
+            "time": time,
+            "version": __version__,
+            "totals": self.totals(),
+            "problems": self.problems,
+            "hosts": [],
+        }
         hosts = b",".join(host.encoded() for host in self.ordered())
         return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
 

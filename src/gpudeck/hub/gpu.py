@@ -11,7 +11,7 @@ from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
 from gpudeck.model.availability import Availability, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.health import Health, judge_health
+from gpudeck.model.health import Health, judge_health, judge_wear
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.view import Gpu
@@ -120,7 +120,7 @@ class GpuState:
         since = self._settle(availability, began, now)
         events = [event for event in reading.events if collected_at - event.at <= _EVENT_SECONDS]
         celsius, why = self.view["temperature_celsius"], self.view["reasons"].get("temperature_celsius")
-        health = judge_health(reading.missing, celsius, self._settings.health, events, why)
+        health = judge_health(reading.missing, celsius, self._settings.health, events, why, wear=judge_wear(self.view))
         verdict = (availability, reason, since, health)
         if verdict == self._verdict:
             return

@@ -7,6 +7,7 @@ from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Host, HostFacts, HostStatus
 from gpudeck.wire import Envelope
@@ -29,7 +30,7 @@ class HostState:
     `target` is the name under which it is configured, None for one that is known by its reports alone.
     """
 
-    def __init__(self, host_id: str, via: str, settings: FleetSettings) -> None:
+    def __init__(self, host_id: str, via: str, settings: FleetSettings, names: Names) -> None:
         self.id = host_id
         self.via = via
         self.name = host_id
@@ -45,6 +46,7 @@ class HostState:
         self._flags: dict[str, str] = {}
         self._said: list[str] = []
         self._settings = settings
+        self._names = names
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
@@ -107,7 +109,7 @@ class HostState:
         facts = dict.fromkeys(_FACTS) | {
             "id": self.id,
             "name": self.name,
-            "display_name": self.name,
+            "display_name": self._names.of_host(self.name),
             "status": "never",
             "via": via,
             "agent_version": "",
@@ -207,7 +209,7 @@ class HostState:
         return {
             "id": self.id,
             "name": envelope.host,
-            "display_name": envelope.host,
+            "display_name": self._names.of_host(envelope.host),
             "status": self.status,
             "via": self.via,
             "last_report_at": round(self.observed_at, 3),
@@ -231,7 +233,7 @@ class HostState:
         for reading in readings:
             state = self._gpus.get(reading.uuid)
             if state is None:
-                state = GpuState(reading, collected_at, now, self._settings)
+                state = GpuState(reading, collected_at, now, self._settings, self._names)
             else:
                 self._note(reading.uuid, state.update(reading, collected_at, now))
             states[reading.uuid] = state

@@ -7,15 +7,21 @@ from gpudeck.hub.ingest import Ingest
 from gpudeck.hub.stream import Stream
 from gpudeck.model import clock
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.names import Names
 
 
 class Hub:
     """A live fleet with its way in (`ingest`) and its way out (`stream`). One event loop owns it."""
 
     def __init__(
-        self, settings: FleetSettings | None = None, now: clock.Clock = clock.wall, *, demo: bool = False
+        self,
+        settings: FleetSettings | None = None,
+        now: clock.Clock = clock.wall,
+        *,
+        names: Names | None = None,
+        demo: bool = False,
     ) -> None:
-        self.fleet = Fleet(settings or FleetSettings())
+        self.fleet = Fleet(settings or FleetSettings(), names)
         self.stream = Stream(self.fleet, now, demo=demo)
         self.ingest = Ingest(self.fleet, now, demo=demo)
         self.started_at = now()

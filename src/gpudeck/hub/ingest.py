@@ -22,10 +22,27 @@ class Ingest:
         self._clock = clock
 
     def take(
-        self, body: bytes, content_type: str, encoding: str = "", *, via: str = "push", sent_at: float | None = None
+        self,
+        body: bytes,
+        content_type: str,
+        encoding: str = "",
+        *,
+        via: str = "push",
+        sent_at: float | None = None,
+        only: str | None = None,
     ) -> bool:
-        """Take one report; False when it was a repeated one. Raises ReportRefused: whoever catches it counts it."""
+        """Take one report; False when it was a repeated one. Raises ReportRefused: whoever catches it counts it.
+
+        `only` is the one host that its sender may report as; None: any.
+        """
         envelope = decode(body, content_type, encoding)
+        if only is not None and envelope.host != only:
+            raise ReportRefused(
+                403,
+                "other_host",
+                f"this token is for {only}, and the report is of {envelope.host}",
+                f"Start the agent with --name {only}, or make a token for {envelope.host} on the hub.",
+            )
         self._check_demo(envelope)
         via = "simulated" if envelope.simulated else via
         return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at)
@@ -43,17 +60,22 @@ class Ingest:
         """Note a refusal, wherever on the way in it happened."""
         self.fleet.counters[f"refused_{refusal.code}"] += 1
 
+    def leave_demo(self) -> bool:
+        """Real hosts are about to be watched: end a demo that was shown for want of them. False if it was asked for."""
+        if self.demo and self.end_demo is not None:
+            self.demo = False
+            self.end_demo()
+        return not self.demo
+
     def _check_demo(self, envelope: Envelope) -> None:
         if envelope.simulated == self.demo:
             return
         if envelope.simulated:
             raise ReportRefused(409, "not_a_demo", "this hub shows real hosts and takes no simulated reports")
-        if self.end_demo is None:
+        if not self.leave_demo():
             raise ReportRefused(
                 409,
                 "demo_hub",
                 "this hub was started with --demo and takes no real reports",
                 "Start it without --demo.",
             )
-        self.demo = False
-        self.end_demo()

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gpudeck.hub.host import HostState
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.names import Names
 from gpudeck.model.target import Target
 from gpudeck.wire import Envelope
 
@@ -15,11 +16,12 @@ from gpudeck.wire import Envelope
 class Register:
     """All hosts by id. `dirty` holds the ids whose view changed, `removed` those that left, until both are taken."""
 
-    def __init__(self, settings: FleetSettings) -> None:
+    def __init__(self, settings: FleetSettings, names: Names) -> None:
         self.hosts: dict[str, HostState] = {}
         self.dirty: set[str] = set()
         self.removed: set[str] = set()
         self._settings = settings
+        self._names = names
         self._targets: dict[str, Target] = {}
         self._targeted: dict[str, HostState] = {}
         self._named: dict[str, set[str]] = {}
@@ -64,7 +66,7 @@ class Register:
         for name, target in wanted.items():
             host = self._targeted.get(name) or self._find_own(name)
             if host is None:
-                host = self._add(HostState(name, target.via, self._settings))
+                host = self._add(HostState(name, target.via, self._settings, self._names))
             self._targeted[name] = host
             host.expect(name, target.via, target.labels)
             self.dirty.add(host.id)
@@ -125,7 +127,7 @@ class Register:
                 f"this hub already watches {len(self.hosts)} hosts",
                 "Raise fleet.max_hosts in its configuration.",
             )
-        return HostState(host_id, via, self._settings)
+        return HostState(host_id, via, self._settings, self._names)
 
     def _find_unidentified(self, envelope: Envelope, target: str | None) -> HostState | None:
         """The host known by the name alone whose machine id this report tells for the first time."""

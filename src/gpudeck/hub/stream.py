@@ -85,6 +85,7 @@ class Stream:
         self._number = 0
         self._deltas: deque[Event] = deque(maxlen=KEPT_DELTAS)
         self._viewers: set[Viewer] = set()
+        self._problems = fleet.problems
         self._document: bytes | None = None
         self._snapshot: Event | None = None
 
@@ -161,6 +162,8 @@ class Stream:
             elif len(patch) > 1:
                 patches.append(patch)
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
+        if self.fleet.problems != self._problems:
+            delta["problems"] = self._problems = self.fleet.problems
         parts = {"hosts": whole, "changes": patches, "removed": removed}
         return delta | {name: part for name, part in parts.items() if part}
 

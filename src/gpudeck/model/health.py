@@ -1,6 +1,6 @@
 """Whether a GPU is well, apart from whether it is available: ok, warning or critical, with reason and next step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -36,6 +36,12 @@ OK = Health("ok")
 _UNREAD = "its temperature could not be read"
 
 
+_RESET = "Let its jobs end, then reset the GPU (nvidia-smi -r) or restart the host."
+_SIGNS = (
+    ("remapped_rows_pending", "memory rows wait to be replaced", _RESET),
+    ("ecc_uncorrected_count", "{count} uncorrected memory errors since the driver was loaded", _RESET),
+    ("nvlink_inactive_count", "NVLink: {count} down", "Look at nvidia-smi nvlink -s, and reseat or replace."),
+)
 _DMESG = "Look at the host's problems and at its kernel log (dmesg)."
 _SEVERITY: dict[HealthLevel, int] = {"ok": 0, "unknown": 1, "warning": 2, "critical": 3}
 
@@ -46,17 +52,29 @@ def judge_health(
     settings: HealthSettings,
     events: Sequence[GpuEvent] = (),
     why_unread: str | None = None,
+    *,
+    wear: Health = OK,
 ) -> Health:
     """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok.
 
     `events` are those that still count. The reason says nothing of their age: it would be another one on every beat.
-    `why_unread` is the reason why there is no temperature.
+    `why_unread` is the reason why there is no temperature, `wear` what `judge_wear` said.
     """
     faults = _judge_faults(events) if events else OK
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
     heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
-    return heat if _SEVERITY[heat.level] > _SEVERITY[faults.level] or faults is OK else faults
+    # Of two that are equally bad the first one here is told: a fault says more than the wear behind it.
+    return max((faults, wear, heat), key=lambda health: _SEVERITY[health.level])
+
+
+def judge_wear(metrics: Mapping[str, float | None]) -> Health:
+    """What a GPU's own counters say, by the names of the catalog. A counter that is not known says nothing."""
+    for name, text, action in _SIGNS:
+        count = metrics.get(name)
+        if count:
+            return Health("warning", text.format(count=f"{count:.0f}"), action)
+    return OK
 
 
 def _admit(why: str | None) -> Health:

@@ -8,6 +8,7 @@ The marks (`extra`, `config_kind`) are all that the configuration room reads of 
         listen: Address | None = None
 """
 
+import ipaddress
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
@@ -30,3 +31,13 @@ class Address(Struct, frozen=True):
     def __str__(self) -> str:
         """The address as it is written in the file; an IPv6 host stands in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether that name or address is this machine for itself alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

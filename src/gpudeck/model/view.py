@@ -40,7 +40,8 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
 
 
 class GpuFacts(Struct, kw_only=True):
-    """A GPU without its metrics. `label` is its index, or index.instance for a MIG instance.
+    """A GPU without its metrics. `label` is its index, or index.instance for a MIG instance. `name` is its model as the
+    driver calls it, `display_name` as people do.
 
     `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
     the host went silent: for showing only, never for counting. `events` are the last day's faults, the newest last.
@@ -50,6 +51,7 @@ class GpuFacts(Struct, kw_only=True):
     index: int
     label: str
     name: str
+    display_name: str
     vendor: str
     parent: str | None = None
     pci_address: str | None = None
@@ -122,12 +124,16 @@ Host = _derive("Host", HostFacts, [*_metric_fields(HOST_METRICS), ("gpus", _gpus
 
 
 class FleetFacts(Struct, kw_only=True):
-    """Everything now. `demo` says that all of it is simulated."""
+    """Everything now. `demo` says that all of it is simulated.
+
+    `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice.
+    """
 
     demo: bool
     time: float
     version: str
     totals: Totals
+    problems: list[str] = field(default_factory=list)
 
 
 _hosts: Any = list[Host]  # type: ignore[valid-type]

@@ -29,7 +29,6 @@ _COLUMNS = (
     Column("NOTE", keep=20, widest=60, least=12),
 )
 _EMPTY = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
-_PREFIXES = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD Radeon ", "AMD ", "Intel(R) ", "Intel ", "Tesla ")
 
 
 def render_fleet(
@@ -47,6 +46,11 @@ def render_fleet(
         lines += ["", *render(_COLUMNS, rows, width, colour)]
     else:
         lines += ["", *textwrap.wrap(_EMPTY, width or len(_EMPTY))]
+    if fleet["problems"]:
+        lines += [
+            "",
+            *(paint(shorten(f"! {clean(problem)}", width), "yellow", colour) for problem in fleet["problems"]),
+        ]
     if detail:
         lines += [line for host in wanted for line in _detail(host, fleet["time"], width, colour)]
     return "\n".join(lines) + "\n"
@@ -73,14 +77,6 @@ def _totals_of(hosts: Sequence[Json]) -> Json:
         "users": len({user for gpu in known for user in gpu["users"]}),
         "power_watts": round(sum(power), 1) if power else None,
     }
-
-
-def short_model(name: str) -> str:
-    """A model's name without its maker: people know an H200 when they see one."""
-    for prefix in _PREFIXES:
-        if name.startswith(prefix):
-            return name[len(prefix) :]
-    return name
 
 
 def _headline(fleet: Json, width: int | None, colour: bool) -> str:
@@ -115,7 +111,7 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [
         (gpu["label"], dim),
-        (clean(short_model(gpu["name"])), dim),
+        (clean(gpu["display_name"]), dim),
         (f"{SYMBOLS[state]} {state}", COLOURS[state]),
         (_number(gpu["utilization_percent"], "%"), dim),
         (f"{show_gib(used)}/{show_gib(total, 0)}", dim),

@@ -48,7 +48,8 @@ export interface paths {
         /** ListHosts */
         get: operations["ApiV1HostsListHosts"];
         put?: never;
-        post?: never;
+        /** AddHost */
+        post: operations["ApiV1HostsAddHost"];
         delete?: never;
         options?: never;
         head?: never;
@@ -66,7 +67,8 @@ export interface paths {
         get: operations["ApiV1HostsReadHost"];
         put?: never;
         post?: never;
-        delete?: never;
+        /** RemoveHost */
+        delete: operations["ApiV1HostsRemoveHost"];
         options?: never;
         head?: never;
         patch?: never;
@@ -150,6 +152,15 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** AddedHosts */
+        AddedHosts: {
+            command?: string | null;
+            names: string[];
+            note?: string | null;
+            token?: string | null;
+            /** @enum {string} */
+            via: "push" | "pull" | "ssh" | "scrape";
+        };
         /** Disk */
         Disk: {
             mount: string;
@@ -196,6 +207,7 @@ export interface components {
         Fleet: {
             demo: boolean;
             hosts: components["schemas"]["Host"][];
+            problems?: string[];
             time: number;
             totals: components["schemas"]["Totals"];
             version: string;
@@ -208,6 +220,7 @@ export interface components {
             clock_memory_mhz?: number | null;
             clock_sm_mhz?: number | null;
             decoder_percent?: number | null;
+            display_name: string;
             ecc_corrected_count?: number | null;
             ecc_uncorrected_count?: number | null;
             encoder_percent?: number | null;
@@ -282,6 +295,7 @@ export interface components {
             clock_memory_mhz?: number | null;
             clock_sm_mhz?: number | null;
             decoder_percent?: number | null;
+            display_name: string;
             ecc_corrected_count?: number | null;
             ecc_uncorrected_count?: number | null;
             encoder_percent?: number | null;
@@ -420,6 +434,28 @@ export interface components {
         HostList: {
             hosts: components["schemas"]["Host"][];
         };
+        /** NewHost */
+        NewHost: {
+            address?: string | null;
+            jump?: string | null;
+            labels?: {
+                [key: string]: string;
+            };
+            name: string;
+            path?: string | null;
+            port?: number | null;
+            /**
+             * @default http
+             * @enum {string}
+             */
+            scheme: "http" | "https";
+            user?: string | null;
+            /**
+             * @default push
+             * @enum {string}
+             */
+            via: "push" | "pull" | "ssh" | "scrape";
+        };
         /**
          * Process
          * @description One program on one GPU. A process on four GPUs appears four times, with its memory on each.
@@ -461,6 +497,10 @@ export interface components {
             status: string;
             tick_age_seconds: number;
             viewers: number;
+        };
+        /** RemovedHost */
+        RemovedHost: {
+            name: string;
         };
         /**
          * Report
@@ -623,6 +663,66 @@ export interface operations {
             };
         };
     };
+    ApiV1HostsAddHost: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewHost"];
+            };
+        };
+        responses: {
+            /** @description The hosts that are watched from now on */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddedHosts"];
+                };
+            };
+            /** @description A host that makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A token that this hub does not know */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not change anything */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A host of that name is there already */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     ApiV1HostsReadHost: {
         parameters: {
             query?: never;
@@ -661,6 +761,80 @@ export interface operations {
             };
             /** @description No such host */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HostsRemoveHost: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description A host's name or id */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The host is gone */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemovedHost"];
+                };
+            };
+            /** @description Bad request syntax or unsupported method */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        detail: string;
+                        extra?: null | {
+                            [key: string]: unknown;
+                        } | unknown[];
+                        status_code: number;
+                    };
+                };
+            };
+            /** @description A token that this hub does not know */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not change anything */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A configuration file names that host */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,0 +1,56 @@
+"""The hosts that were added while the hub runs, as the routes see them."""
+
+from typing import Annotated, Literal, Protocol, runtime_checkable
+
+from litestar.di import NamedDependency
+from msgspec import Meta, Struct, field
+
+from gpudeck.model.report import Word
+from gpudeck.model.target import Via
+
+_Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class NewHost(Struct, frozen=True, forbid_unknown_fields=True):
+    """A host to be watched, or a range such as gpu[01-16]. Only what its way in needs has to be given.
+
+    No file of the hub's machine can be named here: keys, passwords and tokens are the configuration file's.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    via: Via = "push"
+    address: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    user: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    jump: _Text | None = None
+    scheme: Literal["http", "https"] = "http"
+    path: Annotated[str, Meta(max_length=1024, pattern="^/")] | None = None
+    labels: Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = field(
+        default_factory=dict
+    )
+
+
+class AddedHosts(Struct, frozen=True):
+    """`names` are watched from now on. For a host that reports by itself `token` is its secret, told only here, and
+    `command` the line to run there; `note` says what may still stand in the way."""
+
+    names: list[str]
+    via: Via
+    token: str | None = None
+    command: str | None = None
+    note: str | None = None
+
+
+@runtime_checkable
+class HostBook(Protocol):
+    """Keeps the added hosts. `add` and `remove` raise HTTPException."""
+
+    def add(self, new: NewHost) -> AddedHosts: ...
+
+    def remove(self, name: str) -> bool:
+        """Whether a host of that name had been added."""
+        ...
+
+
+TheBook = NamedDependency[HostBook]
+"""The book, as a route's parameter `book`."""

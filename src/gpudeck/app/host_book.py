@@ -1,0 +1,169 @@
+"""The hosts that were added while the hub runs: on the page, or with `gpudeck hosts add`. Kept in the data folder."""
+
+import asyncio
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import yaml
+from litestar.exceptions import ClientException, HTTPException, InternalServerException, ValidationException
+
+from gpudeck.api.host_book import AddedHosts, NewHost
+from gpudeck.app.agent_tokens import AgentTokens
+from gpudeck.app.tokens import replace_file
+from gpudeck.discovery.static import HostEntry
+from gpudeck.model import clock
+from gpudeck.model.errors import UsageError
+from gpudeck.model.target import Target
+
+ORIGIN = "hosts added here"
+_HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
+_UNREACHABLE = "others cannot reach this hub yet: set `listen: :8042` and `read: open` in its gpudeck.yaml first"
+
+
+class _Conflict(ClientException):
+    status_code = 409
+
+
+class ManagedHosts:
+    """The added hosts, as a provider of discovery: `find` answers at once the first time, and then at each change."""
+
+    origin = ORIGIN
+    pause = 0.0
+
+    def __init__(self, file: Path) -> None:
+        """Raises UsageError when the file is there and makes no sense."""
+        self.problems: list[str] = []
+        self._file = file
+        self._entries = _read_entries(file)
+        self._untold = 1
+        self._changed = asyncio.Event()
+        self._changed.set()
+
+    async def find(self) -> list[Target]:
+        await self._changed.wait()
+        self._untold -= 1
+        if not self._untold:
+            self._changed.clear()
+        return self.targets()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def targets(self) -> list[Target]:
+        return [target for entry in self._entries for target in entry.targets(ORIGIN)]
+
+    def add(self, entry: HostEntry) -> None:
+        """Raises OSError."""
+        self._keep([*self._entries, entry])
+
+    def remove(self, name: str) -> bool:
+        """Whether it was there. A range loses that one host. Raises OSError."""
+        left: list[HostEntry] = []
+        for entry in self._entries:
+            names = [target.name for target in entry.targets(ORIGIN)]
+            if name not in names:
+                left.append(entry)
+            else:
+                left += [msgspec.structs.replace(entry, name=other) for other in names if other != name]
+        if left == self._entries:
+            return False
+        self._keep(left)
+        return True
+
+    def _keep(self, entries: list[HostEntry]) -> None:
+        plain = [_without_defaults(entry) for entry in entries]
+        replace_file(self._file, (_HEAD + yaml.safe_dump(plain, sort_keys=False)).encode())
+        self._entries = entries
+        self._untold = 2  # a list that became empty is believed when it is told twice
+        self._changed.set()
+
+
+class Book:
+    """What the API needs to add and remove hosts. `url` is the hub's address for other machines, None if they have
+    none; `configured` finds the target of a name among all that discovery knows."""
+
+    def __init__(
+        self,
+        managed: ManagedHosts,
+        tokens: AgentTokens,
+        configured: Callable[[str], Target | None],
+        *,
+        url: str | None,
+        url_here: str,
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        self._managed = managed
+        self._tokens = tokens
+        self._url = url
+        self._url_here = url_here
+        self._configured = configured
+        self._now = now
+
+    def add(self, new: NewHost) -> AddedHosts:
+        try:
+            entry = HostEntry(**{name: getattr(new, name) for name in NewHost.__struct_fields__})
+            targets = entry.targets(ORIGIN)
+        except ValueError as error:
+            raise ValidationException(str(error)) from error
+        if new.via == "push" and len(targets) > 1:
+            raise ValidationException("a token is for one host: add hosts that report by themselves one by one")
+        for target in targets:
+            self._check_free(target.name)
+        try:
+            self._managed.add(entry)
+            token = self._tokens.make(entry.name, self._now()) if new.via == "push" else None
+        except OSError as error:
+            raise _cannot_write(error) from error
+        names = [target.name for target in targets]
+        if token is None:
+            return AddedHosts(names, new.via)
+        note = None if self._url else _UNREACHABLE
+        return AddedHosts(names, new.via, token, self._command(entry.name, token), note)
+
+    def remove(self, name: str) -> bool:
+        target = self._configured(name)
+        if target is not None and target.origin != ORIGIN:
+            raise _Conflict(f"{name} is named by {target.origin}: take it out there")
+        try:
+            self._tokens.revoke(name)
+            return self._managed.remove(name)
+        except OSError as error:
+            raise _cannot_write(error) from error
+
+    def _check_free(self, name: str) -> None:
+        target = self._configured(name) or next((one for one in self._managed.targets() if one.name == name), None)
+        if target is not None:
+            raise _Conflict(f"{name} is there already, by {target.origin}")
+
+    def _command(self, name: str, token: str) -> str:
+        """One line for a shell on the new host. The token goes into a file, not into the list of processes."""
+        folder, file = "~/.config/gpudeck", "~/.config/gpudeck/agent.token"
+        url = self._url or self._url_here
+        return (
+            f"(umask 077; mkdir -p {folder}; echo {token} > {file}); "
+            f"gpudeck agent --hub {shlex.quote(url)} --name {shlex.quote(name)} --token-file {file}"
+        )
+
+
+def _without_defaults(entry: HostEntry) -> dict[str, object]:
+    defaults = HostEntry(entry.name)
+    plain = msgspec.to_builtins(entry)
+    return {key: value for key, value in plain.items() if key in {"name", "via"} or value != getattr(defaults, key)}
+
+
+def _read_entries(file: Path) -> list[HostEntry]:
+    try:
+        written = yaml.safe_load(file.read_text()) or []
+        return msgspec.convert(written, list[HostEntry])
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeError, yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
+        raise UsageError(
+            f"the added hosts in {file} cannot be read: {error}.", "Mend the file, or delete it."
+        ) from error
+
+
+def _cannot_write(error: OSError) -> HTTPException:
+    return InternalServerException(f"the hub's data folder cannot be written: {error.strerror or error}")

@@ -1,0 +1,173 @@
+"""Tries one host as the hub would read it, and says step by step what works."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.app.host_book import ManagedHosts
+from gpudeck.app.settings import Settings, choose_data_dir
+from gpudeck.app.ways import make_ways
+from gpudeck.client import Client
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.report import GpuReading, Report
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival
+
+_PORTS = {"ssh": 22, "pull": 7080, "scrape": 9400}
+
+
+class Step(Struct, frozen=True):
+    """One thing that was tried. `told` is what was found, or what is wrong and what to do."""
+
+    name: str
+    is_good: bool
+    told: str
+
+
+def find_target(
+    settings: Settings, name: str, *, via: str | None = None, port: int | None = None, user: str | None = None
+) -> Target:
+    """The host as it is configured or was added under that name; one that is neither, as the arguments say."""
+    managed = ManagedHosts(choose_data_dir(settings) / "hosts.yaml").targets()
+    written = [target for entry in settings.hosts for target in entry.targets("gpudeck.yaml")]
+    known = next((target for target in (*written, *managed) if target.name == name), None)
+    if known is None:
+        return Target(name=name, via=via or "ssh", port=port, user=user, origin="this command")  # type: ignore[arg-type]
+    if via is not None and via != known.via:
+        raise UsageError(f"{name} is configured via {known.via}.", "Leave --via out.")
+    return known
+
+
+def try_host(settings: Settings, target: Target, hub: str) -> Iterator[Step]:
+    """The steps, each as soon as it is done; none follows one that failed. `hub` is asked about a host that pushes."""
+    if target.via == "push":
+        yield from _ask_hub(target, hub)
+        return
+    steps = _try(settings, target)
+    with asyncio.Runner() as runner:
+        while (step := runner.run(anext(steps, None))) is not None:
+            yield step
+            if not step.is_good:
+                return
+
+
+async def _try(settings: Settings, target: Target) -> AsyncIterator[Step]:
+    if not _is_found_by_ssh(target):
+        yield await _try_name(target)
+        yield await _try_port(target, target.port or _port(settings, target.via))
+    arrival, step = await _try_reading(settings, target)
+    yield step
+    if arrival is not None:
+        for following in _look_into(arrival.envelope.report):
+            yield following
+
+
+def _is_found_by_ssh(target: Target) -> bool:
+    """Whether ssh_config or a jump host decides where the host is: then its name need not mean anything here."""
+    return target.via == "ssh" and (target.jump is not None or not _resolves(target.host))
+
+
+def _resolves(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
+async def _try_name(target: Target) -> Step:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(target.host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        told = f"{target.host} is not found: {(error.strerror or str(error)).lower()}. Check its name, or set address."
+        return Step("name", False, told)
+    addresses = sorted({str(entry[4][0]) for entry in found})
+    return Step("name", True, f"{target.host} is {', '.join(addresses[:4])}")
+
+
+async def _try_port(target: Target, port: int) -> Step:
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(5):
+            _, writer = await asyncio.open_connection(target.host, port)
+    except (TimeoutError, OSError) as error:
+        why = "no answer within 5 s" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        return Step(
+            "port", False, f"port {port} of {target.host}: {why}. Does it listen there, and is a firewall between?"
+        )
+    writer.close()
+    return Step("port", True, f"port {port} answers within {(time.monotonic() - began) * 1000:.0f} ms")
+
+
+async def _try_reading(settings: Settings, target: Target) -> tuple[Arrival | None, Step]:
+    name = {"ssh": "login", "pull": "agent", "scrape": "exporter"}[target.via]
+    way = make_ways(settings)[target.via]
+    began = time.monotonic()
+    try:
+        source = way.make(target)
+        try:
+            async with asyncio.timeout(way.deadline):
+                arrival = await source.read(time.time())
+        finally:
+            await source.close()
+    except TimeoutError:
+        return None, Step(name, False, f"no answer within {way.deadline:g} s.")
+    except GpudeckError as error:
+        return None, Step(name, False, str(error))
+    return arrival, Step(name, True, f"answered within {(time.monotonic() - began) * 1000:.0f} ms")
+
+
+def _look_into(report: Report) -> Iterator[Step]:
+    gpus = report.gpus
+    if not gpus:
+        yield Step("driver", False, report.gpus_reason or "it has no GPUs.")
+        return
+    models = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    missing = [gpu for gpu in gpus if gpu.missing]
+    version = f"driver {report.driver_version}: " if report.driver_version else ""
+    yield Step("driver", not missing, f"{version}{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({models})")
+    for gpu in missing:
+        yield Step("driver", False, f"GPU {gpu.index} cannot be read: {gpu.missing}")
+    yield _look_at_processes(gpus)
+
+
+def _look_at_processes(gpus: list[GpuReading]) -> Step:
+    unlisted = next((gpu for gpu in gpus if gpu.processes is None and not gpu.missing), None)
+    if unlisted is not None:
+        return Step("processes", False, f"they are not told: {unlisted.processes_reason or 'no reason is given'}")
+    processes = [process for gpu in gpus for process in gpu.processes or ()]
+    nameless = next((process for process in processes if process.user is None), None)
+    if nameless is not None:
+        return Step("processes", False, f"pid {nameless.pid}: {nameless.reasons.get('user', 'its user is unknown')}")
+    users = {process.user for process in processes}
+    return Step("processes", True, f"{len(processes)} of {len(users)} user{'s' if len(users) != 1 else ''}")
+
+
+def _port(settings: Settings, via: str) -> int:
+    chosen: int | None = getattr(settings, via).port
+    return chosen or _PORTS[via]
+
+
+def _ask_hub(target: Target, hub: str) -> Iterator[Step]:
+    try:
+        hosts: list[dict[str, Any]] = msgspec.json.decode(Client(hub).hosts())["hosts"]
+    except GpudeckError as error:
+        yield Step("hub", False, str(error))
+        return
+    yield Step("hub", True, f"{hub} answers")
+    found = next((host for host in hosts if host["name"] == target.name), None)
+    if found is None or found["status"] == "never":
+        told = "has not reported yet: is its agent running, with this hub's address and its token?"
+        yield Step("report", False, told)
+        return
+    is_up = found["status"] == "up"
+    age = time.time() - found["last_report_at"]
+    yield Step("report", is_up, f"{found['status']}, last report {age:.0f} s ago")
+    for problem in found["problems"]:
+        yield Step("problem", False, problem)
+    unreadable = found["reasons"].get("gpus")
+    yield Step("driver", unreadable is None, unreadable or f"{len(found['gpus'])} GPUs")

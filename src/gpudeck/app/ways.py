@@ -1,0 +1,51 @@
+"""How hosts are read on each way in, as the settings say. What a way needs is imported only where hosts use it."""
+
+from collections.abc import Callable
+from functools import partial
+
+from gpudeck.app.settings import Settings
+from gpudeck.model.errors import UsageError
+from gpudeck.model.target import Target
+from gpudeck.sources.base import MakeSource, Source
+from gpudeck.sources.poller import Way
+
+
+def make_ways(settings: Settings, ssh_password: str | None = None) -> dict[str, Way]:
+    """All ways on which the hub reads hosts by itself. Opens nothing. `ssh_password` is one that a person typed."""
+    return {
+        "pull": Way(_later(lambda: _pull(settings)), settings.pull.interval, settings.pull.deadline),
+        "ssh": Way(_later(lambda: _ssh(settings, ssh_password)), settings.ssh.interval, settings.ssh.deadline),
+        "scrape": Way(_later(lambda: _scrape(settings)), settings.scrape.interval, settings.scrape.deadline),
+    }
+
+
+def _later(find: Callable[[], MakeSource]) -> MakeSource:
+    """Finds what makes the sources when the first host needs one, and once for all hosts."""
+    found: list[MakeSource] = []
+
+    def make(target: Target) -> Source:
+        if not found:
+            found.append(find())
+        return found[0](target)
+
+    return make
+
+
+def _pull(settings: Settings) -> MakeSource:
+    from gpudeck.sources.pull import sources_of  # noqa: PLC0415 - see above
+
+    return sources_of(settings.pull)
+
+
+def _ssh(settings: Settings, password: str | None) -> MakeSource:
+    try:
+        from gpudeck.sources.ssh import make  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise UsageError(f"reading hosts over SSH needs {error.name}.", "pip install 'gpudeck[ssh]'") from error
+    return make(settings.ssh, password)
+
+
+def _scrape(settings: Settings) -> MakeSource:
+    from gpudeck.sources.scrape import make  # noqa: PLC0415 - see above
+
+    return partial(make, settings=settings.scrape)

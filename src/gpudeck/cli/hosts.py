@@ -1,0 +1,132 @@
+"""gpudeck hosts: which hosts a hub watches; add one, remove one, try one."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck hosts add gpu07                     prints the line to run on gpu07
+  gpudeck hosts add 'gpu[01-16]' --via ssh    sixteen hosts without any agent
+  gpudeck hosts test gpu07                    what works, step by step
+  gpudeck hosts list                          all hosts with their state
+"""
+_HUB = click.option(
+    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
+)
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
+_WIDEST = 60
+
+
+@click.group("hosts", epilog=_EXAMPLES)
+def command() -> None:
+    """The hosts that a hub watches. What changes them is run on the hub's machine, or with its admin token in
+    $GPUDECK_TOKEN."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="The hub's answer as JSON.")
+@_HUB
+def list_hosts(*, as_json: bool, hub: str) -> None:
+    """All hosts with their way in, their state, and what is wrong."""
+    from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
+
+    body = Client(hub).hosts()
+    if as_json:
+        click.echo(body)
+        return
+    from gpudeck.views.hosts import render_hosts  # noqa: PLC0415 - the same
+
+    click.echo(render_hosts(msgspec.json.decode(body)["hosts"]), nl=False)
+
+
+@command.command("add")
+@click.argument("name")
+@click.option(
+    "--via",
+    type=click.Choice(["push", "pull", "ssh", "scrape"]),
+    default="push",
+    show_default=True,
+    help="push: its own agent reports; pull: its agent listens; ssh: no agent; scrape: an exporter runs there.",
+)
+@click.option("--address", help="What to connect to, where that is not the name.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port, where it is not the usual one.")
+@click.option("--user", help="Who logs in (ssh).")
+@click.option("--jump", metavar="HOST", help="The host through which it is reached (ssh).")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Shown beside the name.")
+@_HUB
+@_CONFIG
+def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], **reach: Any) -> None:
+    """Watch NAME, or a range such as 'gpu[01-16]'. For a host that will report by itself this prints the line to run
+    there, with its token: it is shown only this once."""
+    from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
+
+    new = {"name": name, "labels": _parse_labels(labels)} | {key: value for key, value in reach.items() if value}
+    added = Client(hub, token=_find_token(config)).add_host(new)
+    if added["command"] is None:
+        click.echo(f"{', '.join(added['names'])}: watched from now on, via {added['via']}.")
+        click.echo(f"`gpudeck hosts test {added['names'][0]}` says what works.")
+        return
+    click.echo(f"Run this on {name} (gpudeck has to be installed there; the token in it is shown only now):\n")
+    click.echo(f"  {added['command']}\n")
+    if added["note"]:
+        click.echo(f"Note: {added['note']}.")
+
+
+@command.command("remove")
+@click.argument("name")
+@_HUB
+@_CONFIG
+def remove_host(name: str, hub: str, config: Path | None) -> None:
+    """Forget NAME, and take back its token. A host that still reports with the token of all agents comes back."""
+    from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
+
+    Client(hub, token=_find_token(config)).remove_host(name)
+    click.echo(f"{name} is removed.")
+
+
+@command.command("test")
+@click.argument("name")
+@click.option("--via", type=click.Choice(["pull", "ssh", "scrape"]), help="How to reach a host that is not configured.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port, if it is not configured.")
+@click.option("--user", help="Who logs in, if it is not configured.")
+@_HUB
+@_CONFIG
+def test_host(name: str, *, via: str | None, port: int | None, user: str | None, hub: str, config: Path | None) -> None:
+    """Try to read NAME as the hub would, and say step by step what works. Exit code 1 when something does not."""
+    from gpudeck.app.host_test import find_target, try_host  # noqa: PLC0415 - needs the hub's parts
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415
+
+    settings, _ = load_settings(config)
+    target = find_target(settings, name, via=via, port=port, user=user)
+    failed = False
+    for step in try_host(settings, target, hub):
+        failed = failed or not step.is_good
+        click.echo(f"{'✓' if step.is_good else '✗'} {step.name:<10} {step.told}")
+    if failed:
+        raise GpudeckError(f"{name} cannot be read yet.", "The step marked ✗ says what to do.")
+
+
+def _parse_labels(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words]
+    if wrong := next((word for word, found, _ in pairs if not found or not word), None):
+        raise UsageError(f"--label {wrong!r} is not KEY=VALUE.")
+    return {key: value for key, _, value in pairs}
+
+
+def _find_token(config: Path | None) -> str | None:
+    """$GPUDECK_TOKEN, or the admin token of a hub on this machine where this user can read it."""
+    if named := os.environ.get("GPUDECK_TOKEN"):
+        return named
+    from gpudeck.app.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
+
+    try:
+        return (choose_data_dir(load_settings(config)[0]) / "admin.token").read_text().strip() or None
+    except (OSError, UnicodeError):
+        return None

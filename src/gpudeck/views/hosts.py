@@ -1,0 +1,41 @@
+"""The hosts of a fleet as a table: how each is read, whether it answers, what is wrong."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpudeck.views.table import Cell, Column, clean, render
+
+_COLUMNS = (
+    Column("HOST", keep=100, widest=40),
+    Column("VIA", keep=90, widest=10),
+    Column("STATUS", keep=99, widest=8),
+    Column("GPUS", keep=80, align="right", widest=6),
+    Column("FREE", keep=70, align="right", widest=6),
+    Column("LABELS", keep=40, widest=40),
+    Column("PROBLEM", keep=50, widest=160, least=20),
+)
+_COLOURS = {"up": "green", "late": "yellow", "down": "red", "never": "grey"}
+_NONE = "No host yet. `gpudeck hosts add NAME` adds one.\n"
+
+
+def render_hosts(hosts: Sequence[Mapping[str, Any]], width: int | None = None, colour: bool = False) -> str:
+    """One line a host, ending in a newline. `hosts` are as the API has them (see model.view.Host)."""
+    if not hosts:
+        return _NONE
+    return "\n".join(render(_COLUMNS, [_row(host) for host in hosts], width, colour)) + "\n"
+
+
+def _row(host: Mapping[str, Any]) -> list[Cell]:
+    states = Counter(gpu["availability"] for gpu in host["gpus"])
+    is_known = host["status"] != "never"
+    labels = " ".join(f"{key}={value}" for key, value in sorted(host["labels"].items()))
+    return [
+        (clean(host["name"]), ""),
+        (clean(host["via"]), ""),
+        (host["status"], _COLOURS[host["status"]]),
+        (str(len(host["gpus"])) if is_known else "-", ""),
+        (str(states["free"]) if is_known else "-", ""),
+        (clean(labels), "grey"),
+        (clean("; ".join(host["problems"])), ""),
+    ]

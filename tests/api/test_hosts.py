@@ -1,0 +1,163 @@
+"""Hosts are added and removed by who may, and each added host gets a token of its own."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door_with_book
+from fakes.reports import make_envelope
+from gpudeck.hub.hub import Hub
+from gpudeck.wire import encode
+
+ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+
+
+class Station:
+    """A hub and its door, asked from `client` under the name `host`."""
+
+    def __init__(self, folder: Path, *, is_private: bool = False) -> None:
+        self.folder = folder
+        self.hub = Hub(now=FakeClock())
+        self.is_private = is_private
+        self.door = make_door_with_book(self.hub, folder, is_private=is_private)
+
+    def call(
+        self, method: str, path: str, *, client: str = "127.0.0.1", host: str = "127.0.0.1:8042", **options: Any
+    ) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door, client=(client, 40000))  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
+                return await http.request(method, path, **options)
+
+        return asyncio.run(ask())
+
+    def add(self, **new: Any) -> httpx.Response:
+        return self.call("POST", "/api/v1/hosts", json=new, headers=ADMIN)
+
+    def report(self, token: str, host: str) -> httpx.Response:
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/msgpack",
+            "Content-Encoding": "zstd",
+        }
+        return self.call("POST", "/api/v1/reports", content=encode(make_envelope(host)), headers=headers)
+
+    def names(self) -> list[tuple[str, str]]:
+        return [(host["name"], host["status"]) for host in self.call("GET", "/api/v1/hosts").json()["hosts"]]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Station:
+    return Station(tmp_path)
+
+
+def test_added_host_is_expected_and_its_line_holds_its_token_once(hub: Station) -> None:
+    answer = hub.add(name="gpu07")
+    assert answer.status_code == 201
+    added = answer.json()
+    assert added["names"] == ["gpu07"]
+    assert added["token"] in added["command"]
+    assert "--hub http://hub.example:8042 --name gpu07" in added["command"]
+    assert hub.names() == [("gpu07", "never")]
+    assert added["token"] not in hub.call("GET", "/api/v1/hosts").text
+    assert added["token"] not in (hub.folder / "host-tokens.json").read_text()
+
+
+def test_token_of_an_added_host_is_good_for_that_host_alone(hub: Station) -> None:
+    token = hub.add(name="gpu07").json()["token"]
+    assert hub.report(token, "gpu07").status_code == 202
+    refused = hub.report(token, "gpu08")
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "other_host"
+    assert hub.names() == [("gpu07", "up")]
+
+
+def test_tokens_and_hosts_outlive_a_restart(hub: Station) -> None:
+    token = hub.add(name="gpu07").json()["token"]
+    again = Station(hub.folder)
+    assert again.report(token, "gpu07").status_code == 202
+    assert again.report(AGENT_TOKEN, "gpu09").status_code == 202
+
+
+def test_removed_host_is_gone_and_its_token_is_worth_nothing(hub: Station) -> None:
+    token = hub.add(name="gpu07").json()["token"]
+    hub.report(token, "gpu07")
+    assert hub.call("DELETE", "/api/v1/hosts/gpu07", headers=ADMIN).status_code == 200
+    assert hub.names() == []
+    assert hub.report(token, "gpu07").status_code == 401
+
+
+def test_range_of_hosts_is_added_at_once_and_loses_one(hub: Station) -> None:
+    assert hub.add(name="gpu[01-03]", via="ssh", user="monitor").json()["names"] == ["gpu01", "gpu02", "gpu03"]
+    assert hub.call("DELETE", "/api/v1/hosts/gpu02", headers=ADMIN).status_code == 200
+    assert hub.names() == [("gpu01", "never"), ("gpu03", "never")]
+    assert hub.add(name="gpu03", via="ssh").status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("new", "status", "told"),
+    [
+        ({"name": "configured"}, 409, "configured is there already, by gpudeck.yaml"),
+        ({"name": "gpu[01-16]"}, 400, "one by one"),
+        ({"name": "gpu[16-01]", "via": "ssh"}, 400, "goes down"),
+        ({"name": "-rf", "via": "ssh"}, 400, "no name of a host"),
+        ({"name": "a", "via": "fax"}, 400, "fax"),
+        ({"name": "a", "key_file": "/etc/shadow"}, 400, "key_file"),
+        ({"name": "a", "user": "x"}, 400, "user is of no use"),
+        ({}, 400, "name"),
+    ],
+)
+def test_host_that_makes_no_sense_is_refused_with_the_reason(
+    hub: Station, new: dict[str, Any], status: int, told: str
+) -> None:
+    answer = hub.add(**new)
+    assert answer.status_code == status
+    assert told in answer.json()["error"]["message"]
+
+
+def test_host_of_a_file_is_not_removed_here(hub: Station) -> None:
+    answer = hub.call("DELETE", "/api/v1/hosts/configured", headers=ADMIN)
+    assert answer.status_code == 409
+    assert "named by gpudeck.yaml" in answer.json()["error"]["message"]
+
+
+def test_host_that_nobody_knows_cannot_be_removed(hub: Station) -> None:
+    assert hub.call("DELETE", "/api/v1/hosts/gpu99", headers=ADMIN).status_code == 404
+
+
+def test_hub_that_others_can_reach_takes_changes_with_the_admin_token_alone(hub: Station) -> None:
+    assert hub.call("POST", "/api/v1/hosts", json={"name": "a"}).status_code == 403
+    for token in (AGENT_TOKEN, "rubbish"):
+        headers = {"Authorization": f"Bearer {token}"}
+        assert hub.call("POST", "/api/v1/hosts", json={"name": "a"}, headers=headers).status_code == 401
+    assert hub.names() == []
+
+
+def test_who_sits_at_the_machine_of_a_private_hub_may_change_it(tmp_path: Path) -> None:
+    hub = Station(tmp_path, is_private=True)
+    origin = {"Origin": "http://127.0.0.1:8042"}
+    assert hub.call("POST", "/api/v1/hosts", json={"name": "a"}, headers=origin).status_code == 201
+    assert hub.call("DELETE", "/api/v1/hosts/a").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"headers": {"Origin": "http://evil.example"}}, "made by a page of http://evil.example"),
+        ({"headers": {"Origin": "null"}}, "made by a page of null"),
+        ({"host": "evil.example:8042"}, "was meant for evil.example:8042"),
+        ({"headers": {"X-Forwarded-For": "192.0.2.7"}}, "came through a proxy"),
+        ({"headers": {"Via": "1.1 squid"}}, "came through a proxy"),
+        ({"client": "192.0.2.7"}, "came through a proxy"),
+    ],
+)
+def test_web_pages_and_proxies_are_not_at_the_machine(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    hub = Station(tmp_path, is_private=True)
+    answer = hub.call("POST", "/api/v1/hosts", json={"name": "a"}, **options)
+    assert answer.status_code == 403
+    assert told in answer.json()["error"]["message"]
+    assert hub.names() == []
