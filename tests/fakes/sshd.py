@@ -79,7 +79,8 @@ class Sshd:
             f"ListenAddress 127.0.0.1\nPort {self.port}\nHostKey {self.folder}/host\nPidFile none\n"
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nUseDNS no\nLogLevel VERBOSE\n"
-            f"SetEnv PATH={self.folder}/bin:/usr/local/bin:/usr/bin:/bin CAPTURE={CAPTURES}/{self._card}\n"
+            # With this level bash takes itself for no login: it leaves out the .bashrc of whoever runs the tests.
+            f"SetEnv SHLVL=3 PATH={self.folder}/bin:/usr/local/bin:/usr/bin:/bin CAPTURE={CAPTURES}/{self._card}\n"
         )
 
     def start(self) -> None:
@@ -143,8 +144,8 @@ class Sshd:
 @contextlib.contextmanager
 def running_sshd(folder: Path, card: str = "h200-580.159.04", options: str = "") -> Iterator[Sshd]:
     server = Sshd(folder, card, options)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()

@@ -69,6 +69,7 @@ class SshConnection:
         self._connector = connector
         self._connection: asyncssh.SSHClientConnection | None = None
         self._late: _Command | None = None
+        self._closings = 0
 
     @property
     def is_stuck(self) -> bool:
@@ -97,7 +98,8 @@ class SshConnection:
             raise explain(error, self._attempt()) from error
 
     async def close(self) -> None:
-        """May be called at any time, and again."""
+        """May be called at any time, and again; a command under way fails then."""
+        self._closings += 1
         connection, self._connection, self._late = self._connection, None, None
         if connection is not None:
             await end(connection)
@@ -127,7 +129,12 @@ class SshConnection:
     async def _open(self, finish_at: float) -> asyncssh.SSHClientConnection:
         if self._connection is None or self._connection.is_closed():
             self._connection = self._late = None
-            self._connection = await self._connector.open(self._target, finish_at)
+            closings = self._closings
+            connection = await self._connector.open(self._target, finish_at)
+            if closings != self._closings:
+                connection.abort()
+                raise Temporary(f"{self._target.name} is no longer watched.")
+            self._connection = connection
         return self._connection
 
     def _attempt(self) -> Attempt:
