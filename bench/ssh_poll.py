@@ -73,8 +73,7 @@ def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with running(f"ForceCommand cat {ANSWER}") as good, running("ForceCommand exec sleep 60") as hanging:
-        plain = uvloop.run(measure_polling(good))
-        beside = uvloop.run(measure_polling(good, hanging))
+        plain, beside = uvloop.run(measure_polling(good, hanging))
         seconds, cpu = measure_serial(good)
     report(plain, beside, seconds, cpu)
 
@@ -114,32 +113,39 @@ def running(options: str) -> Iterator["Sshd"]:
         yield sshd
 
 
-async def measure_polling(sshd: "Sshd", hanging: "Sshd | None" = None) -> Measured:
-    """The logins are counted apart from the readings that follow."""
+async def measure_polling(sshd: "Sshd", hanging: "Sshd") -> tuple[Measured, Measured]:
+    """Without and then with a host that hangs. The logins are counted apart from the readings that follow."""
     spent: list[float] = []
     settings = sshd.settings()
-    make_good = make(settings)
-    make_bad = make(hanging.settings()) if hanging else make_good
+    make_good, make_bad = make(settings), make(hanging.settings())
 
     def make_source(target: Target) -> Source:
         return make_bad(target) if target.name == "hanging" else Watched(make_good(target), spent)
 
-    poller = Poller({"ssh": Way(make_source, settings.interval, settings.deadline)}, lambda *_: True, lambda *_: None)
-    measured, memory, cpu = Measured(), rss_mib(_self()), time.process_time()
-    bad = [hanging.target("hanging")] if hanging else []
-    poller.watch([*(sshd.target(f"gpu{number:03}") for number in range(HOSTS)), *bad])
+    ways = {"ssh": Way(make_source, settings.interval, settings.deadline)}
+    poller = Poller(ways, lambda *_: True, lambda *_: None)
+    memory, cpu = rss_mib(_self()), time.process_time()
+    targets = [sshd.target(f"gpu{number:03}") for number in range(HOSTS)]
+    poller.watch(targets)
     async with asyncio.timeout(60.0):
         while len(spent) < HOSTS:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    measured.login = (time.process_time() - cpu) / HOSTS
-    await asyncio.sleep(settings.interval)
+    login = (time.process_time() - cpu) / HOSTS
+    plain = await measure_readings(spent, settings.interval)
+    plain.login, plain.memory = login, (rss_mib(_self()) - memory) / HOSTS
+    poller.watch([*targets, hanging.target("hanging")])
+    beside = await measure_readings(spent, settings.interval)
+    await poller.stop()
+    return plain, beside
+
+
+async def measure_readings(spent: list[float], settle: float) -> Measured:
+    await asyncio.sleep(settle)
     spent.clear()
-    cpu, clock = time.process_time(), time.perf_counter()
+    measured, cpu, clock = Measured(), time.process_time(), time.perf_counter()
     await asyncio.sleep(SECONDS)
     cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
     measured.share, measured.reading, measured.spent = cpu / clock, cpu / len(spent), sorted(spent)
-    measured.memory = (rss_mib(_self()) - memory) / HOSTS
-    await poller.stop()
     return measured
 
 

@@ -101,6 +101,14 @@ def test_proxy_command_is_used(sshd: Sshd, home: Path) -> None:
     assert read(SshSettings(), Target(name="gpu01")).envelope.host == "gpu01"
 
 
+def test_only_blocks_that_can_be_meant_count_and_mistakes_keep_their_line(sshd: Sshd, home: Path) -> None:
+    use_home(sshd, home, f"Host gpu02\n Port 1\nHost gpu01\n Port {sshd.port}\nMatch final\n Compression no\n")
+    with (home / ".ssh/config").open("a") as file:
+        file.write("Host gpu0?\n HostName 127.0.0.1\nHost gpu03\n Port many\n")
+    assert read(SshSettings(), Target(name="gpu01")).envelope.host == "gpu01"
+    assert f"{home}/.ssh/config line 10: Invalid Port" in str(failure(SshSettings(), Target(name="gpu03")))
+
+
 def test_wrong_key_is_refused_with_user_keys_and_next_step(sshd: Sshd, tmp_path: Path) -> None:
     other = make_key(tmp_path / "other")
     error = failure(sshd.settings(key_files=[str(other)]), sshd.target())
@@ -389,6 +397,12 @@ def test_jump_hosts_that_lead_in_a_circle_are_refused(home: Path) -> None:
     error = failure(SshSettings(), Target(name="a"))
     assert isinstance(error, Refused)
     assert "lead in a circle" in str(error)
+
+
+def test_named_ssh_config_has_to_be_there(sshd: Sshd, tmp_path: Path) -> None:
+    error = failure(sshd.settings(config_file=str(tmp_path / "absent")), sshd.target())
+    assert isinstance(error, Refused)
+    assert str(error) == f"{tmp_path}/absent cannot be read: No such file or directory. Mend ssh.config_file."
 
 
 def test_broken_ssh_config_names_its_line(home: Path) -> None:

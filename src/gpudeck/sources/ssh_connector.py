@@ -137,6 +137,9 @@ class Connector:
             sock=sock,
             tunnel=via or cast("Any", None),
             options=route.options,
+            # Said again, because `Match final` in a configuration makes the library forget what it has read.
+            username=route.options.username,
+            proxy_command=route.options.proxy_command,
             client_factory=lambda: _Client(attempt, route.known_hosts, accept_new=accept_new),
             known_hosts=lambda *_: _as_lists(attempt.trusted),
             client_keys=_FileKeys(route.keys.offers),
