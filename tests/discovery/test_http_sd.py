@@ -63,7 +63,7 @@ def test_token_is_shown_and_read_again_for_each_question(tmp_path: Path) -> None
     ],
 )
 def test_answer_that_is_no_list_is_temporary(body: bytes, reason: str) -> None:
-    with pytest.raises(Temporary, match=f"/sd\\?team=a answers no list of targets in JSON: {reason}"):
+    with pytest.raises(Temporary, match=f"/sd answers no list of targets in JSON: {reason}"):
         find(body)
 
 
@@ -84,6 +84,6 @@ def test_missing_token_file_and_missing_certificates_are_refused(tmp_path: Path)
         asyncio.run(provider.find())
 
 
-def test_password_of_the_address_is_not_told() -> None:
-    provider = HttpSd(HttpSdSettings("http://ada:hunter2@127.0.0.1:9/sd"))
+def test_secrets_of_the_address_are_not_told() -> None:
+    provider = HttpSd(HttpSdSettings("http://ada:hunter2@127.0.0.1:9/sd?key=hunter2"))
     assert provider.origin == "http_sd http://…@127.0.0.1:9/sd"

@@ -5,6 +5,7 @@ answers with says what we know already; one that is missing or goes back, as aft
 know nothing.
 """
 
+import asyncio
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -71,7 +72,7 @@ class Consul:
         # Consul adds up to a sixteenth to the wait, so that not all questions come back at the same time.
         deadline = DEADLINE + (wait * 17 / 16 if known else 0)
         answer = await self._endpoint.get(f"{self._url}?{self._query(known, wait)}", deadline)
-        self._findings = self._read(answer.body)
+        self._findings = await asyncio.to_thread(self._read, answer.body)  # a fifth of a second for 20,000 hosts
         if not self._findings.targets and answer.headers.get("x-consul-results-filtered-by-acls") == "true":
             raise Refused(f"Consul does not show {self.origin}: the token may not read it.", "Check token_file.")
         index = _read_index(answer.headers.get("x-consul-index", ""))

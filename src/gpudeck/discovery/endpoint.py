@@ -10,6 +10,8 @@ from gpudeck.model.errors import Refused, UsageError
 
 DEADLINE = 10.0
 """For one question that the server is to answer at once, in seconds."""
+BYTES_AT_MOST = 64 * 1024 * 1024
+"""Consul tells some 2 kB about each host."""
 
 
 class Endpoint:
@@ -31,7 +33,7 @@ class Endpoint:
         try:
             if self._fetcher is None:
                 trust = await asyncio.to_thread(trust_from, self._ca_file) if self._ca_file else None
-                self._fetcher = Fetcher(deadline=DEADLINE, trust=trust)
+                self._fetcher = Fetcher(deadline=DEADLINE, bytes_at_most=BYTES_AT_MOST, trust=trust)
             return await self._fetcher.get(url, await asyncio.to_thread(self._headers), deadline)
         except UsageError as error:
             raise Refused(error.message, error.hint) from error

@@ -55,7 +55,7 @@ class Fetcher:
         `headers` ask for an encoding other than gzip.
         """
         seconds = self._deadline if deadline is None else deadline
-        shown = mask_password(url)
+        shown = show_url(url)
         try:
             async with asyncio.timeout(seconds):
                 return await self._get(url, shown, headers)
@@ -85,6 +85,11 @@ class Fetcher:
                 raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
         packing.check_end()
         return bytes(body)
+
+
+def show_url(url: str) -> str:
+    """The address as it may be shown: without a password, and without its query, in which some put their tokens."""
+    return mask_password(url).partition("?")[0]
 
 
 def _parse(url: str) -> httpx.URL:
@@ -122,7 +127,7 @@ def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
     if response.status_code in {401, 403}:
         raise Refused(f"{shown} answers {response.status_code}: the token is not accepted.", "Check the token file.")
     if response.has_redirect_location:
-        elsewhere = mask_password(response.headers["location"])[:_SHOWN]
+        elsewhere = show_url(response.headers["location"])[:_SHOWN]
         raise Temporary(f"{shown} leads elsewhere, to {elsewhere}.", "Give that address.")
     said = " ".join(body[:_SHOWN].decode(errors="replace").split())
     raise Temporary(f"{shown} answers {response.status_code}{f': {said}' if said else ''}.")
