@@ -233,6 +233,28 @@ def test_line_that_is_no_known_host_hides_no_other(sshd: Sshd) -> None:
     assert read(sshd.settings(), sshd.target()).envelope.host == "gpu01"
 
 
+@pytest.fixture
+def authority(sshd: Sshd, tmp_path: Path) -> Path:
+    """Somebody who vouches for the host: its certificate is shown to whoever asks for one."""
+    key = make_key(tmp_path / "authority")
+    command = ["ssh-keygen", "-q", "-s", str(key), "-I", "host", "-h", "-n", "127.0.0.1", str(sshd.folder / "host.pub")]
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    sshd.restart(f"HostCertificate {sshd.folder}/host-cert.pub")
+    return key
+
+
+def test_host_with_a_certificate_is_believed_if_its_authority_is_known(sshd: Sshd, authority: Path) -> None:
+    sshd.known_hosts.write_text(f"@cert-authority *,[127.0.0.1]:* {Path(f'{authority}.pub').read_text()}")
+    assert read(sshd.settings(), sshd.target()).envelope.host == "gpu01"
+
+
+@pytest.mark.usefixtures("authority")
+def test_host_with_a_certificate_of_somebody_unknown_is_known_by_its_key(sshd: Sshd, tmp_path: Path) -> None:
+    assert read(sshd.settings(), sshd.target()).envelope.host == "gpu01"
+    error = failure(sshd.settings(known_hosts=[str(tmp_path / "empty")]), sshd.target())
+    assert f"host key is not known ({fingerprint(sshd.folder / 'host')}, ed25519)" in str(error)
+
+
 def test_key_of_another_port_of_the_same_host_is_not_believed(sshd: Sshd) -> None:
     sshd.known_hosts.write_text(sshd.known_hosts.read_text().replace(f"[127.0.0.1]:{sshd.port}", "127.0.0.1"))
     assert "host key is not known" in str(failure(sshd.settings(), sshd.target()))

@@ -48,7 +48,7 @@ class ConfigFile:
 
     @contextmanager
     def for_host(self, host: str) -> Iterator[str]:
-        """The path of a file for this host alone, gone afterwards. A mistake in it is told with the line of the whole."""
+        """The path of a file for this host alone, gone afterwards. Mistakes are told with their line in the whole."""
         with tempfile.NamedTemporaryFile("w", prefix="gpudeck-ssh-", suffix=".config") as reduced:
             for block in self._blocks:
                 is_meant = block.names is None or host in block.names

@@ -142,6 +142,7 @@ class Connector:
             proxy_command=route.options.proxy_command,
             client_factory=lambda: _Client(attempt, route.known_hosts, accept_new=accept_new),
             known_hosts=lambda *_: _as_lists(attempt.trusted),
+            server_host_key_algs=_choose_host_keys(route, attempt),
             client_keys=_FileKeys(route.keys.offers),
             agent_path=agent_socket() if route.uses_agent else None,
             password=route.password,
@@ -221,6 +222,13 @@ async def _dial(host: str, port: int, family: int, local_address: tuple[str, int
         else:
             return sock
     raise failure
+
+
+def _choose_host_keys(route: Route, attempt: Attempt) -> Any:
+    """Which kinds of host key are asked for: no certificates where nobody is known who could vouch for them, as the
+    library would not fall back to the key itself."""
+    is_configured = route.options.config.get("HostKeyAlgorithms") is not None
+    return () if is_configured or attempt.trusted.authorities else "-*-cert-v01@openssh.com"
 
 
 def _as_lists(trusted: Trusted) -> Any:
