@@ -6,6 +6,7 @@ import datetime
 import gzip
 import ipaddress
 import itertools
+import logging
 import socket
 import ssl
 import tracemalloc
@@ -235,6 +236,12 @@ def test_secrets_in_an_address_are_never_told(closed_port: int) -> None:
     with pytest.raises(Temporary) as caught:
         fetch(f"http://ada:hunter2@127.0.0.1:{closed_port}/x?key=hunter2")
     assert str(caught.value) == f"http://…@127.0.0.1:{closed_port}/x does not answer: connection refused."
+
+
+def test_questions_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ask(say(answer(b"x")), "/x?key=hunter2")
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("url", ["gpu01:9400", "ftp://gpu01/", "http://[::1", "http://127.0.0.1:70000/", "http://a\n/"])

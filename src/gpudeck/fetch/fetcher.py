@@ -1,6 +1,7 @@
 """One kept HTTP connection to one other machine, and what can go wrong with it, in words for people."""
 
 import asyncio
+import logging
 import os
 import ssl
 import zlib
@@ -12,6 +13,9 @@ from msgspec import Struct
 
 from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.hub_url import mask_password
+
+# It would log every question, with the whole address and the secrets in it.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 BYTES_AT_MOST = 8 * 1024 * 1024
 _SHOWN = 120
