@@ -33,6 +33,7 @@ export function gpu(changes: Partial<Gpu> = {}): Gpu {
     index: 0,
     label: '0',
     name: 'NVIDIA A100-SXM4-80GB',
+    display_name: 'A100-SXM4-80GB',
     vendor: 'nvidia',
     parent: null,
     pci_address: null,
@@ -109,5 +110,5 @@ export function totals(changes: Partial<Totals> = {}): Totals {
 }
 
 export function fleet(hosts: Host[], changes: Partial<Fleet> = {}): Fleet {
-  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), hosts, ...changes }
+  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), problems: [], hosts, ...changes }
 }

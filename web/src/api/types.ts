@@ -12,6 +12,11 @@ export type Availability = Gpu['availability']
 export type HealthLevel = Gpu['health']
 export type HostStatus = Host['status']
 
+/** A host to be watched, as the hub wants to hear of it, and what it answers. */
+export type NewHost = Partial<Schemas['NewHost']> & { name: string }
+export type AddedHosts = Required<Schemas['AddedHosts']>
+export type Via = AddedHosts['via']
+
 /** A process with every field; what is not known is null. */
 export type Process = Required<Schemas['ShownProcess']>
 
@@ -28,6 +33,8 @@ export type HostChange = { id: string; gpus?: GpuChange[] } & Partial<Omit<Host,
 export interface Delta {
   time: number
   totals: Totals
+  /** The hub's own, whole, where they changed. */
+  problems?: string[]
   hosts?: Host[]
   changes?: HostChange[]
   removed?: string[]

@@ -40,7 +40,7 @@ describe('order', () => {
   })
 
   it('puts equal models together whatever their number', () => {
-    const of = (name: string, model: string, n: number) => new Entry(host(name, Array.from({ length: n }, () => busyGpu('ann', { name: model }))))
+    const of = (name: string, model: string, n: number) => new Entry(host(name, Array.from({ length: n }, () => busyGpu('ann', { display_name: model }))))
     expect(order([of('a', 'NVIDIA H200', 8), of('b', 'NVIDIA A100', 4), of('c', 'NVIDIA H200', 4)], 'model')).toEqual(['b', 'a', 'c'])
   })
 

@@ -64,6 +64,14 @@ describe('a delta', () => {
     ])
   })
 
+  it('brings the hub\u2019s own problems where they changed', () => {
+    apply({ problems: ['hosts.txt cannot be read'] })
+    apply({})
+    expect(model.problems).toEqual(['hosts.txt cannot be read'])
+    apply({ problems: [] })
+    expect(model.problems).toEqual([])
+  })
+
   it('says that the board is another one when a host falls silent', () => {
     expect(apply({ changes: [{ id: 'gpu01', status: 'late' }] })).toBe(true)
   })

@@ -67,7 +67,7 @@ export class HostEntry {
     const gpu = this.byUuid.get(change.uuid)
     if (gpu === undefined) return
     Object.assign(gpu, change)
-    if (change.name !== undefined || change.memory_total_bytes !== undefined) this.inventoryCache = null
+    if (change.display_name !== undefined || change.memory_total_bytes !== undefined) this.inventoryCache = null
   }
 
   private index(): void {
@@ -92,6 +92,8 @@ export class FleetModel {
   time = 0
   /** Null until the first snapshot. */
   totals: Totals | null = null
+  /** The hub's own: lists of hosts that cannot be read, hosts that are named twice. */
+  problems: readonly string[] = []
 
   /** Takes a snapshot, which replaces everything. */
   load(fleet: Fleet): void {
@@ -99,6 +101,7 @@ export class FleetModel {
     for (const id of this.entries.keys()) if (!kept.has(id)) this.entries.delete(id)
     fleet.hosts.forEach((host) => this.put(host))
     this.demo = fleet.demo
+    this.problems = fleet.problems
     this.rankByName()
     this.beat(fleet.time, fleet.totals)
   }
@@ -111,6 +114,7 @@ export class FleetModel {
     let reshaped = false
     for (const change of delta.changes ?? []) reshaped = this.entries.get(change.id)?.change(change) || reshaped
     if (rebuilt) this.rankByName()
+    if (delta.problems !== undefined) this.problems = delta.problems
     this.beat(delta.time, delta.totals)
     return rebuilt || reshaped
   }

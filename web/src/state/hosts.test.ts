@@ -8,7 +8,7 @@ const text = (changes: Parameters<typeof entry>[2]) => hostText(entry('gpu01', [
 
 describe('a title', () => {
   it('names the host, what it carries and how long it is up', () => {
-    expect(text({})).toMatchObject({ name: 'gpu01', inventory: '1× A100 80G', status: 'up 12 d', isSilent: false })
+    expect(text({})).toMatchObject({ name: 'gpu01', inventory: '1× A100-SXM4-80GB', status: 'up 12 d', isSilent: false })
   })
 
   it('gives the age of a late host', () => {
@@ -30,6 +30,19 @@ describe('notes', () => {
     expect(text({ status: 'never', last_report_at: null })).toMatchObject({ status: 'never seen', notes: ['No report so far. Start gpudeck agent there.'] })
   })
 
+  it.each([
+    ['pull', 'running?'],
+    ['scrape', 'its exporter running?'],
+    ['ssh', 'Is it on?'],
+  ])('ask for what is at work on a host by %s', (via, question) => {
+    expect(text({ status: 'down', via, last_report_at: NOW - 180 }).notes[0]).toMatch(new RegExp(`${question.replace('?', '\\?')}$`))
+  })
+
+  it('say why a host that was never seen could not be read', () => {
+    const never = entry('gpu01', [], { status: 'never', via: 'ssh', last_report_at: null, problems: ['gpu01 refuses connections'] })
+    expect(hostText(never, NOW)).toMatchObject({ inventory: 'by ssh', status: 'never seen', notes: ['gpu01 refuses connections'] })
+  })
+
   it('count the problems that find no room', () => {
     expect(text({ problems: ['one', 'two', 'three'] }).notes).toEqual(['one', '2 more problems: two'])
   })
@@ -39,9 +52,10 @@ describe('notes', () => {
     ['late', ['a', 'b', 'c']],
     ['down', ['a']],
     ['never', []],
+    ['never', ['a']],
   ] as const)('of a host that is %s are as many as the card has room for', (status, problems) => {
     const { notes } = text({ status, problems: [...problems] })
-    expect(notes).toHaveLength(noteCount(problems.length, status === 'up' || status === 'late'))
+    expect(notes).toHaveLength(noteCount(entry('gpu01', [], { status, problems: [...problems] }).host))
   })
 })
 
@@ -55,6 +69,12 @@ it('marks the temperature of a row only where it is too high', () => {
   const hot = gpu({ temperature_celsius: 93, health: 'warning', health_reason: '93 °C' })
   expect(rowText(new HostEntry(host('gpu01', [gpu(), hot])))).toMatchObject({ hottest: '93°', heat: 'GPU 1: warning: 93 °C', isCritical: false })
   expect(rowText(new HostEntry(host('gpu01', [gpu()])))).toMatchObject({ heat: undefined })
+  const worn = gpu({ temperature_celsius: 40, health: 'warning', health_reason: 'memory rows wait to be replaced' })
+  expect(rowText(new HostEntry(host('gpu01', [worn])))).toMatchObject({ heat: undefined, isCritical: false })
+})
+
+it('gives the notes of a host without GPUs the place of its users', () => {
+  expect(rowText(entry('gpu01', []), ['No report so far.', 'slow']).users).toEqual({ text: 'No report so far.', title: 'No report so far.\nslow' })
 })
 
 it('adds up the GPUs of a row', () => {

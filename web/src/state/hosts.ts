@@ -2,7 +2,8 @@
 import type { Host } from '../api/types'
 import type { HostEntry } from './fleet'
 import { celsius, clockTime, count, DASH, duration, elapsed, fraction, memoryPair, percent, plain, watts } from './format'
-import { alarmText, type Figure } from './lines'
+import { isToldSilent } from './layout'
+import { alarmText, isHeat, type Figure } from './lines'
 
 export interface HostText {
   name: string
@@ -22,7 +23,7 @@ export function hostText(entry: HostEntry, now: number): HostText {
   const isSilent = host.status !== 'up'
   return {
     name: plain(host.display_name),
-    inventory: plain(host.gpus.length > 0 ? entry.inventory : (host.reasons['gpus'] ?? 'no GPU reported')),
+    inventory: plain(inventoryText(entry)),
     status: statusText(host, now),
     statusTitle: statusTitle(host, now),
     isSilent,
@@ -35,6 +36,11 @@ export function hostText(entry: HostEntry, now: number): HostText {
       { label: 'power', figure: { text: watts(summary.power), title: summary.power === null ? 'no GPU reports its power' : undefined } },
     ],
   }
+}
+
+function inventoryText({ host, inventory }: HostEntry): string {
+  if (host.gpus.length > 0) return inventory
+  return host.status === 'never' ? `by ${host.via}` : (host.reasons['gpus'] ?? 'no GPU reported')
 }
 
 function figure(text: string, host: Host, field: string): Figure {
@@ -60,13 +66,20 @@ function statusTitle(host: Host, now: number): string | undefined {
 function notes(host: Host, now: number): string[] {
   const problems = host.problems.slice(0, 2).map(plain)
   if (host.problems.length > 2) problems[1] = `${count(host.problems.length - 1, 'more problem')}: ${problems[1]}`
-  return host.status === 'down' || host.status === 'never' ? [silentText(host, now), ...problems] : problems
+  return isToldSilent(host) ? [silentText(host, now), ...problems] : problems
+}
+
+const UNSEEN: Record<string, string> = { push: 'No report so far. Start gpudeck agent there.' }
+const CHECK: Record<string, string> = {
+  push: 'Is it on, and gpudeck agent running?',
+  pull: 'Is it on, and gpudeck agent running?',
+  scrape: 'Is it on, and its exporter running?',
 }
 
 function silentText(host: Host, now: number): string {
-  if (host.last_report_at === null) return 'No report so far. Start gpudeck agent there.'
+  if (host.last_report_at === null) return UNSEEN[host.via] ?? 'Not read so far.'
   const silence = `No report for ${duration(elapsed(host.last_report_at, now))}, last ${clockTime(host.last_report_at, now)}.`
-  return host.status === 'down' ? `${silence} Is it on, and gpudeck agent running?` : silence
+  return host.status === 'down' ? `${silence} ${CHECK[host.via] ?? 'Is it on?'}` : silence
 }
 
 function freeText({ host, summary }: HostEntry): string {
@@ -81,7 +94,7 @@ export interface RowText {
   memory: string
   memoryFraction: number | null
   hottest: string
-  /** A sentence when the hottest GPU is too hot. */
+  /** A sentence when the hottest GPU is too hot; that it is unwell for another reason stands at its cell. */
   heat: string | undefined
   isCritical: boolean
   power: string
@@ -89,11 +102,12 @@ export interface RowText {
   ram: Figure
 }
 
-export function rowText({ host, summary }: HostEntry): RowText {
+/** `notes` are the host's: where it has no GPUs they stand in the place of those who use them. */
+export function rowText({ host, summary }: HostEntry, notes: readonly string[] = []): RowText {
   const users = plain(summary.users.join(', '))
-  const hot = host.gpus.find((gpu) => gpu.temperature_celsius !== null && gpu.temperature_celsius === summary.hottest && alarmText(gpu) !== undefined)
+  const hot = host.gpus.find((gpu) => gpu.temperature_celsius !== null && gpu.temperature_celsius === summary.hottest && isHeat(gpu))
   return {
-    users: { text: users, title: summary.users.length > 1 ? users : undefined },
+    users: host.gpus.length === 0 ? { text: notes[0] ?? '', title: notes.join('\n') || undefined } : { text: users, title: summary.users.length > 1 ? users : undefined },
     utilization: percent(summary.utilization),
     memory: memoryPair(summary.memoryUsed, summary.memoryTotal),
     memoryFraction: fraction(summary.memoryUsed, summary.memoryTotal),

@@ -30,6 +30,19 @@ describe('a card', () => {
   })
 })
 
+describe('the card of a host that was never seen', () => {
+  const never = (via: string, problems: string[]): number =>
+    cardHeight({ entry: entry('a', [], { status: 'never', via, problems }), shown: [], folded: false }, desk) - desk.header - 2
+
+  it('is slim: its title and a sentence', () => {
+    expect([never('push', []), never('ssh', [])]).toEqual([desk.note, desk.note])
+  })
+
+  it('gives the reason why it could not be read the place of that sentence', () => {
+    expect([never('ssh', ['refused']), never('push', ['another host has its name'])]).toEqual([desk.note, 2 * desk.note])
+  })
+})
+
 describe('cards', () => {
   it.each([
     [366, 1],

@@ -2,6 +2,7 @@
  * Where things stand on the board, in pixels. Heights are known beforehand, so only what is visible has to exist.
  * The measures are handed to the style sheet as custom properties: this file is their only home.
  */
+import type { Host } from '../api/types'
 import type { Placed } from './arrange'
 
 export interface Measures {
@@ -44,13 +45,24 @@ export interface Layout {
 
 export function cardHeight({ entry, shown, folded }: Placed, measures: Measures): number {
   if (folded) return measures.header
-  const notes = noteCount(entry.host.problems.length, entry.host.status === 'up' || entry.host.status === 'late')
-  return measures.header + notes * measures.note + shown.length * measures.line + measures.footer + 2
+  const footer = hasFooter(entry.host) ? measures.footer : 0
+  return measures.header + noteCount(entry.host) * measures.note + shown.length * measures.line + footer + 2
 }
 
-/** Sentences on a card: up to two problems, and what to do about a host that is silent for good. */
-export function noteCount(problems: number, speaks: boolean): number {
-  return Math.min(problems, 2) + (speaks ? 0 : 1)
+/** A host that was never seen has no figures: its card is its title and what is to be done. */
+export function hasFooter(host: Host): boolean {
+  return host.status !== 'never'
+}
+
+/** Whether a sentence says that the host is silent, for good or from the beginning. Where the hub itself tried to read
+ * a host that it has never seen, the reason why it could not says more. */
+export function isToldSilent(host: Host): boolean {
+  return host.status === 'down' || (host.status === 'never' && (host.via === 'push' || host.problems.length === 0))
+}
+
+/** Sentences on a card: up to two problems, and that of its silence. */
+export function noteCount(host: Host): number {
+  return Math.min(host.problems.length, 2) + (isToldSilent(host) ? 1 : 0)
 }
 
 /** Cards in as many columns as fit, each where there is room first: the order reads from left to right and down. */

@@ -86,7 +86,12 @@ describe('health', () => {
 
   it('says what is wrong and what to do', () => {
     const hot = gpu({ health: 'warning', health_reason: '91 °C', health_action: 'Check the fans.' })
-    expect(gpuLine(hot, up, NOW)).toMatchObject({ alarm: 'warning: 91 °C. Check the fans.', isCritical: false })
+    expect(gpuLine(hot, up, NOW)).toMatchObject({ alarm: 'warning: 91 °C. Check the fans.', isHot: true, isCritical: false })
+  })
+
+  it('blames the temperature only where it is to blame', () => {
+    const ill = (health_reason: string) => gpuLine(gpu({ health: 'critical', health_reason }), up, NOW).isHot
+    expect([ill('XID 79: it has fallen off the bus'), ill('NVLink: 2 down'), ill('96 °C')]).toEqual([false, false, true])
   })
 })
 

@@ -23,6 +23,8 @@ export interface GpuLine {
   since: Figure
   /** A sentence when the GPU is not well. */
   alarm: string | undefined
+  /** Its temperature is what is wrong. */
+  isHot: boolean
   isCritical: boolean
   /** The figures are the last ones of a host that fell silent. */
   isPast: boolean
@@ -48,6 +50,7 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     temperature: figure(celsius(gpu.temperature_celsius), gpu, 'temperature_celsius'),
     since: isPast ? blank : { text: shortDuration(elapsed(gpu.since, now)), title: sinceText(gpu, now) },
     alarm: alarmText(gpu),
+    isHot: isHeat(gpu),
     isCritical: gpu.health === 'critical',
     isPast,
   }
@@ -133,6 +136,11 @@ function sinceText(gpu: Gpu, now: number): string {
 export function alarmText(gpu: Gpu): string | undefined {
   if (gpu.health !== 'warning' && gpu.health !== 'critical') return undefined
   return [`${gpu.health}: ${gpu.health_reason ?? 'no reason given'}`, gpu.health_action].filter(Boolean).join('. ')
+}
+
+/** Whether it is its temperature that makes it unwell: the hub then gives that as the reason, and nothing else. */
+export function isHeat(gpu: Gpu): boolean {
+  return alarmText(gpu) !== undefined && /^\d+ °C$/.test(gpu.health_reason ?? '')
 }
 
 function spokenText(gpu: Gpu, line: Omit<GpuLine, 'spoken'>, now: number): string {

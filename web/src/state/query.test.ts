@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import { busyGpu, GIB, gpu, host } from '../samples'
 import { matchesBareHost, matchesGpu, parseQuery, toggleState } from './query'
 
-const lab = host('gpu07', [busyGpu('alice'), gpu({ name: 'NVIDIA H200', memory_total_bytes: 140.4 * GIB })], {
-  display_name: 'Gpu07',
+const lab = host('gpu07', [busyGpu('alice'), gpu({ name: 'NVIDIA H200', display_name: 'Big one', memory_total_bytes: 140.4 * GIB })], {
+  display_name: 'Left rack',
   labels: { rack: 'r12' },
 })
 const [busy, free] = lab.gpus
@@ -23,6 +23,10 @@ describe('words', () => {
     ['ALI', [0]],
     ['h200', [1]],
     ['gpu07', [0, 1]],
+    ['"left rack"', [0, 1]],
+    ['host:left', [0, 1]],
+    ['big', [1]],
+    ['model:big', [1]],
     ['r12', [0, 1]],
     ['rack=r12', [0, 1]],
     ['free h200', [1]],

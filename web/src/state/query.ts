@@ -160,7 +160,7 @@ function isInHost(text: string, host: Host): boolean {
 }
 
 function isInModel(text: string, gpu: Gpu): boolean {
-  return lower(gpu.name).includes(text)
+  return lower(gpu.name).includes(text) || lower(gpu.display_name).includes(text)
 }
 
 function isInUsers(text: string, gpu: Gpu): boolean {
