@@ -13,7 +13,8 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
 from gpudeck.model.names import without_maker
 from gpudeck.model.report import GpuEvent, GpuReading
-from gpudeck.views.table import clean, fit
+from gpudeck.views.safe import clean
+from gpudeck.views.table import fit
 from gpudeck.views.text import choose_hosts, render_fleet
 
 

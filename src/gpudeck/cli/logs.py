@@ -4,7 +4,7 @@ import logging
 import sys
 
 from gpudeck.model.hub_url import mask_password
-from gpudeck.views.table import clean
+from gpudeck.views.safe import clean
 
 
 class OneLine(logging.Formatter):
@@ -21,5 +21,5 @@ def start_logging(verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    for noisy in ("urllib3", "uvicorn", "asyncio"):
+    for noisy in ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

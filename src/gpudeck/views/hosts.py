@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpudeck.views.table import Cell, Column, clean, render
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column, render
 
 _COLUMNS = (
     Column("HOST", keep=100, widest=40),

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpudeck.model.quantity import show_gib, show_span
-from gpudeck.views.table import Cell, Column, clean, paint, render, shorten, width_of
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column, paint, render, shorten, width_of
 
 Json = Mapping[str, Any]
 
