@@ -39,7 +39,8 @@ def free_port() -> int:
 
 
 class Sshd:
-    """One sshd. Its folder holds everything: `key` opens it, `known_hosts` has its host key."""
+    """One sshd. Its folder holds everything: `key` opens it, `known_hosts` has its host key. `card` is the capture that
+    its nvidia-smi prints from the next `configure` on."""
 
     def __init__(self, folder: Path, card: str = "h200-580.159.04", options: str = "") -> None:
         self.folder = folder
@@ -50,7 +51,7 @@ class Sshd:
         self.known_hosts = folder / "known_hosts"
         (folder / "authorized_keys").write_text((folder / "client.pub").read_text())
         self.log = folder / "log"
-        self._card = card
+        self.card = card
         self._process: subprocess.Popen[bytes] | None = None
         self.change_host_key()
         self.fake_nvidia_smi(f'exec "{CAPTURES}/nvidia-smi" "$@"')
@@ -80,7 +81,7 @@ class Sshd:
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nUseDNS no\nLogLevel VERBOSE\n"
             # With this level bash takes itself for no login: it leaves out the .bashrc of whoever runs the tests.
-            f"SetEnv SHLVL=3 PATH={self.folder}/bin:/usr/local/bin:/usr/bin:/bin CAPTURE={CAPTURES}/{self._card}\n"
+            f"SetEnv SHLVL=3 PATH={self.folder}/bin:/usr/local/bin:/usr/bin:/bin CAPTURE={CAPTURES}/{self.card}\n"
         )
 
     def start(self) -> None:

@@ -141,6 +141,24 @@ def test_driver_that_nothing_can_end_is_not_called_again(sshd: Sshd) -> None:
     assert calls.read_text().count("call") == 1
 
 
+def test_gpus_from_before_a_restart_of_the_host_are_not_missed(sshd: Sshd) -> None:
+    async def go() -> list[Arrival]:
+        source = open_source(sshd)
+        first = await source.read(time.time())
+        sshd.card = "l40s-535.129.03"
+        restarted = f'ForceCommand eval "$SSH_ORIGINAL_COMMAND" | sed "s/{boot_id()}/another-boot/"'
+        await asyncio.to_thread(sshd.restart, restarted)
+        second = await source.read(time.time())
+        await source.close()
+        return [first, second]
+
+    first, second = asyncio.run(go())
+    assert second.envelope.boot_id == "another-boot"
+    assert H200 in {gpu.uuid for gpu in first.envelope.report.gpus or []}
+    assert H200 not in {gpu.uuid for gpu in second.envelope.report.gpus or []}
+    assert second.envelope.report.gpus
+
+
 def test_host_that_goes_down_and_comes_back_is_read_again(sshd: Sshd) -> None:
     async def go() -> tuple[PluginError, Arrival]:
         source = open_source(sshd)

@@ -127,6 +127,13 @@ def test_key_with_a_passphrase_names_ssh_add(sshd: Sshd, tmp_path: Path) -> None
     assert f"not usable without their passphrase: {locked}" in error.message
 
 
+def test_named_key_files_are_tried_and_no_others(sshd: Sshd, home: Path) -> None:
+    use_home(sshd, home)
+    locked = make_key(home / "locked", "secret")
+    assert isinstance(failure(SshSettings(key_files=[str(locked)]), sshd.target()), Refused)
+    assert sshd.logins() == 0
+
+
 def test_key_with_a_passphrase_works_through_the_agent(
     sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +350,12 @@ def bastion(tmp_path: Path) -> Iterator[Sshd]:
         yield server
 
 
+def move(sshd: Sshd, address: str) -> None:
+    """Let it listen elsewhere on this machine, and be known there."""
+    sshd.restart(f"ListenAddress {address}")
+    sshd.known_hosts.write_text(sshd.known_hosts.read_text().replace("127.0.0.1", address))
+
+
 def behind(sshd: Sshd, bastion: Sshd, **others: object) -> SshSettings:
     """Settings that know both, whose keys are those of both."""
     known = [str(sshd.known_hosts), str(bastion.known_hosts)]
@@ -361,10 +374,23 @@ def test_hosts_behind_a_jump_host_share_one_login_to_it(sshd: Sshd, bastion: Ssh
         finally:
             await asyncio.gather(*(source.close() for source in sources))
 
-    sshd.restart("ListenAddress 127.0.0.2")
-    sshd.known_hosts.write_text(sshd.known_hosts.read_text().replace("127.0.0.1", "127.0.0.2"))
+    move(sshd, "127.0.0.2")
     assert [arrival.envelope.host for arrival in asyncio.run(go())] == ["gpu01", "gpu02", "gpu03"]
     assert (bastion.logins(), sshd.logins()) == (1, 3)
+
+
+def test_jump_hosts_stand_one_behind_the_other(sshd: Sshd, bastion: Sshd, tmp_path: Path) -> None:
+    move(sshd, "127.0.0.3")
+    with running_sshd(tmp_path / "second") as second:
+        move(second, "127.0.0.2")
+        servers = (sshd, bastion, second)
+        settings = sshd.settings(
+            known_hosts=[str(server.known_hosts) for server in servers],
+            key_files=[str(server.key) for server in servers],
+            jump=f"127.0.0.1:{bastion.port}, 127.0.0.2:{second.port}",
+        )
+        assert read(settings, sshd.target(address="127.0.0.3")).envelope.host == "gpu01"
+        assert [server.logins() for server in servers] == [1, 1, 1]
 
 
 def test_proxy_jump_of_ssh_config_is_used(sshd: Sshd, bastion: Sshd, home: Path) -> None:
