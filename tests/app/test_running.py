@@ -142,7 +142,7 @@ def test_a_real_agent_ends_the_demo_that_nobody_asked_for(tmp_path: Path) -> Non
         arguments = ("--hub", hub.url, "--token-file", str(hub.token_file), "--name", "real01", "--interval", "0.2s")
         with running_agent(tmp_path, *arguments):
             wait_until(lambda: not fleet_of(hub)["demo"], "the end of the demo")
-            wait_until(lambda: fleet_of(hub)["hosts"], "the real host")
+            wait_until(lambda: fleet_of(hub)["totals"]["hosts_up"], "the real host")
             hosts = fleet_of(hub)["hosts"]
     assert [(host["name"], host["via"], host["status"]) for host in hosts] == [("real01", "push", "up")]
     assert hosts[0]["memory_total_bytes"] > 0
