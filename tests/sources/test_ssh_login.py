@@ -337,6 +337,13 @@ def test_typed_password_logs_in_and_is_in_no_message(sshd: Sshd, person: str) ->
     assert "wrong-secret" not in str(error)
 
 
+@pytest.mark.skipif(not Path("/etc/pam.d/sshd").exists(), reason="needs PAM")
+def test_password_logs_in_where_the_host_asks_for_it_in_words(sshd: Sshd, person: str) -> None:
+    sshd.restart("UsePAM yes\nKbdInteractiveAuthentication yes\nPasswordAuthentication no")
+    assert read(sshd.settings(user=person), sshd.target(), "right").envelope.host == "gpu01"
+    assert "Accepted keyboard-interactive/pam for" in sshd.log.read_text()
+
+
 def test_nothing_is_written_on_the_host(sshd: Sshd, person: str) -> None:
     read(sshd.settings(user=person), sshd.target(), "right")
     folders = ["/tmp", "/var", "/home", "/run", "/dev/shm", "/root"]
