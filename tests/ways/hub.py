@@ -1,0 +1,136 @@
+"""A hub with a configuration of its own, what it says of its hosts, and every status that they have had."""
+
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fakes.hubs import HubProcess, wait_until
+from fakes.net import Machine
+
+QUICK: dict[str, Any] = {
+    "demo": "never",
+    "local": "never",
+    "fleet": {"down_after": "5s"},
+    "pull": {"interval": "1s", "deadline": "2s"},
+    "ssh": {"interval": "1s", "deadline": "3s", "config_file": "/dev/null", "agent": False},
+    "scrape": {"interval": "1s", "deadline": "2s"},
+}
+"""A hub that reads its hosts each second: one is late after 3 seconds of silence, and down after 5."""
+RETURN_SECONDS = 15.0 + 10.0
+"""A host that is back is up again within the poller's longest pause and one deadline; the rest is for slow machines."""
+
+
+class Hub(HubProcess):
+    """A hub that is asked in words. One in a network of its own is gone to by whoever asks it."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str], place: Machine | None = None) -> None:
+        self._there = place.network if place else contextlib.nullcontext
+        with self._there():
+            super().__init__(folder, arguments)
+
+    def get(self, path: str) -> bytes:
+        with self._there():
+            return super().get(path)
+
+    def hosts(self) -> dict[str, dict[str, Any]]:
+        """By name; fails where two have the same."""
+        hosts = json.loads(self.get("/api/v1/hosts"))["hosts"]
+        named = {host["name"]: host for host in hosts}
+        assert len(named) == len(hosts), [host["name"] for host in hosts]
+        return named
+
+    def statuses(self) -> dict[str, str]:
+        return {name: host["status"] for name, host in self.hosts().items()}
+
+    def problems_of(self, name: str) -> str:
+        return "; ".join(self.hosts()[name]["problems"])
+
+    def wait_for(self, seconds: float = 30.0, **statuses: str) -> None:
+        """Until these hosts have these statuses; `_` in a name stands for `-`."""
+        wanted = {name.replace("_", "-"): status for name, status in statuses.items()}
+
+        def is_so() -> bool:
+            now = self.statuses()
+            return all(now.get(name) == status for name, status in wanted.items())
+
+        try:
+            wait_until(is_so, f"{wanted}", seconds)
+        except AssertionError as error:
+            now = {name: (host["status"], host["problems"]) for name, host in self.hosts().items()}
+            raise AssertionError(f"{error}: {now}") from None
+
+
+class Seen:
+    """What the hub says of each host as time goes by, without repeats: its statuses, and when its reports came."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.statuses: dict[str, list[str]] = {}
+        self.reports: dict[str, list[float]] = {}
+        self._hub = hub
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking, name="seen")
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        self._look()
+
+    def gaps(self, name: str) -> list[float]:
+        """Seconds between one report of a host and the next."""
+        times = self.reports[name]
+        return [after - before for before, after in itertools.pairwise(times)]
+
+    def _keep_looking(self) -> None:
+        while not self._stop.wait(0.1):
+            self._look()
+
+    def _look(self) -> None:
+        for name, host in self._hub.hosts().items():
+            _append_new(self.statuses.setdefault(name, []), host["status"])
+            _append_new(self.reports.setdefault(name, []), host["last_report_at"])
+
+
+def _append_new(seen: list[Any], value: Any) -> None:
+    if not seen or seen[-1] != value:
+        seen.append(value)
+
+
+@contextlib.contextmanager
+def watched(hub: Hub) -> Iterator[Seen]:
+    seen = Seen(hub)
+    try:
+        yield seen
+    finally:
+        seen.close()
+
+
+@contextlib.contextmanager
+def hub_with(folder: Path, settings: dict[str, Any], place: Machine | None = None) -> Iterator[Hub]:
+    """A hub that is ended at the end."""
+    hub = start_hub(folder, settings, place=place)
+    try:
+        yield hub
+    finally:
+        hub.stop()
+
+
+def start_hub(folder: Path, settings: dict[str, Any], listen: str = "127.0.0.1:0", place: Machine | None = None) -> Hub:
+    """A hub with `QUICK` and these settings, sections put together. Its folder is its data folder and its home.
+
+    `place` is the machine in whose network it runs, if not in that of the tests.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    together = {name: _merge(QUICK.get(name), settings.get(name)) for name in QUICK.keys() | settings.keys()}
+    (folder / "gpudeck.yaml").write_text(yaml.safe_dump(together))
+    return Hub(folder, ["--config", "gpudeck.yaml", "--listen", listen], place)
+
+
+def _merge(usual: Any, given: Any) -> Any:
+    return usual | given if isinstance(usual, dict) and isinstance(given, dict) else usual if given is None else given
