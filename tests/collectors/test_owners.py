@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpudeck.collectors.containers import ContainerNames
-from gpudeck.collectors.owners import ALL_HIDDEN, DEAD, GONE, Owner, Owners, find_user_name
+from gpudeck.collectors.owners import ALL_HIDDEN, DEAD, GONE, HIDDEN, OTHER_NAMESPACE, Owner, Owners, find_user_name
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "cgroup"
 ACCOUNTS = {0: "root", 998: "ollama", 1000: "alice", 1001: "bob", 65534: "nobody"}
@@ -441,3 +441,41 @@ def test_real_process_has_its_real_owner() -> None:
     assert owner.command == f"{sys.executable} -c print(flush=True); input() --api-key ***"
     assert owner.started_at == pytest.approx(time.time(), abs=60)
     assert owner.evidence is not None
+
+
+def enter(proc: Path, namespace: str) -> None:
+    """The /proc of a process in that namespace of processes."""
+    (proc / "self" / "ns").mkdir(parents=True)
+    (proc / "self" / "ns" / "pid").symlink_to(namespace)
+
+
+def test_in_another_namespace_no_process_is_mistaken_for_the_drivers(proc: Path) -> None:
+    enter(proc, "pid:[4026532199]")
+    add_process(proc, 1, b"init\0")
+    add_process(proc, 42, b"x\0")
+    owner = Owners(proc, find_name, are_hosts_pids=True).find([42], 100.0)[42]
+    assert (owner.user, owner.command, owner.evidence) == (None, None, None)
+    assert owner.reasons["user"] == OTHER_NAMESPACE
+
+
+def test_pids_read_in_the_same_namespace_have_their_owners(proc: Path) -> None:
+    enter(proc, "pid:[4026532199]")
+    add_process(proc, 1, b"init\0")
+    add_process(proc, 42, b"x\0")
+    assert Owners(proc, find_name).find([42], 100.0)[42].user == "alice"
+
+
+def test_process_that_hidepid_hides_is_not_called_dead_beside_one_that_is_seen(proc: Path) -> None:
+    enter(proc, "pid:[4026531836]")
+    add_process(proc, 42, b"x\0")
+    owners = Owners(proc, find_name, are_hosts_pids=True).find([42, 43], 100.0)
+    assert owners[42].user == "alice"
+    assert (owners[43].evidence, owners[43].reasons["user"]) == (None, HIDDEN)
+
+
+def test_dead_process_is_dead_where_everything_is_seen(proc: Path) -> None:
+    enter(proc, "pid:[4026531836]")
+    add_process(proc, 1, b"init\0")
+    add_process(proc, 42, b"x\0")
+    owners = Owners(proc, find_name, are_hosts_pids=True).find([42, 43], 100.0)
+    assert (owners[43].evidence, owners[43].reasons["user"]) == (DEAD, GONE)

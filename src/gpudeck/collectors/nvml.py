@@ -240,7 +240,7 @@ class NvmlCollector:
 def make(settings: CollectorSettings) -> NvmlCollector:
     """The collector as the registry makes it."""
     return NvmlCollector(
-        owners=Owners(commands=settings.commands),
+        owners=Owners(commands=settings.commands, are_hosts_pids=True),
         display_servers=settings.display_servers,
         pcie_throughput=settings.pcie_throughput,
     )

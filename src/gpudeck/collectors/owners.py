@@ -25,11 +25,18 @@ ALL_HIDDEN = (
     "none of the listed processes is in /proc: this looks like a PID namespace (run the agent on the host, or with the "
     "host's PID namespace), a /proc that hides other users' processes, or a driver struct mismatch in the process list"
 )
+OTHER_NAMESPACE = (
+    "the agent has a PID namespace of its own, and the driver speaks of the host's processes: run it on the host, or "
+    "with the host's PID namespace"
+)
+HIDDEN = "/proc hides other users' processes (hidepid): run the agent as root, or in the group that may see them"
 _UNREADABLE = "not permitted to read it from /proc"
 _NOT_SENT = "commands are not sent (commands: none)"
 _ENDED = "the process has ended but is not gone (zombie): its memory is still held"
 _STUCK = "stuck in the kernel (state D)"
 
+# The number that the kernel gives its first namespace of processes (PROC_PID_INIT_INO).
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 # A program may rename itself (workers of a server do), and an account may be renamed.
 _REFRESH_SECONDS = 60.0
 # Every program waits for a disk at times; one that does for so long can often not even be killed.
@@ -75,7 +82,7 @@ class Owners:
     """Finds owners, and remembers them while their processes live. Not for several threads at once.
 
     `commands` is how much of a command line is told. Names of containers are looked up below the folder of `proc`
-    unless `containers` is given.
+    unless `containers` is given. `are_hosts_pids` says that the pids are the host's, wherever this runs, as a driver's.
     """
 
     def __init__(
@@ -85,7 +92,11 @@ class Owners:
         *,
         commands: Commands = "redacted",
         containers: ContainerNames | None = None,
+        are_hosts_pids: bool = False,
     ) -> None:
+        self._folder = proc
+        self._are_hosts_pids = are_hosts_pids
+        self._blindness: str | None = None
         self._proc = Proc(str(proc))
         self._commands: Commands = commands
         self._find_name = user_name
@@ -100,11 +111,27 @@ class Owners:
         """The owner of each pid. Never raises for a process: what cannot be read is None with its reason."""
         if abs(now - self._names_at) >= _REFRESH_SECONDS:
             self._names, self._names_at = {}, now
+            self._blindness = self._find_blindness()
+        if self._blindness is OTHER_NAMESPACE:
+            return dict.fromkeys(pids, _unknown_owner(OTHER_NAMESPACE, None))
         found = {pid: self._find(pid, now) for pid in set(pids)}
         alive = {pid for pid, owner in found.items() if owner is not None}
         self._forget(found.keys(), alive)
         gone = _unknown_owner(GONE, DEAD) if alive or self._seen else _unknown_owner(ALL_HIDDEN, None)
+        if self._blindness is not None:
+            gone = _unknown_owner(self._blindness, None)
         return {pid: owner or gone for pid, owner in found.items()}
+
+    def _find_blindness(self) -> str | None:
+        """Why a process that is not found may be there all the same, or why one that is found is another one."""
+        try:
+            namespace = str((self._folder / "self/ns/pid").readlink())
+        except OSError:
+            return None
+        if self._are_hosts_pids and namespace != _FIRST_PID_NAMESPACE:
+            return OTHER_NAMESPACE
+        # Process 1 is always there: who cannot see it is not shown what others run.
+        return None if (self._folder / "1").exists() else HIDDEN
 
     def _forget(self, listed: Iterable[int], alive: set[int]) -> None:
         """Owners die with their processes. A pid that was seen and no longer is does not hide in a namespace."""
