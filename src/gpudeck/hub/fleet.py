@@ -50,7 +50,7 @@ class Fleet:
             self._refuse_rival(host, envelope)
             return False
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
-        skew = None if sent_at is None else round(sent_at - now, 1)
+        skew = None if sent_at is None else round(sent_at - now, 1) + 0.0  # no -0.0
         host.via = via
         self._register.settle(host, host_id, envelope, target)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
