@@ -4,7 +4,7 @@
  * Figures change in place at once. The board itself (which lines, in which order) is arranged anew only while nobody
  * works on it, so that nothing slips away under a pointer.
  */
-import type { Availability, Delta, Fleet } from '../api/types'
+import type { Availability, Delta, Fleet, Host } from '../api/types'
 import { FleetStream, type Browser, type Trouble } from '../stream/client'
 import { judgeLink } from '../stream/link'
 import { readAddress, type Address } from './address'
@@ -48,6 +48,7 @@ export class Board {
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
   readonly isDemo = $derived((this.fleet.pulse.read(), this.fleet.demo))
+  readonly problems = $derived((this.fleet.pulse.read(), this.fleet.problems))
   readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort })
@@ -125,6 +126,17 @@ export class Board {
   /** Somebody points at or walks through the board: leave everything where it is for a while. */
   attend(): void {
     this.attendedAt = seconds()
+  }
+
+  /** The hosts of these names, as they are now. Of two that share a name the one that reports. */
+  named(names: readonly string[]): Map<string, Host> {
+    this.fleet.pulse.read()
+    const wanted = new Set(names)
+    const found = new Map<string, Host>()
+    for (const { host } of this.fleet.entries.values()) {
+      if (wanted.has(host.name) && found.get(host.name)?.status !== 'up') found.set(host.name, host)
+    }
+    return found
   }
 
   private onSnapshot(fleet: Fleet): void {

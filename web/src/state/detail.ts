@@ -70,13 +70,12 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
   const processes = gpu.processes as Process[] | null
   const shown = processes?.slice(0, MOST_PROCESSES).map((process) => processText(process, now)) ?? null
   const people = peopleOn((processes ?? []).filter((process) => !process.display), now)
-  const known = GPU_METRICS.filter((metric) => metricOf(gpu, metric) !== null)
   return {
     title: plain(`${host.display_name} · GPU ${gpu.label} · ${gpu.name}`),
     state: stateText(gpu, host, now),
     stateTitle: utcTime(gpu.since),
     reason: gpu.availability_reason ?? undefined,
-    metrics: known.map((metric) => ({ label: shortLabel(metric), title: metric.label, text: inUnit(metricOf(gpu, metric) ?? 0, metric.unit) })),
+    metrics: knownMetrics(gpu, 'gpu').map((metric) => ({ label: shortLabel(metric), title: metric.label, text: inUnit(metric.value, metric.unit) })),
     notKnown: notKnown(gpu),
     people: people.slice(0, MOST_PEOPLE),
     morePeople: Math.max(0, people.length - MOST_PEOPLE),
@@ -95,8 +94,16 @@ function stateText(gpu: Gpu, host: Host, now: number): string {
   return `unknown; ${gpu.last_seen ?? 'last seen'}${age}, when the host last reported`
 }
 
-function metricOf(gpu: Gpu, metric: Metric): number | null {
-  return (gpu as unknown as Record<string, number | null | undefined>)[metric.name] ?? null
+function metricOf(owner: Gpu | Host, metric: Metric): number | null {
+  return (owner as unknown as Record<string, number | null | undefined>)[metric.name] ?? null
+}
+
+/** What is known of a GPU or a host, in the order of the catalog. */
+export function knownMetrics(owner: Gpu | Host, scope: string): (Metric & { value: number })[] {
+  return catalog.flatMap((metric) => {
+    const value = metric.scope === scope ? metricOf(owner, metric) : null
+    return value === null ? [] : [{ ...metric, value }]
+  })
 }
 
 function notKnown(gpu: Gpu): Figure | null {

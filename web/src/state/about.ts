@@ -1,0 +1,68 @@
+/** Everything known about one host, for its details. */
+import type { Host } from '../api/types'
+import { inUnit, knownMetrics } from './detail'
+import type { HostEntry } from './fleet'
+import { clockTime, DASH, duration, elapsed, plain } from './format'
+import { hostText } from './hosts'
+
+export interface HostDetail {
+  title: string
+  /** The name it reports under, where another one is shown. */
+  name: string | undefined
+  status: string
+  way: string
+  inventory: string
+  problems: string[]
+  facts: { label: string; text: string }[]
+  /** What follows when it is removed. */
+  removal: string
+}
+
+const WAYS: Record<string, string> = {
+  push: 'by push: its own agent reports',
+  pull: 'by pull: the hub asks its agent',
+  ssh: 'by ssh: the hub logs in, nothing is installed there',
+  scrape: 'by scrape: the hub reads an exporter',
+  simulated: 'simulated: this machine does not exist',
+}
+/** Seconds between two clocks that are worth a line. */
+const SKEW_SECONDS = 1
+
+/** `now` is the hub's clock. */
+export function hostDetail(entry: HostEntry, now: number): HostDetail {
+  const { host } = entry
+  const { name, status, inventory } = hostText(entry, now)
+  return {
+    title: name,
+    name: host.name === host.display_name ? undefined : plain(host.name),
+    status,
+    way: WAYS[host.via] ?? `by ${plain(host.via)}`,
+    inventory: host.status === 'never' ? '' : inventory,
+    problems: host.problems.map(plain),
+    facts: [...spokenFacts(host, now), ...knownMetrics(host, 'host').map((metric) => ({ label: metric.label, text: inUnit(metric.value, metric.unit) }))],
+    removal: removalText(host),
+  }
+}
+
+function spokenFacts(host: Host, now: number): HostDetail['facts'] {
+  const { clock_skew_seconds: skew, last_report_at: last } = host
+  const facts: [string, string | null][] = [
+    ['Last report', last === null ? null : `${clockTime(last, now)}, ${duration(elapsed(last, now))} ago`],
+    ['Reports every', host.interval_seconds === null ? null : duration(host.interval_seconds)],
+    ['Its clock', skew === null || Math.abs(skew) < SKEW_SECONDS ? null : `${duration(Math.abs(skew))} ${skew > 0 ? 'ahead' : 'behind'}`],
+    ['System', host.os],
+    ['Driver', host.driver_version],
+    ['Agent', host.agent_version],
+    ['Addresses', host.addresses.join(', ')],
+    ['Labels', Object.entries(host.labels).map(([key, value]) => `${key}=${value}`).join(', ')],
+  ]
+  return facts.flatMap(([label, text]) => (text === null || text === '' || text === DASH ? [] : [{ label, text: plain(text) }]))
+}
+
+function removalText({ via, status }: Host): string {
+  if (via !== 'push') return 'The hub stops reading it.'
+  if (status === 'never') return 'Its token no longer counts.'
+  const end = 'The token that was made for it no longer counts.'
+  const back = 'comes back with its next report if its agent has the token of all agents'
+  return status === 'up' || status === 'late' ? `${end} Its agent still runs: it ${back}.` : `${end} It ${back}.`
+}

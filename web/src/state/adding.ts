@@ -1,0 +1,137 @@
+/** Adding a host: what is asked for each way in, what is sent, what went wrong, and what has become of the host. */
+import type { Refusal } from '../api/hosts'
+import type { Host, NewHost, Via } from '../api/types'
+import { plain } from './format'
+import { inventory } from './models'
+
+export type Field = 'name' | 'address' | 'port' | 'user' | 'jump'
+export type Draft = Record<Field, string> & { via: Via }
+
+interface Way {
+  via: Via
+  label: string
+  meaning: string
+  /** What may be said beside the name. */
+  fields: readonly Field[]
+  port: string
+}
+
+export const WAYS: readonly Way[] = [
+  { via: 'push', label: 'Its own agent reports (push)', meaning: 'You get one line to paste there. gpudeck has to be installed.', fields: [], port: '' },
+  { via: 'pull', label: 'Its agent listens (pull)', meaning: 'gpudeck agent --listen runs there, and the hub asks it.', fields: ['address', 'port'], port: '7080' },
+  { via: 'ssh', label: 'SSH, nothing to install', meaning: 'The hub logs in with its own key and reads the GPUs.', fields: ['address', 'port', 'user', 'jump'], port: '22' },
+  { via: 'scrape', label: 'An exporter runs there (scrape)', meaning: 'dcgm-exporter or another one for Prometheus.', fields: ['address', 'port'], port: '9400' },
+]
+
+export const FIELD_LABELS: Record<Field, string> = { name: 'Name', address: 'Address', port: 'Port', user: 'User', jump: 'Jump host' }
+
+export function emptyDraft(): Draft {
+  return { name: '', via: 'push', address: '', port: '', user: '', jump: '' }
+}
+
+export function wayOf(via: Via): Way {
+  return WAYS.find((way) => way.via === via) ?? WAYS[0]!
+}
+
+/** What an empty field means. */
+export function placeholder(field: Field, { via, name }: Draft): string {
+  if (field === 'name') return via === 'push' ? 'gpu07' : 'gpu07 or gpu[01-16]'
+  if (field === 'port') return wayOf(via).port
+  if (field === 'address') return name.trim() || 'the name'
+  return field === 'user' ? 'as the hub is set up' : 'none'
+}
+
+/** What the hub is sent: only what was filled in, and only what this way in knows. */
+export function newHost(draft: Draft): NewHost {
+  const { port, ...others } = said(draft)
+  return { name: draft.name.trim(), via: draft.via, ...others, ...(port === undefined ? {} : { port: Number(port) }) }
+}
+
+function said(draft: Draft): Partial<Record<Field, string>> {
+  const filled = wayOf(draft.via).fields.map((field) => [field, draft[field].trim()] as const)
+  return Object.fromEntries(filled.filter(([, text]) => text !== ''))
+}
+
+export interface Complaint {
+  /** Where it belongs; null: to the whole. */
+  field: Field | null
+  text: string
+  /** What to run instead, on the hub's machine. */
+  command?: string
+}
+
+/** What can be seen without asking; everything else the hub knows better. */
+export function mistake(draft: Draft): Complaint | null {
+  if (draft.name.trim() === '') return { field: 'name', text: 'Every machine needs a name.' }
+  const port = said(draft).port
+  if (port !== undefined && !(/^\d{1,5}$/.test(port) && Number(port) >= 1 && Number(port) <= 65535)) return { field: 'port', text: 'A port is a number from 1 to 65535.' }
+  return null
+}
+
+export function complaint(refusal: Refusal, draft: Draft): Complaint {
+  return isForbidden(refusal) ? { ...explain(refusal), command: addCommand(draft) } : { ...explain(refusal), field: fieldOf(refusal.message, draft) }
+}
+
+/** A refusal to remove a host. */
+export function removalComplaint(refusal: Refusal, name: string): Complaint {
+  return isForbidden(refusal) ? { ...explain(refusal), command: `gpudeck hosts remove ${quote(name)}` } : explain(refusal)
+}
+
+function isForbidden({ status }: Refusal): boolean {
+  return status === 401 || status === 403
+}
+
+function explain(refusal: Refusal): Complaint {
+  if (refusal.status === null) return { field: null, text: 'The hub does not answer. Try again when it is back.' }
+  const words = refusal.message.replace(/^(name|address|port|user|jump): /, '') || `the hub refuses (HTTP ${refusal.status})`
+  return { field: null, text: sentence(isForbidden(refusal) ? `You may not do this here: ${words}` : words) }
+}
+
+function sentence(words: string): string {
+  const text = plain(words)
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? '' : '.')
+}
+
+/** The hub's messages begin with what they are about. */
+function fieldOf(message: string, { via }: Draft): Field | null {
+  if (/^(name:|this name|a token is for)|is there already/.test(message)) return 'name'
+  return wayOf(via).fields.find((field) => new RegExp(`^${field}\\b`).test(message)) ?? null
+}
+
+/** The same, typed where it is allowed. */
+export function addCommand(draft: Draft): string {
+  const options = Object.entries({ ...(draft.via === 'push' ? {} : { via: draft.via }), ...said(draft) })
+  return ['gpudeck hosts add', quote(draft.name.trim()), ...options.map(([name, text]) => `--${name} ${quote(text)}`)].join(' ')
+}
+
+function quote(text: string): string {
+  return /^[\w.@%+:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`
+}
+
+export interface News {
+  name: string
+  state: 'waiting' | 'up' | 'problem'
+  text: string
+}
+
+/** What has become of a host that was added. `host` is undefined until the stream tells of it. */
+export function newsOf(name: string, via: Via, host: Host | undefined): News {
+  const problems = plain(host?.problems.join(' ') ?? '')
+  if (host?.status === 'up') return { name, state: 'up', text: [reportsText(host), problems].filter(Boolean).join('. ') }
+  if (problems !== '') return { name, state: 'problem', text: problems }
+  return { name, state: 'waiting', text: via === 'push' ? 'waiting for its first report…' : 'waiting for its first answer…' }
+}
+
+function reportsText(host: Host): string {
+  return host.gpus.length === 0 ? 'reports' : `reports: ${plain(inventory(host.gpus))}`
+}
+
+const MOST_NEWS = 6
+const URGENCY: Record<News['state'], number> = { problem: 0, waiting: 1, up: 2 }
+
+/** News of many, those that need somebody first; `more` is how many are left out, `up` how many of all report. */
+export function newsOfAll(names: readonly string[], via: Via, hosts: ReadonlyMap<string, Host>): { shown: News[]; more: number; up: number } {
+  const all = names.map((name) => newsOf(name, via, hosts.get(name)))
+  const shown = [...all].sort((a, b) => URGENCY[a.state] - URGENCY[b.state]).slice(0, MOST_NEWS)
+  return { shown, more: all.length - shown.length, up: all.filter((news) => news.state === 'up').length }
+}
