@@ -16,9 +16,10 @@ from fakes.hubs import wait_until
 from fakes.reports import make_envelope
 from gpudeck.agent import listen, seats
 from gpudeck.agent.desk import Desk
-from gpudeck.agent.listen import Listener, Token, open_socket
+from gpudeck.agent.listen import Listener, Token
 from gpudeck.agent.outbox import Parcel
 from gpudeck.model.errors import UsageError
+from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.wire import decode, encode
 

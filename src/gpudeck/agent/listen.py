@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import io
 import logging
-import os
 import re
 import socket
 import threading
@@ -23,7 +22,6 @@ from gpudeck.agent.desk import Answer, Desk, answer_error
 from gpudeck.agent.push import read_token
 from gpudeck.agent.seats import Seats
 from gpudeck.model.errors import UsageError
-from gpudeck.model.settings import Address
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +33,6 @@ ANSWER_SECONDS = 10.0
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _METHODS = "GET, HEAD"
 _PATHS = ("/api/v1/report", "/metrics", "/healthz")
-
-
-def open_socket(address: Address) -> socket.socket:
-    """A bound socket that listens. Raises UsageError when the address is taken or is not of this machine."""
-    try:
-        if address.host in {"", "::"} and socket.has_dualstack_ipv6():
-            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        # What create_server raises has the address in its text a second time.
-        known = error.errno is not None and error.errno > 0
-        reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
-        raise UsageError(
-            f"cannot listen on {address}: {reason}.", "Stop what uses it, or choose another with --listen HOST:PORT."
-        ) from error
 
 
 class Token:

@@ -109,7 +109,8 @@ def _sending(sender: Sender, stop: threading.Event) -> Iterator[None]:
 def _listening(settings: AgentSettings, address: Address, names: str) -> Iterator[Taker]:
     """A desk that others can ask on that address. Raises UsageError."""
     from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
-    from gpudeck.agent.listen import Listener, Token, open_socket  # noqa: PLC0415 - the same
+    from gpudeck.agent.listen import Listener, Token  # noqa: PLC0415 - the same
+    from gpudeck.model.listening import open_socket  # noqa: PLC0415 - the same
 
     token = None if settings.token_file is None else Token(_find_token(settings, settings.token_file))
     desk = Desk()

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,6 +30,7 @@ from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
 from gpudeck.model.errors import UsageError
+from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address, is_loopback
 from gpudeck.model.target import Target
 from gpudeck.sources.poller import Way
@@ -154,7 +154,7 @@ class HubServer:
             plan,
             config,
             data_dir=data_dir,
-            listening=_listen(settings.listen),
+            listening=open_socket(settings.listen),
             token_file=token_file,
             tokens=AgentTokens(data_dir / "host-tokens.json", ensure_token(token_file)),
             managed=managed,
@@ -254,25 +254,6 @@ async def tick_forever(stream: Stream) -> None:
             log.exception("a tick failed")
         due = max(due + TICK_SECONDS, loop.time())
         await asyncio.sleep(due - loop.time())
-
-
-def _listen(address: Address) -> socket.socket:
-    """A bound socket. Raises UsageError when the address is taken or is not of this machine."""
-    try:
-        if address.host in {"", "::"} and socket.has_dualstack_ipv6():
-            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on {address}: {_reason(error)}.",
-            "Stop what uses it, or choose another with --listen HOST:PORT.",
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    """What the system said, without the address that create_server adds to it."""
-    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
 
 
 def _url_of(address: Address, listening: socket.socket) -> str:

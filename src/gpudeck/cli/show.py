@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -11,6 +11,9 @@ import msgspec
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 from gpudeck.views.text import choose_hosts, render_fleet
+
+if TYPE_CHECKING:
+    from gpudeck.collectors.settings import CollectorSettings
 
 _EXAMPLES = """\b
 Examples:
@@ -20,6 +23,8 @@ Examples:
   gpudeck show --local            this machine, without any hub
   gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without any hub; gpu[01-16] names sixteen
 """
+# Where gpudeck.config.find_config looks too.
+_CONFIGURATIONS = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpudeck/gpudeck.yaml")
 
 
 @click.command("show", epilog=_EXAMPLES)
@@ -63,10 +68,24 @@ def _ask(hub: str) -> bytes:
 
 def _read_local() -> dict[str, Any]:
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
-    from gpudeck.collectors.settings import CollectorSettings  # noqa: PLC0415 - the same
 
-    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(CollectorSettings()))
+    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(_find_collector_settings()))
     return fleet
+
+
+def _find_collector_settings() -> "CollectorSettings":
+    """What the configuration says of the reading of this machine, as for its agent.
+
+    Most machines have none: then what reads it is not even loaded, which would take longer than reading the GPUs.
+    """
+    is_named = bool(os.environ.get("GPUDECK_CONFIG"))
+    if not is_named and not any(os.path.exists(os.path.expanduser(path)) for path in _CONFIGURATIONS):  # noqa: PTH110, PTH111
+        from gpudeck.collectors.settings import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
+
+        return CollectorSettings()
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - see above
+
+    return load_settings(None)[0].agent
 
 
 def _read_ssh(hosts: str) -> dict[str, Any]:
