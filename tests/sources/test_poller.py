@@ -88,6 +88,16 @@ def test_every_host_is_read_again_and_again() -> None:
     asyncio.run(scene())
 
 
+def test_source_that_gives_up_at_its_deadline_says_why_itself() -> None:
+    async def scene() -> None:
+        async with station("slow") as hub:
+            hub.takes["slow"], hub.failures["slow"] = 0.3, Temporary("port 7080 of slow is mute.")
+            await hub.until(lambda: "slow" in hub.reasons)
+            assert hub.reasons["slow"] == "port 7080 of slow is mute."
+
+    asyncio.run(scene())
+
+
 def test_host_that_hangs_delays_nobody_and_is_told_to_have_missed_its_deadline() -> None:
     async def scene() -> None:
         async with station("a", "hung") as hub:

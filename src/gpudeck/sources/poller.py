@@ -24,6 +24,8 @@ LONGEST_PAUSE = 15.0
 SPARE_BEATS = 4
 """A host that reports on a better way too is asked only every so many intervals, in case that way ends."""
 _FIRST_SPREAD = 0.01
+_GRACE = 0.5
+"""A source that keeps to the deadline by itself says what it waited for: it goes first."""
 _chance = random.Random()  # noqa: S311 - spreads the hosts over time, and hides nothing
 
 
@@ -111,7 +113,7 @@ class _Turns:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(self._way.deadline):
+            async with asyncio.timeout(self._way.deadline + _GRACE):
                 arrival = await self._source.read(now)
             is_wanted = self._deliver(self._target, arrival)
         except GpudeckError as error:
