@@ -1,0 +1,93 @@
+"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration beside it.
+
+Times are Unix seconds. Secrets are never kept: of a password the argon2 hash, of a token and of a session's cookie the
+SHA-256 of 256 random bits, which nobody can guess back.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite counts ids up by itself only in a column of the type INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("role", String(16), nullable=False),
+    Column("password_hash", Text, nullable=True),  # none: logs in through a proxy alone
+    Column("is_disabled", Integer, nullable=False, server_default="0"),
+    Column("created_at", Float(53), nullable=False),
+    Column("last_login_at", Float(53), nullable=True),
+    CheckConstraint("role IN ('viewer', 'user', 'admin')", name="role"),
+)
+"""People. Their names are those they log in with, in lower case."""
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("seen_at", Float(53), nullable=False),
+    Column("address", String(64), nullable=False, server_default=""),
+    Column("user_agent", String(256), nullable=False, server_default=""),
+    Index("ix_sessions_account_id", "account_id"),
+)
+"""Who is logged in, by the hash of the cookie."""
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("name", String(128), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("hosts", String(256), nullable=True),  # an agent's: the host, or the pattern of names, it may report as
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=True),
+    Column("created_at", Float(53), nullable=False),
+    Column("created_by", String(128), nullable=False, server_default=""),
+    Column("expires_at", Float(53), nullable=True),
+    Column("last_used_at", Float(53), nullable=True),
+    Column("revoked_at", Float(53), nullable=True),
+    CheckConstraint("role IN ('agent', 'viewer', 'user', 'admin', 'calendar')", name="role"),
+)
+"""What agents, scripts and calendars show instead of a password."""
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("at", Float(53), nullable=False),
+    Column("who", String(160), nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("subject", String(256), nullable=False, server_default=""),
+    Column("outcome", String(16), nullable=False, server_default="done"),
+    Column("address", String(64), nullable=False, server_default=""),
+    Column("details", Text, nullable=False, server_default=""),
+    Index("ix_audit_at", "at"),
+)
+"""Who did what: logins, writes, tokens, changes of the configuration. Rows are added and, when old, deleted: never
+changed."""
