@@ -34,6 +34,11 @@ class Settings(Struct, frozen=True):
     """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
     data_dir: str | None = None
     """Where the hub keeps its files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides it."""
+    database: (
+        Annotated[str, Meta(pattern=r"^postgresql://", extra={"config_words": "a URL that begins with postgresql://"})]
+        | None
+    ) = None
+    """Where the hub keeps accounts, tokens and what was done: a PostgreSQL server; a file in the data folder if none."""
     token_file: str | None = None
     """The file with the token that agents send; made in the data folder if not given."""
     local: Literal["auto", "never"] = "auto"
