@@ -38,7 +38,7 @@ class Settings(Struct, frozen=True):
         Annotated[str, Meta(pattern=r"^postgresql://", extra={"config_words": "a URL that begins with postgresql://"})]
         | None
     ) = None
-    """Where the hub keeps accounts, tokens and what was done: a PostgreSQL server; a file in the data folder if none."""
+    """Where the hub keeps accounts, tokens and what was done: a PostgreSQL server; a file in data_dir if not given."""
     token_file: str | None = None
     """The file with the token that agents send; made in the data folder if not given."""
     local: Literal["auto", "never"] = "auto"
