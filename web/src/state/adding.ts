@@ -37,7 +37,7 @@ export function wayOf(via: Via): Way {
 export function placeholder(field: Field, { via, name }: Draft): string {
   if (field === 'name') return via === 'push' ? 'gpu07' : 'gpu07 or gpu[01-16]'
   if (field === 'port') return wayOf(via).port
-  if (field === 'address') return name.trim() || 'the name'
+  if (field === 'address') return name.includes('[') ? 'the names' : name.trim() || 'the name'
   return field === 'user' ? 'as the hub is set up' : 'none'
 }
 
@@ -83,13 +83,8 @@ function isForbidden({ status }: Refusal): boolean {
 
 function explain(refusal: Refusal): Complaint {
   if (refusal.status === null) return { field: null, text: 'The hub does not answer. Try again when it is back.' }
-  const words = refusal.message.replace(/^(name|address|port|user|jump): /, '') || `the hub refuses (HTTP ${refusal.status})`
-  return { field: null, text: sentence(isForbidden(refusal) ? `You may not do this here: ${words}` : words) }
-}
-
-function sentence(words: string): string {
-  const text = plain(words)
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.?!]$/.test(text) ? '' : '.')
+  const words = plain(refusal.message).replace(/^(name|address|port|user|jump): /, '') || `The hub refuses (HTTP ${refusal.status})`
+  return { field: null, text: `${isForbidden(refusal) ? 'You may not do this here: ' : ''}${words}.` }
 }
 
 /** The hub's messages begin with what they are about. */
@@ -118,7 +113,8 @@ export interface News {
 export function newsOf(name: string, via: Via, host: Host | undefined): News {
   const problems = plain(host?.problems.join(' ') ?? '')
   if (host?.status === 'up') return { name, state: 'up', text: [reportsText(host), problems].filter(Boolean).join('. ') }
-  if (problems !== '') return { name, state: 'problem', text: problems }
+  // Most begin with the name, which stands before them already.
+  if (problems !== '') return { name, state: 'problem', text: problems.startsWith(`${name} `) ? problems.slice(name.length + 1) : problems }
   return { name, state: 'waiting', text: via === 'push' ? 'waiting for its first report…' : 'waiting for its first answer…' }
 }
 

@@ -109,3 +109,19 @@ describe('two boards', () => {
     expect(isSameBoard(board(''), [])).toBe(false)
   })
 })
+
+describe('a host that was never seen', () => {
+  const seen = ['up', 'late', 'down', 'never'].map((status) => entry(status, status === 'never' ? [] : ['unknown'], { status: status as never }))
+
+  it('comes last where something free is looked for', () => {
+    expect(order([...seen].reverse(), 'free')).toEqual(['up', 'late', 'down', 'never'])
+  })
+
+  it('is among the problems', () => {
+    expect(order(seen, 'problems')).toEqual(['down', 'never', 'late', 'up'])
+  })
+
+  it('is found by that word', () => {
+    expect(order(seen, 'free', 'never')).toEqual(['never'])
+  })
+})

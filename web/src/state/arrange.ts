@@ -56,7 +56,9 @@ function isFull({ host, summary }: HostEntry): boolean {
 }
 
 const UNWELL: Record<HealthLevel, number> = { critical: 3, warning: 2, unknown: 1, ok: 0 }
-const SILENT = { down: 3, late: 2, never: 1, up: 0 } as const
+const SILENT = { down: 3, never: 2, late: 1, up: 0 } as const
+/** How little may be hoped for: of a host that was never seen nothing is known. */
+const REMOTE = { never: 3, down: 2, late: 1, up: 0 } as const
 
 const COMPARE: Record<Sort, (a: HostEntry, b: HostEntry) => number> = {
   free: compareFree,
@@ -73,7 +75,7 @@ function compareFree(a: HostEntry, b: HostEntry): number {
     const difference = b.summary.counts[state] - a.summary.counts[state]
     if (difference !== 0) return difference
   }
-  return SILENT[a.host.status] - SILENT[b.host.status]
+  return REMOTE[a.host.status] - REMOTE[b.host.status]
 }
 
 function trouble({ host, summary }: HostEntry): number {

@@ -73,8 +73,8 @@ it('marks the temperature of a row only where it is too high', () => {
   expect(rowText(new HostEntry(host('gpu01', [worn])))).toMatchObject({ heat: undefined, isCritical: false })
 })
 
-it('gives the notes of a host without GPUs the place of its users', () => {
-  expect(rowText(entry('gpu01', []), ['No report so far.', 'slow']).users).toEqual({ text: 'No report so far.', title: 'No report so far.\nslow' })
+it('gives the notes of a host without GPUs the place of its figures', () => {
+  expect(rowText(entry('gpu01', []), ['No report so far.', 'slow']).told).toEqual({ text: 'No report so far. slow', title: 'No report so far.\nslow' })
 })
 
 it('adds up the GPUs of a row', () => {

@@ -90,6 +90,8 @@ function freeText({ host, summary }: HostEntry): string {
 /** The figures of a table row, over the host's GPUs. */
 export interface RowText {
   users: Figure
+  /** What stands in the place of all figures where the host has no GPUs. */
+  told: Figure
   utilization: string
   memory: string
   memoryFraction: number | null
@@ -102,12 +104,12 @@ export interface RowText {
   ram: Figure
 }
 
-/** `notes` are the host's: where it has no GPUs they stand in the place of those who use them. */
 export function rowText({ host, summary }: HostEntry, notes: readonly string[] = []): RowText {
   const users = plain(summary.users.join(', '))
   const hot = host.gpus.find((gpu) => gpu.temperature_celsius !== null && gpu.temperature_celsius === summary.hottest && isHeat(gpu))
   return {
-    users: host.gpus.length === 0 ? { text: notes[0] ?? '', title: notes.join('\n') || undefined } : { text: users, title: summary.users.length > 1 ? users : undefined },
+    users: { text: users, title: summary.users.length > 1 ? users : undefined },
+    told: { text: notes.join(' '), title: notes.join('\n') },
     utilization: percent(summary.utilization),
     memory: memoryPair(summary.memoryUsed, summary.memoryTotal),
     memoryFraction: fraction(summary.memoryUsed, summary.memoryTotal),

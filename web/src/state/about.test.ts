@@ -1,0 +1,48 @@
+import { describe, expect, it } from 'vitest'
+import { entry, NOW } from '../samples'
+import { hostDetail } from './about'
+
+const about = (changes: Parameters<typeof entry>[2], states: Parameters<typeof entry>[1] = ['free']) => hostDetail(entry('gpu07', states, changes), NOW)
+const fact = (label: string, changes: Parameters<typeof entry>[2]) => about(changes).facts.find((each) => each.label === label)?.text
+
+it('says by which way a host is read', () => {
+  expect(about({ via: 'ssh' }).way).toMatch(/^by ssh: /)
+  expect(about({ via: 'carrier pigeon' }).way).toBe('by carrier pigeon')
+})
+
+it('gives the name it reports under where another one is shown', () => {
+  expect(about({ display_name: 'Big one' })).toMatchObject({ title: 'Big one', name: 'gpu07' })
+  expect(about({}).name).toBeUndefined()
+})
+
+it('tells every problem whole', () => {
+  const problems = ['one', 'two', 'its clock is 400 s behind the hub\u2019s: check its time service']
+  expect(about({ problems }).problems).toEqual(problems)
+})
+
+it('tells what is known and leaves out the rest', () => {
+  expect(fact('RAM', {})).toBe('2015 GiB')
+  expect(fact('Driver', { driver_version: null })).toBeUndefined()
+  expect(fact('Labels', { labels: { rack: 'b3', room: '2' } })).toBe('rack=b3, room=2')
+  expect([fact('Its clock', { clock_skew_seconds: 0.2 }), fact('Its clock', { clock_skew_seconds: -90 })]).toEqual([undefined, '1 min behind'])
+})
+
+it('says of a host that was never seen only that', () => {
+  const never = about({ status: 'never', last_report_at: null, os: null }, [])
+  expect(never).toMatchObject({ status: 'never seen', inventory: '' })
+})
+
+describe('removal', () => {
+  it('says that a running agent brings the host back', () => {
+    expect(about({ status: 'up' }).removal).toMatch(/Its agent still runs: it comes back/)
+    expect(about({ status: 'down' }).removal).toMatch(/It comes back/)
+  })
+
+  it('ends the reading of a host that the hub reads', () => {
+    expect(about({ via: 'ssh' }).removal).toBe('The hub stops reading it.')
+  })
+
+  it('takes the token of a host that was never seen', () => {
+    expect(about({ status: 'never' }).removal).toBe('Its token no longer counts.')
+  })
+})

@@ -1,0 +1,122 @@
+import { describe, expect, it } from 'vitest'
+import type { Via } from '../api/types'
+import { gpu, host } from '../samples'
+import { addCommand, complaint, emptyDraft, mistake, newHost, newsOf, newsOfAll, placeholder, removalComplaint, type Draft } from './adding'
+
+const draft = (changes: Partial<Draft>): Draft => ({ ...emptyDraft(), name: 'gpu07', ...changes })
+
+describe('what is sent', () => {
+  it('is the name and the way, and nothing that was left empty', () => {
+    expect(newHost(draft({ name: ' gpu07 ', user: ' ' }))).toEqual({ name: 'gpu07', via: 'push' })
+  })
+
+  it('has numbers for ports', () => {
+    expect(newHost(draft({ via: 'ssh', address: '10.0.0.7', port: '2222', user: 'gpudeck', jump: 'gate' }))).toEqual({
+      name: 'gpu07',
+      via: 'ssh',
+      address: '10.0.0.7',
+      port: 2222,
+      user: 'gpudeck',
+      jump: 'gate',
+    })
+  })
+
+  it('holds nothing that was written for another way', () => {
+    expect(newHost(draft({ via: 'pull', user: 'root', jump: 'gate', port: '7080' }))).toEqual({ name: 'gpu07', via: 'pull', port: 7080 })
+  })
+})
+
+describe('a mistake', () => {
+  it.each([
+    [{ name: '  ' }, 'name'],
+    [{ via: 'ssh', port: '0' }, 'port'],
+    [{ via: 'ssh', port: '65536' }, 'port'],
+    [{ via: 'ssh', port: '22a' }, 'port'],
+  ] as const)('in %o is seen before anybody is asked', (changes, field) => {
+    expect(mistake(draft(changes))?.field).toBe(field)
+  })
+
+  it.each([{}, { via: 'ssh', port: '22' }, { via: 'push', port: 'left over' }] as const)('is not seen in %o', (changes) => {
+    expect(mistake(draft(changes))).toBeNull()
+  })
+})
+
+describe('a refusal', () => {
+  const refused = (status: number | null, message: string, changes: Partial<Draft> = {}) => complaint({ status, message }, draft(changes))
+
+  it.each([
+    [400, "this name cannot be used: 'a b' is no name of a host", 'push', 'name'],
+    [400, 'a token is for one host: add them one by one', 'push', 'name'],
+    [409, 'gpu07 is there already, by hosts added here', 'ssh', 'name'],
+    [400, 'address fits one host, and name means 3', 'ssh', 'address'],
+    [400, 'port: Expected `int` <= 65535', 'pull', 'port'],
+    [400, 'user is of no use with `via: push`', 'push', null],
+    [500, 'the hub made a mistake while answering', 'ssh', null],
+  ] as const)('%i %s stands at its field', (status, message, via, field) => {
+    expect(refused(status, message, { via }).field).toBe(field)
+  })
+
+  it('reads as a sentence', () => {
+    expect(refused(409, 'gpu07 is there already, by hosts.txt').text).toBe('gpu07 is there already, by hosts.txt.')
+    expect(refused(400, 'port: Expected `int` <= 65535', { via: 'ssh' }).text).toBe('Expected `int` <= 65535.')
+  })
+
+  it('for want of a right names the command to use instead', () => {
+    const told = refused(403, 'changing anything needs a token', { name: 'gpu[01-16]', via: 'ssh', port: '2222' })
+    expect(told).toEqual({ field: null, text: 'You may not do this here: changing anything needs a token.', command: "gpudeck hosts add 'gpu[01-16]' --via ssh --port 2222" })
+  })
+
+  it('without an answer says so', () => {
+    expect(refused(null, '')).toEqual({ field: null, text: 'The hub does not answer. Try again when it is back.' })
+  })
+
+  it('without words says what came back', () => {
+    expect(refused(502, '').text).toBe('The hub refuses (HTTP 502).')
+  })
+
+  it('to remove names the command, too', () => {
+    expect(removalComplaint({ status: 403, message: 'no' }, 'gpu07').command).toBe('gpudeck hosts remove gpu07')
+    expect(removalComplaint({ status: 409, message: 'gpu07 is named by hosts.txt: take it out there' }, 'gpu07')).toEqual({
+      field: null,
+      text: 'gpu07 is named by hosts.txt: take it out there.',
+    })
+  })
+})
+
+it('writes a command that a shell reads as it was meant', () => {
+  expect(addCommand(draft({}))).toBe('gpudeck hosts add gpu07')
+  expect(addCommand(draft({ name: "o'hara; reboot" }))).toBe("gpudeck hosts add 'o'\\''hara; reboot'")
+})
+
+it('says what an empty field means', () => {
+  const at = (field: 'address' | 'port', via: Via, name = 'gpu07') => placeholder(field, draft({ via, name }))
+  expect([at('port', 'ssh'), at('port', 'pull'), at('port', 'scrape')]).toEqual(['22', '7080', '9400'])
+  expect([at('address', 'ssh'), at('address', 'ssh', 'gpu[1-2]'), at('address', 'ssh', '')]).toEqual(['gpu07', 'the names', 'the name'])
+})
+
+describe('news of a host', () => {
+  it('waits until it is heard of', () => {
+    expect(newsOf('gpu07', 'push', undefined)).toEqual({ name: 'gpu07', state: 'waiting', text: 'waiting for its first report…' })
+    expect(newsOf('gpu07', 'ssh', host('gpu07', [], { status: 'never' })).text).toBe('waiting for its first answer…')
+  })
+
+  it('is good when it reports', () => {
+    expect(newsOf('gpu07', 'push', host('gpu07', [gpu(), gpu()]))).toMatchObject({ state: 'up', text: 'reports: 2× A100-SXM4-80GB' })
+    expect(newsOf('gpu07', 'push', host('gpu07', [], { problems: ['no driver'] }))).toMatchObject({ state: 'up', text: 'reports. no driver' })
+  })
+
+  it('is the reason why it cannot be read, without its name twice', () => {
+    const refuses = host('gpu07', [], { status: 'never', problems: ['gpu07 (10.0.0.7:22) refuses connections.'] })
+    expect(newsOf('gpu07', 'ssh', refuses)).toEqual({ name: 'gpu07', state: 'problem', text: '(10.0.0.7:22) refuses connections.' })
+  })
+
+  it('of many has those that need somebody first', () => {
+    const names = Array.from({ length: 9 }, (_, i) => `gpu${i}`)
+    const hosts = new Map([
+      ['gpu0', host('gpu0', [])],
+      ['gpu8', host('gpu8', [], { status: 'never', problems: ['no'] })],
+    ])
+    const { shown, more, up } = newsOfAll(names, 'ssh', hosts)
+    expect([shown[0]?.name, shown.length, more, up]).toEqual(['gpu8', 6, 3, 1])
+  })
+})
