@@ -11,6 +11,7 @@ import msgspec
 from gpudeck import __version__
 from gpudeck.hub.host import HostState
 from gpudeck.hub.register import Register
+from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
@@ -128,7 +129,7 @@ class Fleet:
             power_watts=round(sum(power), 1) if power else None,
         )
 
-    def encoded(self, time: float, *, demo: bool) -> bytes:
+    def encoded(self, time: float, *, demo: bool, sight: Sight = EVERYTHING) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
         facts = {
             "demo": demo,
@@ -138,7 +139,7 @@ class Fleet:
             "problems": self.problems,
             "hosts": [],
         }
-        hosts = b",".join(host.encoded() for host in self.ordered())
+        hosts = b",".join(host.encoded(sight) for host in self.ordered())
         return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
 
     def _refuse_rival(self, host: HostState, envelope: Envelope) -> None:

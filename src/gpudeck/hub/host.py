@@ -4,6 +4,7 @@ import msgspec
 
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
+from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
@@ -164,8 +165,10 @@ class HostState:
         self._show({"status": status})
         return True
 
-    def encoded(self) -> bytes:
-        """The view as JSON: made when first asked for, kept until something changes."""
+    def encoded(self, sight: Sight = EVERYTHING) -> bytes:
+        """The view as JSON: made when first asked for, kept until something changes; for a lesser sight made anew."""
+        if sight is not EVERYTHING and sight.commands != "all":
+            return _encoder.encode(sight.host(self.view))
         if self._encoded is None:
             self._encoded = _encoder.encode(self.view)
         return self._encoded

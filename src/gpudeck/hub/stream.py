@@ -11,6 +11,7 @@ import msgspec
 
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.metrics import View
+from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 
 KEPT_DELTAS = 30
@@ -73,8 +74,23 @@ class Viewer:
         return self._events.popleft() if self.is_open else None
 
 
+class _Channel:
+    """What viewers with one sight get: the deltas still kept for those who come back, and the fleet as it is now."""
+
+    def __init__(self) -> None:
+        self.deltas: deque[Event] = deque(maxlen=KEPT_DELTAS)
+        self.viewers: set[Viewer] = set()
+        self.document: bytes | None = None
+        self.snapshot: Event | None = None
+        self.idle_ticks = 0
+
+
 class Stream:
-    """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet."""
+    """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet.
+
+    Viewers who may see the same share the same bytes. Those who see everything always have their channel; another sight
+    gets one when somebody with it comes, and loses it when nobody with it has been there for a while.
+    """
 
     def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
         self.fleet = fleet
@@ -83,11 +99,8 @@ class Stream:
         self._clock = clock
         self._epoch = secrets.token_hex(4)
         self._number = 0
-        self._deltas: deque[Event] = deque(maxlen=KEPT_DELTAS)
-        self._viewers: set[Viewer] = set()
+        self._channels: dict[Sight, _Channel] = {EVERYTHING: _Channel()}
         self._problems = fleet.problems
-        self._document: bytes | None = None
-        self._snapshot: Event | None = None
 
     def tick(self) -> Event:
         """Publish what changed since the last tick and hand it to every viewer."""
@@ -95,61 +108,77 @@ class Stream:
         self.fleet.age(self.time)
         delta = self._collect_delta()
         self._number += 1
-        self._document = self._snapshot = None
-        event = Event("delta", self._number, self._epoch, _encoder.encode(delta))
-        self._deltas.append(event)
-        for viewer in self._viewers:
-            viewer.put(event)
-        return event
+        for sight, channel in list(self._channels.items()):
+            self._publish(channel, _encoder.encode(sight.delta(delta)))
+            if channel.idle_ticks > KEPT_DELTAS and sight is not EVERYTHING:
+                del self._channels[sight]
+        return self._channels[EVERYTHING].deltas[-1]
 
     def restart(self, *, demo: bool) -> None:
         """Another fleet from here on: every viewer gets a new snapshot instead of a delta."""
         self.demo = demo
         self.tick()
         self._epoch = secrets.token_hex(4)
-        self._deltas.clear()
-        for viewer in self._viewers:
-            viewer.put(self.snapshot())
+        for sight, channel in self._channels.items():
+            channel.deltas.clear()
+            for viewer in channel.viewers:
+                viewer.put(self.snapshot(sight))
 
-    def document(self) -> bytes:
+    def document(self, sight: Sight = EVERYTHING) -> bytes:
         """The whole fleet as JSON: kept until the next tick, so many who ask in the same second share it.
 
         It may be a little newer than the last delta; the next delta then repeats what it has already: deltas hold
         values, not differences, and applying one twice does no harm.
         """
-        if self._document is None:
-            self._document = self.fleet.encoded(self.time, demo=self.demo)
-        return self._document
+        channel = self._open(sight)
+        if channel.document is None:
+            channel.document = self.fleet.encoded(self.time, demo=self.demo, sight=sight)
+        return channel.document
 
     def tick_age(self) -> float:
         """Seconds since the fleet was last published."""
         return max(0.0, self._clock() - self.time)
 
-    def snapshot(self) -> Event:
-        if self._snapshot is None:
-            self._snapshot = Event("snapshot", self._number, self._epoch, self.document())
-        return self._snapshot
+    def snapshot(self, sight: Sight = EVERYTHING) -> Event:
+        channel = self._open(sight)
+        if channel.snapshot is None:
+            channel.snapshot = Event("snapshot", self._number, self._epoch, self.document(sight))
+        return channel.snapshot
 
-    def watch(self, last_event_id: str = "") -> Viewer:
+    def watch(self, last_event_id: str = "", sight: Sight = EVERYTHING) -> Viewer:
         """Open a stream: the deltas missed since `last_event_id` where they are still kept, else a snapshot first."""
         viewer = Viewer()
-        missed = self._missed_since(last_event_id)
-        for event in [self.snapshot()] if missed is None else missed:
+        channel = self._open(sight)
+        missed = self._missed_since(last_event_id, channel)
+        for event in [self.snapshot(sight)] if missed is None else missed:
             viewer.put(event)
-        self._viewers.add(viewer)
+        channel.viewers.add(viewer)
         return viewer
 
     def unwatch(self, viewer: Viewer) -> None:
-        self._viewers.discard(viewer)
+        for channel in self._channels.values():
+            channel.viewers.discard(viewer)
 
     @property
     def viewers(self) -> int:
-        return len(self._viewers)
+        return sum(len(channel.viewers) for channel in self._channels.values())
 
     def close(self) -> None:
         """End every stream: the hub is stopping."""
-        for viewer in self._viewers:
-            viewer.close()
+        for channel in self._channels.values():
+            for viewer in channel.viewers:
+                viewer.close()
+
+    def _open(self, sight: Sight) -> _Channel:
+        return self._channels.setdefault(sight, _Channel())
+
+    def _publish(self, channel: _Channel, data: bytes) -> None:
+        event = Event("delta", self._number, self._epoch, data)
+        channel.document = channel.snapshot = None
+        channel.idle_ticks = 0 if channel.viewers else channel.idle_ticks + 1
+        channel.deltas.append(event)
+        for viewer in channel.viewers:
+            viewer.put(event)
 
     def _collect_delta(self) -> dict[str, Any]:
         changed, removed = self.fleet.take_changes()
@@ -167,11 +196,11 @@ class Stream:
         parts = {"hosts": whole, "changes": patches, "removed": removed}
         return delta | {name: part for name, part in parts.items() if part}
 
-    def _missed_since(self, last_event_id: str) -> list[Event] | None:
+    def _missed_since(self, last_event_id: str, channel: _Channel) -> list[Event] | None:
         epoch, _, number = last_event_id.partition("-")
         if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 15:
             return None
         behind = self._number - int(number)
-        if not 0 <= behind <= len(self._deltas):
+        if not 0 <= behind <= len(channel.deltas):
             return None
-        return list(self._deltas)[len(self._deltas) - behind :]
+        return list(channel.deltas)[len(channel.deltas) - behind :]
