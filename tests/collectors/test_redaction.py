@@ -84,6 +84,8 @@ def test_secrets_are_hidden_and_the_rest_is_shown(command: list[str], shown: str
         "nvapi-abcdefgh1234",
         "AKIAABCDEFGHIJKLMNOP",
         "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
+        "gd_agent_-bcdefgh_jklmnopqrstuvwxyz-ABCDEFGHIJKLMNO-",
+        "gd_calendar_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP",
     ],
 )
 def test_tokens_of_known_makers_are_hidden_wherever_they_stand(token: str) -> None:

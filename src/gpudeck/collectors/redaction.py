@@ -71,7 +71,9 @@ _PATTERNS = (
             r"|gh[pousr]_\w{8,}|github_pat_\w{8,}|gl(?:pat|dt|rt|oas)-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
             r"|nvapi-[\w-]{8,}|dckr_pat_[\w-]{8,}|[rs]k_(?:live|test)_\w{8,}|dop_v1_\w{8,}|SG\.[\w-]{8,}\.[\w-]+"
             r"|ya29\.[\w-]{8,}|AGE-SECRET-KEY-\w{8,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{20,}"
-            r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?)"
+            r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
+            # Our own, whose second word is the role.
+            r"|gd_(?:agent|calendar|viewer|user|admin)_[\w-]{8,})"
         ),
         HIDDEN,
     ),
