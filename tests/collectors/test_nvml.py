@@ -374,3 +374,40 @@ def test_close_may_be_called_twice_and_reading_goes_on_afterwards(station: Stati
 
 def test_the_pci_address_is_written_as_the_kernel_does(station: Station) -> None:
     assert station.read_one(FakeGpu("GPU-a", pci="00000000:18:00.0")).pci_address == "0000:18:00.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("NVIDIA \udcff", "NVIDIA GPU"), ("", "NVIDIA GPU"), ("NVIDIA \x1b[31mL4\x07", "NVIDIA [31mL4")],
+)
+def test_name_that_is_no_text_costs_nothing_but_the_name(station: Station, name: str, shown: str) -> None:
+    station.put_in(an_h200("GPU-a"), FakeGpu("GPU-b", name=name))
+    report = station.report()
+    assert [(gpu.uuid, gpu.name) for gpu in report.gpus or ()] == [("GPU-a", "NVIDIA H200"), ("GPU-b", shown)]
+    assert report.problems == []
+
+
+@pytest.mark.parametrize("slot", ["", "\udcff"])
+def test_slot_that_is_no_text_is_unknown(station: Station, slot: str) -> None:
+    assert station.read_one(FakeGpu("GPU-a", pci=slot)).pci_address is None
+
+
+@pytest.mark.parametrize("word", ["not_supported", "unknown"])
+def test_gpu_that_tells_no_name_and_no_slot_is_read_all_the_same(station: Station, word: str) -> None:
+    gpu = station.read_one(
+        FakeGpu("GPU-a", failures={"nvmlDeviceGetName": word, "nvmlDeviceGetPciInfo_v3": word}),
+    )
+    assert (gpu.name, gpu.pci_address, gpu.metrics["temperature_celsius"]) == ("NVIDIA GPU", None, 53)
+
+
+def test_gpu_whose_uuid_is_no_text_is_a_problem_and_does_not_hide_others(station: Station) -> None:
+    station.put_in(an_h200("\udcff"), an_h200("GPU-b"))
+    report = station.report()
+    assert [gpu.uuid for gpu in report.gpus or ()] == ["GPU-b"]
+    assert [problem[:22] for problem in report.problems] == ["GPU 0 cannot be opened"]
+
+
+def test_driver_version_that_is_no_text_is_unknown(station: Station) -> None:
+    station.driver.version = "\udcff"
+    station.put_in(an_h200())
+    assert station.report().driver_version is None

@@ -22,6 +22,7 @@ from gpudeck.collectors.nvml_errors import (
     explain,
 )
 from gpudeck.collectors.nvml_events import XidWatch
+from gpudeck.collectors.nvml_names import read_name, read_pci_address, read_text, read_uuid
 from gpudeck.collectors.nvml_processes import Loads, Use
 from gpudeck.collectors.nvml_sleep import ASLEEP, SleepWatch
 from gpudeck.collectors.owners import Owner, Owners
@@ -130,7 +131,7 @@ class NvmlCollector:
         try:
             self._nvml.nvmlInit()
             self._is_open = True
-            self._driver_version = self._nvml.nvmlSystemGetDriverVersion() or None
+            self._driver_version = read_text(self._nvml.nvmlSystemGetDriverVersion) or None
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             self._shut()
@@ -156,20 +157,10 @@ class NvmlCollector:
                 self._problems.append(f"GPU {index} cannot be opened: {explain(error)}. {_LOOK}")
 
     def _find_board(self, index: int) -> None:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name = self._nvml.nvmlDeviceGetUUID(handle), self._nvml.nvmlDeviceGetName(handle)
+        nvml, handle = self._nvml, self._nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name, slot = read_uuid(nvml, handle), read_name(nvml, handle), read_pci_address(nvml, handle)
         # Replaced in place, so that the order of the rows stays.
-        self._boards[uuid] = Board(
-            uuid, index, name or "NVIDIA GPU", handle, self._has_pcie, self._read_pci_address(handle)
-        )
-
-    def _read_pci_address(self, handle: Any) -> str | None:
-        """As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits."""
-        try:
-            written: str = self._nvml.nvmlDeviceGetPciInfo(handle).busId
-        except self._nvml.NVMLError:
-            return None
-        return written.lower()[4:] if len(written) == len("00000000:18:00.0") else written.lower()
+        self._boards[uuid] = Board(uuid, index, name, handle, self._has_pcie, slot)
 
     def _opening_error(self, error: Any) -> PluginError:
         if error.value == LIBRARY_NOT_FOUND:

@@ -166,7 +166,8 @@ class FakeDriver:
     def apply(self) -> None:
         """Writes the scenario, in one step: a library in the middle of a call never sees half of it."""
         fresh = self._scenario.with_suffix(".new")
-        fresh.write_text("".join(f"{line}\n" for line in self._write()))
+        # A name may hold any bytes: "\udcff" is the byte 0xff.
+        fresh.write_text("".join(f"{line}\n" for line in self._write()), errors="surrogateescape")
         fresh.replace(self._scenario)
 
     @property
