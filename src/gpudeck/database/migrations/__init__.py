@@ -1,0 +1,1 @@
+"""How the tables became what they are: one module a step in `versions`, never changed once released."""

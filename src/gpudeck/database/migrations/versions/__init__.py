@@ -1,0 +1,1 @@
+"""The steps, by number. `NEWEST` in `migrating.py` is the last one's."""

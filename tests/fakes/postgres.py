@@ -1,0 +1,127 @@
+"""A real PostgreSQL server of its own: a new folder, a free port and a socket file, trusting whoever asks."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.consul import free_ports
+from fakes.hubs import wait_until
+
+_WHY_NOT = "there is no PostgreSQL on this machine: run tests/system-packages.sh"
+# What is lost when the machine loses its power does not matter here.
+_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
+
+def find_postgres() -> Path:
+    """The folder of the server's programs, the newest; skips the test where there are none."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda file: float(file.parts[-3]))
+    found = shutil.which("postgres")
+    programs = Path(found).resolve() if found else next(reversed(debian), None)
+    if programs is None or not (programs.parent / "initdb").exists():
+        pytest.skip(_WHY_NOT)
+    return programs.parent
+
+
+def find_user() -> str | None:
+    """The server refuses to run as root: then it runs as the user that its package made. None: as whoever we are."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        pytest.skip("root cannot run PostgreSQL, and there is no user postgres")
+
+
+class PostgresServer:
+    """`kill` and `start` again keep the address and what was committed. `socket_folder` has its socket file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._programs = find_postgres()
+        self._user = find_user()
+        self._folder = folder
+        self._names = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        (self.port,) = free_ports(1)
+        self.socket_folder = folder
+        if self._user:
+            shutil.chown(folder, self._user)
+        self._run("initdb", "--pgdata", f"{folder}/data", "--username", "gpudeck", "--auth", "trust", "--no-sync")
+
+    def start(self) -> None:
+        options = (
+            "listen_addresses=127.0.0.1",
+            f"port={self.port}",
+            f"unix_socket_directories={self._folder}",
+            *_QUICK,
+        )
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", f"{self._folder}/data", *(f"--{option}" for option in options)],
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                cwd=self._folder,
+            )
+        wait_until(self._is_ready, "PostgreSQL's start", 60)
+
+    def kill(self) -> None:
+        """End it and every connection at once, as when its machine fails."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(20)
+            self._process = None
+
+    def address(self, name: str = "postgres") -> str:
+        return f"postgresql://gpudeck@127.0.0.1:{self.port}/{name}"
+
+    def make_database(self, template: str = "template1") -> str:
+        """A new database, empty or like `template`; its address."""
+        name = f"test{next(self._names)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.address(name)
+
+    def execute(self, statement: str, name: str = "postgres") -> None:
+        asyncio.run(_execute(self.address(name), statement))
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [self._programs / program, *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, user=self._user, cwd=self._folder)
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+        ready = [self._programs / "pg_isready", "--host", "127.0.0.1", "--port", str(self.port)]
+        return subprocess.run(ready, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+async def _execute(address: str, statement: str) -> None:
+    import asyncpg  # noqa: PLC0415 - whoever only asks whether there is a server does without
+
+    connection = await asyncpg.connect(address, timeout=10)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """A server that is ended at the end. Its folder is not the test's, into which another user could not look."""
+    find_postgres()
+    with tempfile.TemporaryDirectory(prefix="gpudeck-postgres-") as folder:
+        server = PostgresServer(Path(folder))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
