@@ -137,3 +137,39 @@ def test_board_that_is_lost_while_its_instances_are_read_is_missing(station: Sta
     station.put_in(a_mig_board((0, lost), (2, make_instance("MIG-2", 9))))
     (gpu,) = station.read(1.0).values()
     assert (gpu.uuid, gpu.missing is None) == ("GPU-a", False)
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId"])
+def test_instance_that_cannot_be_opened_is_a_problem_and_does_not_hide_others(station: Station, function: str) -> None:
+    sealed = make_instance("MIG-1", 5)
+    sealed.failures[function] = "no_permission"
+    station.put_in(a_mig_board((1, sealed), (6, make_instance("MIG-6", 9))))
+    report = station.report()
+    assert [(gpu.uuid, gpu.missing) for gpu in report.gpus or ()] == [("MIG-6", None)]
+    assert report.problems == ["GPU 0: MIG instance 1 cannot be opened: not permitted to read it."]
+
+
+def test_board_of_which_no_instance_can_be_opened_says_so_and_does_not_claim_to_have_none(station: Station) -> None:
+    sealed = make_instance("MIG-1", 5)
+    sealed.failures["nvmlDeviceGetUUID"] = "no_permission"
+    station.put_in(a_mig_board((1, sealed)))
+    gpu = station.read()["GPU-a"]
+    assert (gpu.processes, gpu.processes_reason) == (None, "MIG instance 1 cannot be opened: not permitted to read it")
+
+
+def test_instance_that_can_be_opened_again_is_read_on_the_next_slow_beat(station: Station) -> None:
+    sealed = make_instance("MIG-1", 5)
+    sealed.failures["nvmlDeviceGetUUID"] = "no_permission"
+    station.put_in(a_mig_board((1, sealed)))
+    station.report(0.0)
+    sealed.failures.clear()
+    station.driver.apply()
+    report = station.report(10.0)
+    assert ([gpu.uuid for gpu in report.gpus or ()], report.problems) == (["MIG-1"], [])
+
+
+def test_instance_whose_name_is_no_text_is_read_all_the_same(station: Station) -> None:
+    nameless = make_instance("MIG-1", 5)
+    nameless.name = "\udcff"
+    station.put_in(a_mig_board((1, nameless), (6, make_instance("MIG-6", 9))))
+    assert [gpu.name for gpu in station.read().values()] == ["NVIDIA GPU", "NVIDIA H200 MIG 1g.18gb"]

@@ -33,6 +33,8 @@ from gpudeck.model.report import GpuReading, Process, Report
 
 _REOPEN_SECONDS = 60.0
 _REOPEN_SECONDS_AT_MOST = 3600.0
+# As many as a report may hold.
+_PROBLEMS_AT_MOST = 64
 _LOOK = "Look at the kernel log (dmesg)."
 
 
@@ -91,8 +93,11 @@ class NvmlCollector:
         return self._report(gpus)
 
     def _report(self, gpus: list[GpuReading]) -> Report:
-        strays = self._xids.find_strays([board.pci_address for board in self._boards.values()])
-        return Report(gpus=gpus, driver_version=self._driver_version, problems=[*self._problems, *strays])
+        boards = self._boards.values()
+        strays = self._xids.find_strays([board.pci_address for board in boards])
+        refused = [problem for board in boards for problem in board.problems]
+        problems = [*self._problems, *refused, *strays][:_PROBLEMS_AT_MOST]
+        return Report(gpus=gpus, driver_version=self._driver_version, problems=problems)
 
     def close(self) -> None:
         self._shut()

@@ -20,7 +20,7 @@ from gpudeck.collectors.nvml_device import (
     measure,
 )
 from gpudeck.collectors.nvml_errors import LASTING, NO_SUCH_INSTANCE, RELOADED, explain
-from gpudeck.collectors.nvml_instances import Instance, find_instances, measure_instance
+from gpudeck.collectors.nvml_instances import Instance, Instances, find_instances, measure_instance
 from gpudeck.collectors.nvml_processes import UNDER_MIG, Loads, Use, read_uses
 
 # A little less than ten seconds and a minute, so that a beat that comes a moment early is not left out.
@@ -54,7 +54,7 @@ class Board(Struct):
     has_pcie: bool = False
     pci_address: str | None = None
     missing: str | None = None
-    instances: list[Instance] | None = None
+    instances: Instances | None = None
     readings: tuple[Reading, ...] = ()
     slow_readings: tuple[Reading, ...] = ()
     lasting: dict[str, str] = field(default_factory=dict)
@@ -62,6 +62,12 @@ class Board(Struct):
     loads: Loads = field(default_factory=Loads)
     slow_at: float | None = None
     explored_at: float | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """What an admin should know of it, beside what its rows say."""
+        refused = self.instances.refused if self.instances is not None and self.missing is None else []
+        return [f"GPU {self.index}: {sentence}." for sentence in refused]
 
     def read(self, nvml: Any, now: float) -> list[Draft]:
         """Its rows: itself, or its MIG instances. Raises only what concerns every board."""
@@ -85,8 +91,9 @@ class Board(Struct):
         if self.instances is None:
             yield self._read_whole(nvml, measured, now if is_slow_beat else None)
         else:
-            rows = list(self._read_instances(nvml, self.instances, measured))
-            yield from rows or [Draft(self, measured, None, _NO_INSTANCES)]
+            rows = list(self._read_instances(nvml, self.instances.opened, measured))
+            reason = "; ".join(self.instances.refused[:1]) or _NO_INSTANCES
+            yield from rows or [Draft(self, measured, None, reason)]
 
     def _read_slowly(self, nvml: Any, now: float) -> None:
         if _is_due(self.explored_at, _EXPLORE_SECONDS, now):

@@ -4,13 +4,13 @@ Most of NVML answers only for the board as a whole. An instance has memory and p
 temperature and clocks, and no utilization.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from gpudeck.collectors.nvml_device import MEMORY, Measured, measure
-from gpudeck.collectors.nvml_errors import FATAL, NO_SUCH_INSTANCE
+from gpudeck.collectors.nvml_errors import FATAL, NO_SUCH_INSTANCE, explain
+from gpudeck.collectors.nvml_names import read_name, read_uuid
 from gpudeck.model.catalog import GPU_METRICS, Rollup
 
 WHOLE_BOARD = "measured on the whole board, not by MIG instance"
@@ -33,30 +33,45 @@ class Instance(Struct, frozen=True):
     shares_memory_with: int | None = None
 
 
-def find_instances(nvml: Any, handle: Any) -> list[Instance] | None:
-    """The MIG instances of a board in MIG mode, which may be none; None where the board is used as a whole."""
+class Instances(NamedTuple):
+    """The MIG instances of a board in MIG mode, which may be none, and a sentence for each that cannot be opened."""
+
+    opened: list[Instance]
+    refused: list[str]
+
+
+def find_instances(nvml: Any, handle: Any) -> Instances | None:
+    """None where the board is used as a whole."""
     try:
         current_mode, _ = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError as error:
         if error.value in FATAL:
             raise
         return None
-    return list(_walk_instances(nvml, handle)) if current_mode == nvml.NVML_DEVICE_MIG_ENABLE else None
+    return _walk_instances(nvml, handle) if current_mode == nvml.NVML_DEVICE_MIG_ENABLE else None
 
 
-def _walk_instances(nvml: Any, board: Any) -> Iterator[Instance]:
+def _walk_instances(nvml: Any, board: Any) -> Instances:
+    """One that cannot be opened hides no other: a container may have been given some of a board's instances only."""
+    found = Instances([], [])
     memory_owners: dict[int, int] = {}
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(board)):
         try:
-            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, number)
-            uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-            memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
+            found.opened.append(_open_instance(nvml, board, number, memory_owners))
         except nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
             # Slots need not be filled from the front, and an instance may be destroyed while they are walked.
             if error.value not in NO_SUCH_INSTANCE:
-                raise
-            continue
-        yield Instance(uuid, name, handle, number, None if memory_owner == number else memory_owner)
+                found.refused.append(f"MIG instance {number} cannot be opened: {explain(error)}")
+    return found
+
+
+def _open_instance(nvml: Any, board: Any, number: int, memory_owners: dict[int, int]) -> Instance:
+    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, number)
+    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
+    memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
+    return Instance(uuid, name, handle, number, None if memory_owner == number else memory_owner)
 
 
 def measure_instance(nvml: Any, instance: Instance, board: Measured) -> Measured:
