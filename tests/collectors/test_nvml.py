@@ -363,6 +363,12 @@ def test_gpu_that_shares_the_hosts_memory_and_refuses_to_say_uses_what_its_proce
     assert seen == [3 * GIB, 3 * GIB]
 
 
+def test_more_memory_in_use_than_there_is_is_unknown(station: Station) -> None:
+    seen = station.read_one(an_h200(memory_total=80 * GIB, memory_used=90 * GIB))
+    assert seen.metrics["memory_total_bytes"] == 80 * GIB
+    assert seen.unknown["memory_used_bytes"] == NO_VALUE
+
+
 def test_close_may_be_called_twice_and_reading_goes_on_afterwards(station: Station) -> None:
     station.put_in(an_h200())
     station.report(0.0)

@@ -70,7 +70,9 @@ def _read_memory(nvml: Any, gpu: Any) -> Values:
             raise
         memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
     # Chips that share the host's memory (GB10, Jetson) answer 0 with success.
-    return (memory.used, memory.total) if memory.total else (None, None)
+    if not memory.total:
+        return None, None
+    return memory.used if memory.used <= memory.total else None, memory.total
 
 
 def _read_temperature(nvml: Any, gpu: Any) -> Values:
