@@ -84,11 +84,17 @@ class PostgresServer:
     def address(self, name: str = "postgres") -> str:
         return f"postgresql://gpudeck@127.0.0.1:{self.port}/{name}"
 
-    def make_database(self, template: str = "template1") -> str:
-        """A new database, empty or like `template`; its address."""
+    def make_database(self) -> str:
+        """A new and empty database; its address."""
         name = f"test{next(self._names)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self.execute(f"CREATE DATABASE {name}")
         return self.address(name)
+
+    def make_schema(self) -> str:
+        """A new and empty part of a database, for which the server takes a tenth of the time; its address."""
+        name = f"test{next(self._names)}"
+        self.execute(f"CREATE SCHEMA {name}")
+        return f"{self.address()}?search_path={name}"
 
     def execute(self, statement: str, name: str = "postgres") -> None:
         asyncio.run(_execute(self.address(name), statement))
