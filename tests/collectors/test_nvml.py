@@ -1,5 +1,7 @@
 """The NVML collector over the real pynvml and a fake driver: values, reasons, boards that go and come."""
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +35,12 @@ def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Station:
 def test_importing_the_collector_does_not_import_pynvml() -> None:
     code = "import sys, gpudeck.collectors.nvml; sys.exit('pynvml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pynvml_is_nvidias_own_and_not_the_package_of_that_name() -> None:
+    required = [re.split(r"[^A-Za-z0-9-]", line)[0] for line in importlib.metadata.requires("gpudeck") or ()]
+    assert set(importlib.metadata.packages_distributions()["pynvml"]) == {"nvidia-ml-py"}
+    assert ("nvidia-ml-py" in required, "pynvml" in required) == (True, False)
 
 
 def test_every_gpu_metric_of_the_catalog_is_known_or_unknown_with_a_reason(station: Station) -> None:
