@@ -114,7 +114,7 @@ export function newsOf(name: string, via: Via, host: Host | undefined): News {
   if (host?.status === 'up') return { name, state: 'up', sign: '✓', text: [reportsText(host), problems].filter(Boolean).join('. ') }
   // Most begin with the name, which stands before them already.
   if (problems !== '') return { name, state: 'problem', sign: '!', text: problems.startsWith(`${name} `) ? problems.slice(name.length + 1) : problems }
-  return { name, state: 'waiting', sign: '…', text: `waiting for its first ${via === 'push' ? 'report' : 'answer'}…` }
+  return { name, state: 'waiting', sign: '○', text: `waiting for its first ${via === 'push' ? 'report' : 'answer'}…` }
 }
 
 function reportsText(host: Host): string {
