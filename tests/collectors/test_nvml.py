@@ -26,6 +26,14 @@ DEAR = {
     "nvmlDeviceGetTotalEnergyConsumption",
 }
 
+TO_FIND_IT = {
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+}
+
 
 @pytest.fixture
 def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Station:
@@ -54,6 +62,24 @@ def test_gpu_that_supports_nothing_has_every_metric_unknown_with_a_reason(statio
     assert (gpu.missing, gpu.metrics, gpu.processes, gpu.idle_seconds) == (None, {}, None, None)
     assert gpu.unknown == dict.fromkeys(GPU_METRICS, UNSUPPORTED) | dict.fromkeys(PCIE, NOT_ASKED_FOR)
     assert gpu.processes_reason == UNSUPPORTED
+
+
+@pytest.mark.parametrize("word", ["not_supported", "no_permission", "no_data", "not_found", "timeout", "unknown"])
+def test_whatever_a_gpu_refuses_it_stays_and_so_does_its_neighbour(station: Station, word: str) -> None:
+    station.put_in(an_h200("GPU-a"), an_h200("GPU-b"))
+    station.report()
+    seen = {}
+    functions = set(station.driver.calls) - TO_FIND_IT
+    for function in functions:
+        station.put_in(FakeGpu("GPU-a", failures={function: word}), an_h200("GPU-b"))
+        station.collect_anew(pcie_throughput=True)
+        seen[function] = [
+            (gpu.missing, gpu.metrics.keys() | gpu.unknown.keys() == GPU_METRICS.keys())
+            for gpu in station.report().gpus or ()
+        ]
+        station.collector.close()
+    assert len(functions) > 20
+    assert seen == dict.fromkeys(functions, [(None, True), (None, True)])
 
 
 def test_values_come_in_the_units_of_the_catalog(station: Station) -> None:
@@ -425,3 +451,16 @@ def test_driver_version_that_is_no_text_is_unknown(station: Station) -> None:
     station.driver.version = "\udcff"
     station.put_in(an_h200())
     assert station.report().driver_version is None
+
+
+def test_driver_that_does_not_tell_its_version_is_read_all_the_same(station: Station) -> None:
+    station.driver.failures["nvmlSystemGetDriverVersion"] = "unknown"
+    station.put_in(an_h200())
+    report = station.report()
+    assert ([gpu.uuid for gpu in report.gpus or ()], report.driver_version) == (["GPU-a"], None)
+
+
+def test_machine_of_which_no_gpu_can_be_opened_is_no_machine_without_gpus(station: Station) -> None:
+    station.put_in(FakeGpu("GPU-a", failures={"nvmlDeviceGetHandleByIndex_v2": "lost"}))
+    with pytest.raises(Temporary, match="GPU 0 cannot be opened: the GPU is lost"):
+        station.report()
