@@ -79,7 +79,7 @@ def test_whatever_a_gpu_refuses_it_stays_and_so_does_its_neighbour(station: Stat
         ]
         station.collector.close()
     assert len(functions) > 20
-    assert seen == dict.fromkeys(functions, [(None, True), (None, True)])
+    assert seen == {function: [(None, True), (None, True)] for function in functions}
 
 
 def test_values_come_in_the_units_of_the_catalog(station: Station) -> None:
