@@ -3,12 +3,14 @@
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
+from gpudeck.model.settings import is_loopback
 
 _EXAMPLES = """\b
 Examples:
@@ -68,7 +70,7 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
     from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
 
     new = {"name": name, "labels": _parse_labels(labels)} | {key: value for key, value in reach.items() if value}
-    added = Client(hub, token=_find_token(config)).add_host(new)
+    added = Client(hub, token=_find_token(config, hub)).add_host(new)
     if added["command"] is None:
         click.echo(f"{', '.join(added['names'])}: watched from now on, via {added['via']}.")
         click.echo(f"`gpudeck hosts test {added['names'][0]}` says what works.")
@@ -87,7 +89,7 @@ def remove_host(name: str, hub: str, config: Path | None) -> None:
     """Forget NAME, and take back its token. A host that still reports with the token of all agents comes back."""
     from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
 
-    Client(hub, token=_find_token(config)).remove_host(name)
+    Client(hub, token=_find_token(config, hub)).remove_host(name)
     click.echo(f"{name} is removed.")
 
 
@@ -123,10 +125,13 @@ def _parse_labels(words: tuple[str, ...]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _find_token(config: Path | None) -> str | None:
-    """$GPUDECK_TOKEN, or the admin token of a hub on this machine where this user can read it."""
+def _find_token(config: Path | None, hub: str) -> str | None:
+    """$GPUDECK_TOKEN, or the admin token of a hub on this machine where this user can read it. Another machine's hub
+    does not get that one."""
     if named := os.environ.get("GPUDECK_TOKEN"):
         return named
+    if not is_loopback(urlsplit(check_hub_url(hub)).hostname or ""):
+        return None
     from gpudeck.app.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
 
     try:
