@@ -4,6 +4,8 @@ Added around everything: to the raw routes, to the framework's own errors, to ro
 a route says by itself counts.
 """
 
+from collections.abc import Iterable
+
 from gpudeck.api.asgi import App, Message, Receive, Scope, Send
 
 PAGE_POLICY = (
@@ -14,7 +16,8 @@ PAGE_POLICY = (
 _POLICY = b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PERMISSIONS = b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
 
-SAFE_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+_Header = tuple[bytes, bytes]
+SAFE_HEADERS: tuple[_Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
     (b"content-security-policy", _POLICY),
@@ -25,6 +28,7 @@ SAFE_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 _SECURE_HEADERS = (*SAFE_HEADERS, _TRANSPORT)
 """With TLS also: never again without it. Not for names below this one, of which the hub knows nothing."""
+_NAMES = frozenset(name for name, _ in _SECURE_HEADERS)
 
 
 class SafeApp:
@@ -36,11 +40,20 @@ class SafeApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = message["headers"] = list(message.get("headers", ()))
                 # Asked only now: on the way in it may have been a trusted proxy that spoke TLS with the caller.
                 wanted = _SECURE_HEADERS if scope.get("scheme") == "https" else SAFE_HEADERS
-                said = {name.lower() for name, _ in headers}
-                headers += [header for header in wanted if header[0] not in said]
+                message["headers"] = _complete(message.get("headers", ()), wanted)
             await send(message)
 
         await self._app(scope, receive, send_safely)
+
+
+def _complete(said: Iterable[_Header], wanted: tuple[_Header, ...]) -> list[_Header]:
+    headers = list(said)
+    # Few routes say any of them, and all routes pass here: those that say none cost no more than a look.
+    for name, _ in headers:
+        if name in _NAMES:
+            names = {name for name, _ in headers}
+            return [*headers, *(header for header in wanted if header[0] not in names)]
+    headers += wanted
+    return headers

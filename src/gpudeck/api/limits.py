@@ -40,9 +40,6 @@ class Measure:
     def __len__(self) -> int:
         return len(self._recent) + len(self._before)
 
-    def __contains__(self, caller: Hashable) -> bool:
-        return caller in self._recent or caller in self._before
-
     def take(self, caller: Hashable, now: float) -> float:
         """0.0 when the caller may have one more; else how many seconds it has to wait."""
         due = self._recent.get(caller)
@@ -55,6 +52,10 @@ class Measure:
             return ahead - self._window
         self._recent[caller] = due + self._pause
         return 0.0
+
+    def take_if_known(self, caller: Hashable, now: float) -> float | None:
+        """The same; None for a caller that has never taken one, or not for long."""
+        return self.take(caller, now) if caller in self._recent or caller in self._before else None
 
     def _welcome(self, caller: Hashable, now: float) -> float:
         due = max(now, self._before.pop(caller, now))
@@ -127,39 +128,39 @@ class LimitedApp:
             await self._app(scope, receive, send)
             return
         address = self._callers.place(scope)
-        path: str = scope["path"]
         caller = None if not self._unlimited.is_empty and self._unlimited.has(address) else count_as(address)
+        path: str = scope["path"]
         if path.endswith(_STREAM):
             await self._open_stream(caller, scope, receive, send)
-        elif caller is None:
-            await self._app(scope, receive, send)
-        elif path.endswith(_REPORTS):
-            await self._take_report(caller, scope, receive, send)
-        elif path.endswith(self._login_paths) and scope["method"] == "POST":
-            await self._measure(self._logins, caller, scope, receive, send)
-        else:
-            await self._measure(self._requests, caller, scope, receive, send)
-
-    async def _measure(self, measure: Measure, caller: Hashable, scope: Scope, receive: Receive, send: Send) -> None:
-        wait = measure.take(caller, self._now())
-        if wait:
-            await self._refuse(measure.name, wait, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _take_report(self, caller: str, scope: Scope, receive: Receive, send: Send) -> None:
-        # By its hash: a secret is not kept where it need not be, and nobody can make another with the same.
-        bearer = (hash(_authorization(scope)), caller)
-        if bearer in self._reports:
-            await self._measure(self._reports, bearer, scope, receive, send)
             return
+        if caller is not None:
+            measure, wait, send = self._measure(caller, path, scope, send)
+            if wait:
+                await self._refuse(measure.name, wait, send)
+                return
+        await self._app(scope, receive, send)
 
+    def _measure(self, caller: str, path: str, scope: Scope, send: Send) -> tuple[Measure, float, Send]:
+        """What measures this request, how long it has to wait, and what its answer goes through."""
+        now = self._now()
+        if path.endswith(_REPORTS):
+            # By its hash: a secret is not kept where it need not be, and nobody can make another with the same.
+            bearer = (hash(_authorization(scope)), caller)
+            wait = self._reports.take_if_known(bearer, now)
+            if wait is not None:
+                return self._reports, wait, send
+            send = self._note_good_token(bearer, send)
+        elif path.endswith(self._login_paths) and scope["method"] == "POST":
+            return self._logins, self._logins.take(caller, now), send
+        return self._requests, self._requests.take(caller, now), send
+
+    def _note_good_token(self, bearer: Hashable, send: Send) -> Send:
         async def send_and_look(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 300:
                 self._reports.take(bearer, self._now())
             await send(message)
 
-        await self._measure(self._requests, caller, scope, receive, send_and_look)
+        return send_and_look
 
     async def _open_stream(self, caller: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         seats = self._streams
