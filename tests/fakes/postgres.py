@@ -19,7 +19,7 @@ from fakes.hubs import wait_until
 
 _WHY_NOT = "there is no PostgreSQL on this machine: run tests/system-packages.sh"
 # What is lost when the machine loses its power does not matter here.
-_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+_QUICK = ("fsync=off", "full_page_writes=off")
 
 
 def find_postgres() -> Path:
@@ -98,6 +98,12 @@ class PostgresServer:
 
     def execute(self, statement: str, name: str = "postgres") -> None:
         asyncio.run(_execute(self.address(name), statement))
+
+    def ask_passwords_of(self, user: str) -> None:
+        """From now on; everybody else is trusted as before."""
+        rules = self._folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all {user} all scram-sha-256\n{rules.read_text()}")
+        self.execute("SELECT pg_reload_conf()")
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [self._programs / program, *arguments]
