@@ -22,6 +22,7 @@ from gpudeck.hub.metrics import View
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.exposition import CONTENT_TYPE, Sample, kind_of, write_family, write_head, write_labels
+from gpudeck.model.report import Number
 from gpudeck.model.view import HostStatus
 
 _STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never")
@@ -36,6 +37,8 @@ _COUNTERS = {
 }
 _REFUSED = "refused_"
 _Named = tuple[str, HostState]
+_Line = tuple[str, Number | None]
+"""Labels, written, and a value."""
 _GpuKey = tuple[str, str, int, str]
 
 
@@ -60,9 +63,13 @@ class MetricsPage:
     async def _write(self) -> bytes:
         blocks = [_join(self._write_hub())]
         hosts = _name(self._hub.fleet.ordered())
-        blocks.append(_join(_write_hosts(hosts, self._hub.stream.time)))
-        for lines in await self._write_gpus(hosts):
+        for lines in _write_hosts(hosts, self._hub.stream.time):
             blocks.append(_join(lines))
+            await asyncio.sleep(0)
+        waiting = await self._write_gpus(hosts)
+        while waiting:
+            # One after the other is let go of: to free all lines at once would take as long as to write some.
+            blocks.append(_join(waiting.pop(0)))
             await asyncio.sleep(0)
         return b"".join(blocks)
 
@@ -122,18 +129,25 @@ def _name(hosts: Iterable[HostState]) -> list[_Named]:
     return [(host.name if times[host.name] == 1 else f"{host.name}/{host.id}", host) for host in hosts]
 
 
-def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[str]:
-    up: list[Sample] = [({"host": name}, int(host.status == "up")) for name, host in hosts]
-    yield from write_family("gpudeck_host_up", "gauge", "1: reports as it should", up)
-    ages: list[Sample] = [
-        ({"host": name}, round(max(0.0, now - host.observed_at), 3)) for name, host in hosts if host.status != "never"
+def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[list[str]]:
+    """The lines of each metric in turn, some of them perhaps none."""
+    shown = [(write_labels({"host": name}), host) for name, host in hosts]
+    up: list[_Line] = [(labels, int(host.status == "up")) for labels, host in shown]
+    yield _write_lines("gpudeck_host_up", "gauge", "1: reports as it should", up)
+    ages: list[_Line] = [
+        (labels, round(max(0.0, now - host.observed_at), 3)) for labels, host in shown if host.status != "never"
     ]
-    yield from write_family("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
-    current = [(name, host.view) for name, host in hosts if host.status == "up"]
+    yield _write_lines("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
+    current = [(labels, host.view) for labels, host in shown if host.status == "up"]
     for metric in HOST_METRICS.values():
-        values = [(name, view[metric.name]) for name, view in current]
-        samples: list[Sample] = [({"host": name}, value) for name, value in values if value is not None]
-        yield from write_family(f"gpudeck_host_{metric.name}", kind_of(metric), metric.label, samples)
+        values: list[_Line] = [(labels, view[metric.name]) for labels, view in current]
+        yield _write_lines(f"gpudeck_host_{metric.name}", kind_of(metric), metric.label, values)
+
+
+def _write_lines(name: str, kind: str, about: str, values: Iterable[_Line]) -> list[str]:
+    """Like write_family, of labels that are written already; what is None is left out."""
+    lines = [f"{name}{labels} {value!r}" for labels, value in values if value is not None]
+    return [*write_head(name, kind, about), *lines] if lines else []
 
 
 def _current_gpus(host: HostState) -> Iterable[View]:
