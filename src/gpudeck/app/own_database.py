@@ -1,0 +1,56 @@
+"""The hub's database for commands that are run on its machine: also before the hub ever ran, and while it runs."""
+
+import asyncio
+import contextlib
+import getpass
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from gpudeck.app.settings import find_data_dir, load_settings
+from gpudeck.auth.caller import Caller
+from gpudeck.database.engine import Database, open_database
+from gpudeck.database.sqlite import FILE_NAME
+
+_T = TypeVar("_T")
+
+
+def use_database(config: Path | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
+    """Do something with the database that the configuration names. Raises UsageError when it cannot be opened."""
+    settings, _ = load_settings(config)
+    folder = find_data_dir(settings)
+    if settings.database is None and os.geteuid() == 0:
+        _make_for_owner(folder)
+    return asyncio.run(_use(settings.database, folder, work))
+
+
+def caller_here() -> Caller:
+    """Whoever can write the hub's database may do everything, and is known to the machine alone."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return Caller(kind="local", role="admin", name=f"{user} on the hub's machine")
+
+
+async def _use(address: str | None, folder: Path, work: Callable[[Database], Awaitable[_T]]) -> _T:
+    database = await open_database(address, folder)
+    try:
+        return await work(database)
+    finally:
+        await database.close()
+
+
+def _make_for_owner(folder: Path) -> None:
+    """A new database that root makes belongs to the owner of its folder: a hub that runs as them could not open it.
+
+    Where it is there already, or cannot be made, opening it is next, and tells what is wrong.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            owner = folder.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(descriptor)
