@@ -1,8 +1,11 @@
 """The audit log, on SQLite and PostgreSQL."""
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,7 +15,8 @@ from sqlalchemy import text
 from fakes.clock import FakeClock
 from gpudeck.auth.audit import MOST_DETAILS, MOST_ENTRIES, Audit, AuditEntry
 from gpudeck.auth.caller import LOCAL_ADMIN, NOBODY, Caller
-from gpudeck.database.engine import Database
+from gpudeck.database import sqlite
+from gpudeck.database.engine import Database, open_database
 
 Result = TypeVar("Result")
 DAY = 86_400.0
@@ -132,6 +136,27 @@ def test_entry_that_the_database_cannot_take_is_in_the_log_and_the_caller_goes_o
         line
         == "not in the audit log: who: alice, action: remove host, subject: gpu07, outcome: done, address: 10.0.0.7"
     )
+
+
+def test_entry_for_which_the_database_has_no_time_is_in_the_log_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+
+    async def playing() -> None:
+        database = await open_database(None, tmp_path)
+        with contextlib.closing(sqlite3.connect(tmp_path / "gpudeck.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await Audit(database).record(ALICE, "logout")
+        await database.close()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(playing())
+    (line,) = caplog.messages
+    assert line.startswith(
+        "not in the audit log: who: alice, action: logout, outcome: done, address: 10.0.0.7; because"
+    )
+    assert "gpudeck.db is locked by another process" in line
 
 
 async def drop_table(database: Database) -> None:

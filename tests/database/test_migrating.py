@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from gpudeck.database import migrating, schema
 from gpudeck.database.engine import Database, open_database
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import UsageError, Wrong
 
 Answer = TypeVar("Answer")
 FOLDER = Path(migrating.__file__).with_name("migrations")
@@ -76,6 +76,20 @@ def test_migration_that_fails_leaves_the_database_as_it_was(
         asyncio.run(open_and_close(database_address, tmp_path))
     monkeypatch.undo()
     asyncio.run(open_and_close(database_address, tmp_path))
+
+
+def test_migration_that_loses_references_on_sqlite_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite itself does not look at them then."""
+
+    def upgrade_badly(connection: Connection) -> None:
+        schema.metadata.create_all(connection)
+        connection.execute(text("INSERT INTO sessions (hash, account_id, created_at, seen_at) VALUES ('s', 9, 1, 1)"))
+
+    monkeypatch.setattr(migrating, "_upgrade", upgrade_badly)
+    with pytest.raises(Wrong, match="would leave 1 rows that refer to nothing"):
+        asyncio.run(open_and_close(None, tmp_path))
+    monkeypatch.undo()
+    asyncio.run(open_and_close(None, tmp_path))
 
 
 @pytest.mark.parametrize("version", ["0002", "9999", "ae1027a6acf"])

@@ -28,7 +28,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: kept when the block ends, undone when it raises. Not to be nested: the inner one waits.
+        """A transaction: kept when the block ends, undone when it raises. Short, and never inside another: others wait.
 
         Raises Temporary when the database does not answer, and leaves errors such as IntegrityError to the caller. On
         SQLite transactions come one after another; on PostgreSQL several run at once, and one that looks first and then
