@@ -11,10 +11,10 @@ import zstandard
 
 from fakes.clock import FakeClock
 from fakes.doors import make_door
-from fakes.reports import make_envelope
+from fakes.reports import make_envelope, make_gpu
 from gpudeck.api.addresses import Callers, count_as
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.limits import LimitedApp, Measure
+from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.wire import encode
@@ -226,6 +226,34 @@ def test_memory_for_callers_is_bounded_and_recent_ones_are_remembered() -> None:
         refusals += measure.take("flooding", 0.0) > 0
     assert len(measure) <= 200
     assert refusals == 10_000
+
+
+def test_reports_that_have_to_be_unpacked_to_be_refused_cost_more() -> None:
+    door = Guarded(msgspec.structs.replace(FEW, requests_burst=30, reports_burst=60))
+    bomb = zstandard.ZstdCompressor().compress(bytes(MAX_DECODED_BYTES + 1))
+
+    def send_bomb() -> int:
+        return door.call("POST", "/api/v1/reports", content=bomb, headers=GOOD).status_code
+
+    assert [send_bomb() for _ in range(3)] == [413, 413, 429]
+    door.clock.advance(60)
+    assert door.report() == 202
+    assert [send_bomb() for _ in range(4)] == [413, 413, 413, 429]
+    assert door.report() == 429
+
+
+def test_large_answers_cost_more() -> None:
+    door = Guarded(msgspec.structs.replace(FEW, requests_burst=10))
+    for number in range(40):
+        gpus = [make_gpu(index, uuid=f"{number}-{index}") for index in range(8)]
+        envelope = make_envelope(f"gpu{number:03}", 1, gpus, host_id=str(number))
+        door.hub.fleet.apply(envelope, via="push", now=door.hub.started_at)
+    size = len(door.call("GET", "/api/v1/fleet", "192.0.2.9", headers={"Accept-Encoding": "identity"}).content)
+    assert size > BYTES_A_REQUEST
+    headers = {"Accept-Encoding": "identity"}
+    answers = [door.call("GET", "/api/v1/fleet", headers=headers).status_code for _ in range(10)]
+    assert 1 <= answers.count(200) <= 10 // (1 + size / BYTES_A_REQUEST) + 1
+    assert answers[-1] == 429
 
 
 @pytest.mark.parametrize("says_its_size", [True, False])

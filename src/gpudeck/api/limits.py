@@ -22,6 +22,10 @@ KINDS = (
 """What `hits` may be counted of: here, and by the server in front of this."""
 HOLD_SECONDS = 1.0
 """How long a refusal is kept back: whoever asks again at once, on however many connections, costs next to nothing."""
+COSTLY_REPORT = 20.0
+"""A report that has to be unpacked to be refused costs its address as much as so many requests."""
+BYTES_A_REQUEST = 256 * 1024
+"""So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for."""
 _MOST_CALLERS = 16_384
 _REPORTS = "/api/v1/reports"
 _STREAM = "/api/v1/stream"
@@ -62,6 +66,10 @@ class Measure:
     def take_if_known(self, caller: Hashable, now: float) -> float | None:
         """The same; None for a caller that has never taken one, or not for long."""
         return self.take(caller, now) if caller in self._recent or caller in self._before else None
+
+    def charge(self, caller: Hashable, now: float, more: float) -> None:
+        """What the caller has been given turned out to cost so many more."""
+        self._recent[caller] = max(now, self._recent.get(caller, now)) + more * self._pause
 
     def _welcome(self, caller: Hashable, now: float) -> float:
         due = max(now, self._before.pop(caller, now))
@@ -153,20 +161,39 @@ class LimitedApp:
             # By its hash: a secret is not kept where it need not be, and nobody can make another with the same.
             bearer = (hash(_authorization(scope)), caller)
             wait = self._reports.take_if_known(bearer, now)
+            send = self._judge_report(bearer, caller, wait is not None, send)
             if wait is not None:
                 return self._reports, wait, send
-            send = self._note_good_token(bearer, send)
         elif path.endswith(self._login_paths) and scope["method"] == "POST":
             return self._logins, self._logins.take(caller, now), send
+        else:
+            send = self._weigh_answer(caller, send)
         return self._requests, self._requests.take(caller, now), send
 
-    def _note_good_token(self, bearer: Hashable, send: Send) -> Send:
-        async def send_and_look(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < 300:
-                self._reports.take(bearer, self._now())
+    def _judge_report(self, bearer: Hashable, caller: str, is_known: bool, send: Send) -> Send:
+        """A token that was taken is known from then on; a report that was not, though its token is good, costs more."""
+
+        async def send_and_judge(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if status in {400, 413, 422}:
+                    self._requests.charge(caller, self._now(), COSTLY_REPORT)
+                    if is_known:
+                        self._reports.charge(bearer, self._now(), COSTLY_REPORT)
+                elif status < 300 and not is_known:
+                    self._reports.take(bearer, self._now())
             await send(message)
 
-        return send_and_look
+        return send_and_judge
+
+    def _weigh_answer(self, caller: str, send: Send) -> Send:
+        async def send_and_weigh(message: Message) -> None:
+            body = message.get("body")
+            if body is not None and len(body) >= BYTES_A_REQUEST:
+                self._requests.charge(caller, self._now(), len(body) / BYTES_A_REQUEST)
+            await send(message)
+
+        return send_and_weigh
 
     async def _open_stream(self, caller: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         seats = self._streams
