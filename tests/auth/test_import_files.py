@@ -277,3 +277,15 @@ def test_import_is_told(tokens: Tokens, data_dir: Path, caplog: pytest.LogCaptur
     file = write_host_tokens(data_dir, gpu01="first")
     take_over(tokens, data_dir)
     assert f"taken over from {file}: 1" in caplog.text
+
+
+@pytest.mark.parametrize("database_address", ["postgresql"], indirect=True)
+def test_hubs_that_are_given_the_same_token_and_start_at_once_agree(database: Database, data_dir: Path) -> None:
+    hubs = [Tokens(database, FakeClock()) for _ in range(4)]
+
+    async def start() -> None:
+        await asyncio.gather(*(take_over_files(tokens, data_dir) for tokens in hubs))
+
+    asyncio.run(start())
+    assert {find(tokens, "agents secret").id for tokens in hubs} == {find(hubs[0], "agents secret").id}
+    assert len(asyncio.run(hubs[0].list())) == 2
