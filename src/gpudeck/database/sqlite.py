@@ -32,7 +32,9 @@ _TROUBLES = {
     sqlite3.SQLITE_NOTADB: Trouble("is not a database", _RESTORE),
     sqlite3.SQLITE_CORRUPT: Trouble("is damaged", _RESTORE),
     sqlite3.SQLITE_FULL: Trouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}."),
-    sqlite3.SQLITE_IOERR: Trouble("cannot be read or written", f"Look at its disk, or {_ANOTHER_FOLDER}."),
+    sqlite3.SQLITE_IOERR: Trouble(
+        "cannot be read or written", f"Look at its disk, which may be full, or {_ANOTHER_FOLDER}."
+    ),
     sqlite3.SQLITE_READONLY: Trouble("cannot be written", GIVE_IT),
     sqlite3.SQLITE_PERM: Trouble("cannot be written", GIVE_IT),
     sqlite3.SQLITE_CANTOPEN: Trouble("cannot be opened", GIVE_IT),
