@@ -34,7 +34,7 @@ def database(database_address: str | None, tmp_path: Path) -> Database:
 
 _ADDRESSES = {
     "sqlite": lambda request: None,
-    "postgresql": lambda request: request.getfixturevalue("postgres").make_database(),
+    "postgresql": lambda request: request.getfixturevalue("postgres").make_schema(),
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks. Installed where we may, else named.
+# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL. Installed where we may, else named.
 set -u
 
 # Debian 12 has no Consul, Debian 11 has one that runs anywhere: taken from the mirror that apt is set up with, checked
@@ -21,6 +21,7 @@ missing=()
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing+=(chromium)
 command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing+=(openssh-server openssh-client)
 command -v ip >/dev/null || missing+=(iproute2)
+command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
 command -v cc >/dev/null || command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

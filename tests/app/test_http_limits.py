@@ -1,12 +1,17 @@
-"""Requests whose head never ends."""
+"""Callers that are slow, rude or many: each costs itself only."""
 
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, running_hub
+from app.wall import serving
+from fakes.hubs import HubProcess, running_hub, wait_until
+from gpudeck.app import http_limits
+from gpudeck.app.http_limits import Wall
+from gpudeck.model.limits_settings import LimitsSettings
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +56,213 @@ def test_a_large_report_is_no_endless_head(hub: HubProcess, tmp_path: Path) -> N
             + b"x" * 900_000
         )
         assert connection.recv(64).startswith(b"HTTP/1.1 400")
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), 20)
+
+
+def is_cut_off(caller: socket.socket) -> bool:
+    """Whether the server has ended that connection, waiting for it if need be."""
+    try:
+        return caller.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def ask(port: int) -> bytes:
+    with connect(port) as caller:
+        caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        with caller.makefile("rb") as answer:
+            return answer.read()
+
+
+def test_a_slow_head_is_given_up_and_others_are_served() -> None:
+    wall = Wall(LimitsSettings(head_time=0.2))
+    with serving(wall) as port, connect(port) as slow, connect(port) as silent:
+        slow.sendall(b"GET / HTTP/1.1\r\nHos")
+        assert is_cut_off(slow)
+        assert is_cut_off(silent)
+        assert wall.hits["head_time"] == 2
+        assert ask(port).endswith(b"http 0")
+
+
+def test_a_slow_body_is_given_up() -> None:
+    wall = Wall(LimitsSettings(body_time=0.2))
+    with serving(wall) as port, connect(port) as slow:
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
+        assert is_cut_off(slow)
+        assert wall.hits["body_time"] == 1
+
+
+def test_a_body_that_drips_is_given_up_as_well() -> None:
+    wall = Wall(LimitsSettings(body_time=0.3))
+    with serving(wall) as port, connect(port) as slow:
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        slow.settimeout(0.02)
+
+        def drip() -> bool:
+            try:
+                slow.sendall(b"x")
+                return slow.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        wait_until(drip, "the dripping body is cut off")
+        assert wall.hits["body_time"] == 1
+
+
+def test_a_body_nobody_asked_for_is_not_waited_for_after_the_answer() -> None:
+    async def answer_at_once(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    wall = Wall(LimitsSettings(body_time=0.2))
+    with serving(wall, answer_at_once) as port, connect(port) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\na")
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+        assert is_cut_off(slow)
+
+
+def test_empty_lines_do_not_keep_a_connection_for_ever() -> None:
+    wall = Wall(LimitsSettings(idle_time=0.3))
+    with serving(wall) as port, connect(port) as idle:
+        idle.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(1000).endswith(b"http 0")
+        idle.sendall(b"\r\n")
+        assert is_cut_off(idle)
+        assert wall.hits["idle_time"] == 1
+
+
+def test_requests_in_pieces_and_in_a_row_are_answered() -> None:
+    with serving(Wall()) as port, connect(port) as caller:
+        pieces = (
+            b"POST / HTTP/1.1\r\nHo",
+            b"st: x\r\nContent-Length: 4\r\n\r\nab",
+            b"cdGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        )
+        for piece in pieces:
+            caller.sendall(piece)
+        received = b""
+        while received.count(b"http ") < 2:
+            received += caller.recv(1000)
+        assert b"http 4HTTP" in received
+
+
+def test_requests_sent_far_ahead_are_refused_in_the_one_shape_of_errors() -> None:
+    async def never(_scope: Any, receive: Any, _send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    wall = Wall()
+    with serving(wall, never) as port, connect(port) as eager:
+        eager.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        with eager.makefile("rb") as answer:
+            received = answer.read()
+        assert received.startswith(b"HTTP/1.1 400")
+        assert b'{"error":{"code":"bad_request"' in received
+        assert wall.hits["requests_ahead"] == 1
+
+
+def test_rubbish_is_answered_with_safe_headers_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(Wall()) as port, connect(port) as rude:
+        rude.sendall(b"\x00\x01\x02 rubbish\r\n\r\n")
+        with rude.makefile("rb") as answer:
+            received = answer.read().lower()
+    assert b"x-content-type-options: nosniff" in received
+    assert b"frame-ancestors 'none'" in received
+    assert "Invalid HTTP" not in caplog.text
+
+
+def test_an_answer_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_limits, "STALL_SECONDS", 0.2)
+
+    async def pour(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 50_000_000})
+
+    wall = Wall()
+    with serving(wall, pour) as port, connect(port) as greedy:
+        greedy.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: wall.hits["answer_time"] == 1, "the answer is given up")
+        assert sum(iter(lambda: _read(greedy), 0)) < 50_000_000
+
+
+def _read(caller: socket.socket) -> int:
+    try:
+        return len(caller.recv(1_000_000))
+    except ConnectionResetError:
+        return 0
+
+
+def test_one_address_has_so_many_connections_and_the_next_is_free_when_one_goes() -> None:
+    wall = Wall(LimitsSettings(connections_per_address=2))
+    with serving(wall) as port:
+        with connect(port), connect(port), connect(port) as third:
+            assert is_cut_off(third)
+        wait_until(lambda: b"http 0" in _ask_if_possible(port), "a new connection is let in")
+        assert wall.hits["connections_per_address"] >= 1
+
+
+def _ask_if_possible(port: int) -> bytes:
+    try:
+        return ask(port)
+    except ConnectionResetError:
+        return b""
+
+
+def test_other_addresses_are_let_in_beside_one_that_has_all_of_its_own() -> None:
+    wall = Wall(LimitsSettings(connections_per_address=1))
+    with serving(wall) as port, connect(port) as first, connect(port) as second:
+        assert is_cut_off(second)
+        other = socket.create_connection(("127.0.0.1", port), 20, source_address=("127.0.0.2", 0))
+        with other:
+            other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert other.recv(1000).endswith(b"http 0")
+        first.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert first.recv(1000).endswith(b"http 0")
+
+
+def test_an_address_that_connects_over_and_over_is_slowed_down() -> None:
+    wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=2))
+    with serving(wall) as port, connect(port) as first, connect(port) as second, connect(port) as third:
+        assert is_cut_off(third)
+        assert wall.hits["connections_per_second"] == 1
+        for caller in (first, second):
+            caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert caller.recv(1000).endswith(b"http 0")
+
+
+def test_where_all_connections_are_used_those_who_never_asked_make_room() -> None:
+    wall = Wall(LimitsSettings(connections=2))
+    with serving(wall) as port, connect(port) as honest:
+        honest.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert honest.recv(1000).endswith(b"http 0")
+        with connect(port) as silent:
+            wait_until(lambda: wall._seats.total == 2, "the silent one is in")
+            with connect(port) as newcomer:
+                assert is_cut_off(silent)
+                newcomer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert newcomer.recv(1000).endswith(b"http 0")
+                with connect(port) as last:
+                    assert is_cut_off(last)
+        honest.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert honest.recv(1000).endswith(b"http 0")
+
+
+def test_limits_for_one_address_do_not_hold_for_a_trusted_proxy() -> None:
+    wall = Wall(LimitsSettings(connections_per_address=1, requests_burst=1), proxies=["127.0.0.0/8"])
+    with serving(wall) as port, connect(port), connect(port) as second:
+        second.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert second.recv(1000).endswith(b"http 0")
+
+
+def test_nothing_is_kept_of_connections_that_are_over() -> None:
+    wall = Wall()
+    with serving(wall) as port:
+        for _ in range(20):
+            ask(port)
+        wait_until(lambda: wall._seats.total == 0, "all have left")
+    assert (wall._seats._taken, wall._silent) == ({}, {})

@@ -1,5 +1,7 @@
 """The NVML collector over the real pynvml and a fake driver: values, reasons, boards that go and come."""
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,14 @@ DEAR = {
     "nvmlDeviceGetTotalEnergyConsumption",
 }
 
+TO_FIND_IT = {
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+}
+
 
 @pytest.fixture
 def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Station:
@@ -33,6 +43,12 @@ def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Station:
 def test_importing_the_collector_does_not_import_pynvml() -> None:
     code = "import sys, gpudeck.collectors.nvml; sys.exit('pynvml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pynvml_is_nvidias_own_and_not_the_package_of_that_name() -> None:
+    required = [re.split(r"[^A-Za-z0-9-]", line)[0] for line in importlib.metadata.requires("gpudeck") or ()]
+    assert set(importlib.metadata.packages_distributions()["pynvml"]) == {"nvidia-ml-py"}
+    assert ("nvidia-ml-py" in required, "pynvml" in required) == (True, False)
 
 
 def test_every_gpu_metric_of_the_catalog_is_known_or_unknown_with_a_reason(station: Station) -> None:
@@ -46,6 +62,24 @@ def test_gpu_that_supports_nothing_has_every_metric_unknown_with_a_reason(statio
     assert (gpu.missing, gpu.metrics, gpu.processes, gpu.idle_seconds) == (None, {}, None, None)
     assert gpu.unknown == dict.fromkeys(GPU_METRICS, UNSUPPORTED) | dict.fromkeys(PCIE, NOT_ASKED_FOR)
     assert gpu.processes_reason == UNSUPPORTED
+
+
+@pytest.mark.parametrize("word", ["not_supported", "no_permission", "no_data", "not_found", "timeout", "unknown"])
+def test_whatever_a_gpu_refuses_it_stays_and_so_does_its_neighbour(station: Station, word: str) -> None:
+    station.put_in(an_h200("GPU-a"), an_h200("GPU-b"))
+    station.report()
+    seen = {}
+    functions = set(station.driver.calls) - TO_FIND_IT
+    for function in functions:
+        station.put_in(FakeGpu("GPU-a", failures={function: word}), an_h200("GPU-b"))
+        station.collect_anew(pcie_throughput=True)
+        seen[function] = [
+            (gpu.missing, gpu.metrics.keys() | gpu.unknown.keys() == GPU_METRICS.keys())
+            for gpu in station.report().gpus or ()
+        ]
+        station.collector.close()
+    assert len(functions) > 20
+    assert seen == {function: [(None, True), (None, True)] for function in functions}
 
 
 def test_values_come_in_the_units_of_the_catalog(station: Station) -> None:
@@ -417,3 +451,16 @@ def test_driver_version_that_is_no_text_is_unknown(station: Station) -> None:
     station.driver.version = "\udcff"
     station.put_in(an_h200())
     assert station.report().driver_version is None
+
+
+def test_driver_that_does_not_tell_its_version_is_read_all_the_same(station: Station) -> None:
+    station.driver.failures["nvmlSystemGetDriverVersion"] = "unknown"
+    station.put_in(an_h200())
+    report = station.report()
+    assert ([gpu.uuid for gpu in report.gpus or ()], report.driver_version) == (["GPU-a"], None)
+
+
+def test_machine_of_which_no_gpu_can_be_opened_is_no_machine_without_gpus(station: Station) -> None:
+    station.put_in(FakeGpu("GPU-a", failures={"nvmlDeviceGetHandleByIndex_v2": "lost"}))
+    with pytest.raises(Temporary, match="GPU 0 cannot be opened: the GPU is lost"):
+        station.report()

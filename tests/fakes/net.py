@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fakes import sshd
 from fakes.hubs import environment, wait_until
@@ -189,14 +189,16 @@ class Wire:
             end.close()
 
     def _carry(self) -> None:
+        sources: list[Any] = [*self._ends, self._stopping]
         others = {self._ends[0]: self._ends[1], self._ends[1]: self._ends[0]}
         while True:
             pause = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
-            ready = select.select([*self._ends, self._stopping], (), (), pause)[0]
+            ready = select.select(sources, (), (), pause)[0]
             if self._stopping in ready:
                 return
-            for end in ready:
-                self._take(end, others[end])
+            for end in self._ends:
+                if end in ready:
+                    self._take(end, others[end])
             self._deliver()
 
     def _take(self, end: socket.socket, other: socket.socket) -> None:

@@ -1,6 +1,8 @@
 """Every host is read on its own: who is slow, dead or mad harms nobody."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -9,6 +11,7 @@ import pytest
 from fakes.reports import make_envelope
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.target import Target
+from gpudeck.sources import poller
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.poller import Poller, Way
 
@@ -190,3 +193,34 @@ def test_stop_closes_every_source_even_in_the_middle_of_a_reading() -> None:
         assert [source.closed for source in hub.sources] == [1, 1]
 
     asyncio.run(scene())
+
+
+class Circle:
+    """An object that refers to itself, as a connection and its protocol do."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_failed_readings_leave_behind_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Circle]] = []
+
+    class Leaving(FakeSource):
+        async def read(self, now: float) -> Arrival:
+            left.append(weakref.ref(Circle()))
+            raise Temporary("it answers more than 1 MiB.")
+
+    async def scene() -> None:
+        async with station() as hub:
+            way = Way(lambda target: Leaving(target, hub), 0.02, 0.3)
+            leaving = Poller({"ssh": way}, hub.deliver, hub.note)
+            leaving.watch([Target(name="endless")])
+            await hub.until(lambda: any(circle() is None for circle in left))
+            await leaving.stop()
+
+    monkeypatch.setattr(poller, "SWEEP_PAUSE", 0.0)
+    gc.disable()
+    try:
+        asyncio.run(scene())
+    finally:
+        gc.enable()

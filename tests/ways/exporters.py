@@ -52,7 +52,7 @@ def recorded(page: str) -> list[Metric]:
 def dcgm(uuid: str, **values: float) -> list[Metric]:
     """The series that dcgm-exporter has of one H200; `values` by the names of DCGM's fields."""
     labels = {"gpu": "0", "UUID": uuid, "modelName": "NVIDIA H200", "Hostname": "itself"}
-    families = []
+    families: list[Metric] = []
     for name, value in values.items():
         family = GaugeMetricFamily(f"DCGM_FI_DEV_{name}", name, labels=list(labels))
         family.add_metric(list(labels.values()), value)

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,25 +50,29 @@ class Hub(HubProcess):
         return {name: host["status"] for name, host in self.hosts().items()}
 
     def problems_of(self, name: str) -> str:
-        return "; ".join(self.hosts()[name]["problems"])
+        """All in one; none of a host that is not there."""
+        return "; ".join(self.hosts().get(name, {"problems": ()})["problems"])
 
-    def wait_for(self, seconds: float = 30.0, **statuses: str) -> None:
-        """Until these hosts have these statuses; `_` in a name stands for `-`."""
-        wanted = {name.replace("_", "-"): status for name, status in statuses.items()}
-
-        def is_so() -> bool:
-            now = self.statuses()
-            return all(now.get(name) == status for name, status in wanted.items())
-
+    def wait_for(self, status: str, *names: str, seconds: float = 30.0) -> None:
+        """Until all of these hosts have that status."""
         try:
-            wait_until(is_so, f"{wanted}", seconds)
+            wait_until(lambda: {self.statuses().get(name) for name in names} == {status}, f"{status}", seconds)
         except AssertionError as error:
             now = {name: (host["status"], host["problems"]) for name, host in self.hosts().items()}
             raise AssertionError(f"{error}: {now}") from None
 
+    def add(self, name: str, **reach: Any) -> None:
+        """Watch a host from now on, as the page does it."""
+        body = json.dumps({"name": name, "address": "127.0.0.1"} | reach).encode()
+        request = urllib.request.Request(f"{self.url}/api/v1/hosts", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=10).close()
+
 
 class Seen:
-    """What the hub says of each host as time goes by, without repeats: its statuses, and when its reports came."""
+    """What the hub says of each host as time goes by, without repeats: its statuses, and when its reports came.
+
+    A host that is no longer there has the status `gone`.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self.statuses: dict[str, list[str]] = {}
@@ -92,9 +97,12 @@ class Seen:
             self._look()
 
     def _look(self) -> None:
-        for name, host in self._hub.hosts().items():
+        hosts = self._hub.hosts()
+        for name, host in hosts.items():
             _append_new(self.statuses.setdefault(name, []), host["status"])
             _append_new(self.reports.setdefault(name, []), host["last_report_at"])
+        for name in self.statuses.keys() - hosts.keys():
+            _append_new(self.statuses[name], "gone")
 
 
 def _append_new(seen: list[Any], value: Any) -> None:

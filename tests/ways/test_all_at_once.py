@@ -88,7 +88,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     with running_consul(folder) as consul, contextlib.ExitStack() as parts:
         site = Site(folder, consul, parts)
-        site.hub.wait_for(pushed="up", pulled="up", logged_in="up", scraped="up", found="up")
+        site.hub.wait_for("up", *site.parts)
         yield site
 
 
@@ -112,11 +112,11 @@ def test_each_host_is_lost_and_comes_back_while_the_others_stay(site: Site) -> N
         wait_until(lambda: len(seen.statuses) == len(site.parts), "the first look")
         for name, part in site.parts.items():
             part.stop()
-            site.hub.wait_for(**{name.replace("-", "_"): "down"})
+            site.hub.wait_for("down", name)
             assert {gpu["availability"] for gpu in site.hub.hosts()[name]["gpus"]} == {"unknown"}
             reasons[name] = site.hub.problems_of(name)
             part.start()  # it comes back while the next one goes
-        site.hub.wait_for(RETURN_SECONDS, **{name.replace("-", "_"): "up" for name in site.parts})
+        site.hub.wait_for("up", *site.parts, seconds=RETURN_SECONDS)
     assert seen.statuses == {name: ["up", "late", "down", "up"] for name in site.parts}
     assert {name for name, reason in reasons.items() if "refuse" in reason} == site.parts.keys() - {"pushed"}
     assert {name: site.hub.problems_of(name) for name in site.parts} == dict.fromkeys(site.parts, "")

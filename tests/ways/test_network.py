@@ -75,16 +75,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_link_that_is_cut_and_one_that_is_mute_cost_their_own_hosts_alone(site: Site) -> None:
     hub, wired = site.hub, site.wired
-    hub.wait_for(60, **{name.replace("-", "_"): "up" for name in (*NEAR, *SLOW, *LOST)})
+    hub.wait_for("up", *NEAR, *SLOW, *LOST, seconds=60)
     with watched(hub) as seen:
         wait_until(lambda: len(seen.statuses) == 6, "the first look")
         wired.cut("agent-cut")
         wired.wires["sshd-mute"].loss = 1.0
-        hub.wait_for(agent_cut="down", sshd_mute="down")
+        hub.wait_for("down", *LOST)
         wait_until(lambda: all("answer" in hub.problems_of(name) for name in LOST), "the reasons")
         wired.mend("agent-cut")
         wired.wires["sshd-mute"].loss = 0.0
-        hub.wait_for(RETURN_SECONDS, agent_cut="up", sshd_mute="up")
+        hub.wait_for("up", *LOST, seconds=RETURN_SECONDS)
     assert {name: seen.statuses[name] for name in NEAR} == {name: ["up"] for name in NEAR}
     assert {name: seen.statuses[name] for name in LOST} == {name: ["up", "late", "down", "up"] for name in LOST}
     assert [name for name in SLOW if "down" in seen.statuses[name]] == []

@@ -12,11 +12,13 @@ import io
 import logging
 import re
 import socket
+import ssl
 import threading
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Protocol
 
 from gpudeck.agent.desk import Answer, Desk, answer_error
 from gpudeck.agent.push import read_token
@@ -76,13 +78,27 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-class Listener:
-    """Answers on a socket until `stop`, a thread a connection. Without a `token` everybody is answered."""
+class Certificate(Protocol):
+    """What callers are shown. `refresh` looks whether there is a newer one; it neither fails nor blocks for long."""
 
-    def __init__(self, listening: socket.socket, desk: Desk, token: Token | None) -> None:
+    context: ssl.SSLContext
+
+    def refresh(self) -> None: ...
+
+
+class Listener:
+    """Answers on a socket until `stop`, a thread a connection.
+
+    Without a `token` everybody is answered, without a `certificate` in plain HTTP.
+    """
+
+    def __init__(
+        self, listening: socket.socket, desk: Desk, token: Token | None, certificate: Certificate | None = None
+    ) -> None:
         self.desk = desk
         self.token = token
         self.seats = Seats()
+        self._certificate = certificate
         self._listening = listening
         self._stopping = threading.Event()
         self._refusal_noted = float("-inf")
@@ -95,6 +111,7 @@ class Listener:
         while not self._stopping.is_set():
             try:
                 connection, peer = self._listening.accept()
+                connection = self._wrap(connection)
             except OSError:
                 # Too many open files, or the caller has gone again; and the end of `stop`.
                 self._stopping.wait(0.1)
@@ -116,6 +133,17 @@ class Listener:
             self._refusal_noted = now
             log.warning("%s asked without this agent's token and got no answer", peer)
 
+    def _wrap(self, connection: socket.socket) -> socket.socket:
+        """With TLS where there is a certificate. The handshake comes later: it waits for the caller."""
+        if self._certificate is None:
+            return connection
+        self._certificate.refresh()
+        try:
+            return self._certificate.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            connection.close()
+            raise
+
     def _admit(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         if not self.seats.take(connection):
             _turn_away(connection)
@@ -129,6 +157,7 @@ class Listener:
 
     def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         try:
+            _shake_hands(connection)
             _Conversation(connection, peer, self)
         except OSError as error:
             log.debug("%s went away: %s", peer[0], error)
@@ -138,6 +167,13 @@ class Listener:
             # In this order: nobody may be told to hang up on a number that already belongs to another.
             self.seats.leave(connection)
             connection.close()
+
+
+def _shake_hands(connection: socket.socket) -> None:
+    """Raises OSError where the caller does not speak TLS, brings no certificate that is asked for, or is too slow."""
+    if isinstance(connection, ssl.SSLSocket):
+        connection.settimeout(HEAD_SECONDS)
+        connection.do_handshake()
 
 
 def _turn_away(connection: socket.socket) -> None:

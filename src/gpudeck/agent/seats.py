@@ -69,4 +69,5 @@ class Seats:
 def _hang_up(connection: socket.socket) -> None:
     """Its thread wakes up, finds the connection at its end, and leaves."""
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not the TLS socket's own: that would take away what its thread is reading from.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

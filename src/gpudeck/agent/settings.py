@@ -10,6 +10,7 @@ from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
 from gpudeck.model.settings import Address, Duration, Size
+from gpudeck.model.tls_settings import TlsSettings
 from gpudeck.wire import HOST_NAME
 
 SHORTEST_INTERVAL = 0.1
@@ -32,6 +33,8 @@ class AgentSettings(CollectorSettings, frozen=True):
     """Where this agent answers hubs that ask for its report. Others than this machine need the token."""
     token_file: str | None = None
     """A file whose first line is the token: the one that the hub takes, and the one that whoever asks has to bring."""
+    tls: TlsSettings | None = None
+    """The certificate that this agent shows to those who ask; plain HTTP without."""
     ca_file: str | None = None
     """Certificates (PEM) of the authority that signed the hub's; this machine's own are then not believed."""
     proxy: Annotated[str, Meta(extra={"config_words": "environment, none, or a URL such as http://proxy:3128"})] = (

@@ -13,6 +13,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub
+from gpudeck.api.headers import PAGE_POLICY
 from gpudeck.api.text import TextViews
 
 PAGE = Path(__file__).parent / "page"
@@ -24,10 +25,6 @@ _TYPES = {
     ".png": "image/png",
     ".ico": "image/x-icon",
 }
-_CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "manifest-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
-)
 _LONGEST_NAME = 100
 _NOT_BUILT = "The page has not been built into this installation. Run `make page`, or install gpudeck again with pip.\n"
 
@@ -55,7 +52,7 @@ async def read_page(
     index = PAGE / "index.html"
     if not index.is_file():
         return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
-    headers = {"Content-Security-Policy": _CSP, "Cache-Control": "no-cache", "Vary": "User-Agent"}
+    headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-cache", "Vary": "User-Agent"}
     return Response(index.read_bytes(), media_type=MediaType.HTML, headers=headers)
 
 

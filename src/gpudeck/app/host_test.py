@@ -13,11 +13,15 @@ from gpudeck.app.host_book import ManagedHosts
 from gpudeck.app.settings import Settings, choose_data_dir
 from gpudeck.app.ways import make_ways
 from gpudeck.client import Client
+from gpudeck.discovery.base import Provider
+from gpudeck.discovery.registry import make_providers
+from gpudeck.fetch import explain
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 
+_LIST_SECONDS = 5.0
 _PORTS = {"ssh": 22, "pull": 7080, "scrape": 9400}
 
 
@@ -30,17 +34,43 @@ class Step(Struct, frozen=True):
 
 
 def find_target(
-    settings: Settings, name: str, *, via: str | None = None, port: int | None = None, user: str | None = None
+    settings: Settings, name: str, hub: str, *, via: str | None = None, port: int | None = None, user: str | None = None
 ) -> Target:
-    """The host as it is configured or was added under that name; one that is neither, as the arguments say."""
-    managed = ManagedHosts(choose_data_dir(settings) / "hosts.yaml").targets()
-    written = [target for entry in settings.hosts for target in entry.targets("gpudeck.yaml")]
-    known = next((target for target in (*written, *managed) if target.name == name), None)
+    """The host as it is configured, found by discovery or was added under that name; one that only reports to the hub,
+    as such; any other, as the arguments say. Asks the lists of discovery, and the hub."""
+    known = next((target for target in asyncio.run(_list_targets(settings)) if target.name == name), None)
     if known is None:
-        return Target(name=name, via=via or "ssh", port=port, user=user, origin="this command")  # type: ignore[arg-type]
+        way = via or ("push" if _reports_to(hub, name) else "ssh")
+        return Target(name=name, via=way, port=port, user=user, origin="this command")  # type: ignore[arg-type]
     if via is not None and via != known.via:
         raise UsageError(f"{name} is configured via {known.via}.", "Leave --via out.")
     return known
+
+
+async def _list_targets(settings: Settings) -> list[Target]:
+    """In the order in which the first of a name counts. A list that cannot be read now names nobody."""
+    providers = make_providers(settings.hosts, settings.discovery)
+    lists = await asyncio.gather(*(_look_into_list(provider) for provider in providers))
+    managed = ManagedHosts(choose_data_dir(settings) / "hosts.yaml").targets()
+    return [target for targets in (*lists, managed) for target in targets]
+
+
+async def _look_into_list(provider: Provider) -> list[Target]:
+    try:
+        async with asyncio.timeout(_LIST_SECONDS):
+            return await provider.find()
+    except (GpudeckError, TimeoutError):
+        return []
+    finally:
+        await provider.close()
+
+
+def _reports_to(hub: str, name: str) -> bool:
+    try:
+        hosts = msgspec.json.decode(Client(hub).hosts())["hosts"]
+    except GpudeckError:
+        return False
+    return any(host["name"] == name and host["via"] == "push" for host in hosts)
 
 
 def try_host(settings: Settings, target: Target, hub: str) -> Iterator[Step]:
@@ -63,7 +93,7 @@ async def _try(settings: Settings, target: Target) -> AsyncIterator[Step]:
     arrival, step = await _try_reading(settings, target)
     yield step
     if arrival is not None:
-        for following in _look_into(arrival.envelope.report):
+        for following in _look_into(arrival.envelope.report, target.via):
             yield following
 
 
@@ -95,7 +125,7 @@ async def _try_port(target: Target, port: int) -> Step:
         async with asyncio.timeout(5):
             _, writer = await asyncio.open_connection(target.host, port)
     except (TimeoutError, OSError) as error:
-        why = "no answer within 5 s" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        why = "no answer within 5 s" if isinstance(error, TimeoutError) else explain(error)
         return Step(
             "port", False, f"port {port} of {target.host}: {why}. Does it listen there, and is a firewall between?"
         )
@@ -121,7 +151,7 @@ async def _try_reading(settings: Settings, target: Target) -> tuple[Arrival | No
     return arrival, Step(name, True, f"answered within {(time.monotonic() - began) * 1000:.0f} ms")
 
 
-def _look_into(report: Report) -> Iterator[Step]:
+def _look_into(report: Report, via: str) -> Iterator[Step]:
     gpus = report.gpus
     if not gpus:
         yield Step("driver", False, report.gpus_reason or "it has no GPUs.")
@@ -132,13 +162,15 @@ def _look_into(report: Report) -> Iterator[Step]:
     yield Step("driver", not missing, f"{version}{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({models})")
     for gpu in missing:
         yield Step("driver", False, f"GPU {gpu.index} cannot be read: {gpu.missing}")
-    yield _look_at_processes(gpus)
+    yield _look_at_processes(gpus, via)
 
 
-def _look_at_processes(gpus: list[GpuReading]) -> Step:
+def _look_at_processes(gpus: list[GpuReading], via: str) -> Step:
+    """Most exporters list no processes: nothing is wrong with a host that is read from one."""
     unlisted = next((gpu for gpu in gpus if gpu.processes is None and not gpu.missing), None)
     if unlisted is not None:
-        return Step("processes", False, f"they are not told: {unlisted.processes_reason or 'no reason is given'}")
+        told = f"they are not told: {unlisted.processes_reason or 'no reason is given'}"
+        return Step("processes", via == "scrape", told)
     processes = [process for gpu in gpus for process in gpu.processes or ()]
     nameless = next((process for process in processes if process.user is None), None)
     if nameless is not None:

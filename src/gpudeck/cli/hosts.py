@@ -3,12 +3,14 @@
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
+from gpudeck.model.settings import is_loopback
 
 _EXAMPLES = """\b
 Examples:
@@ -68,7 +70,7 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
     from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
 
     new = {"name": name, "labels": _parse_labels(labels)} | {key: value for key, value in reach.items() if value}
-    added = Client(hub, token=_find_token(config)).add_host(new)
+    added = Client(hub, token=_find_token(config, hub)).add_host(new)
     if added["command"] is None:
         click.echo(f"{', '.join(added['names'])}: watched from now on, via {added['via']}.")
         click.echo(f"`gpudeck hosts test {added['names'][0]}` says what works.")
@@ -87,7 +89,7 @@ def remove_host(name: str, hub: str, config: Path | None) -> None:
     """Forget NAME, and take back its token. A host that still reports with the token of all agents comes back."""
     from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
 
-    Client(hub, token=_find_token(config)).remove_host(name)
+    Client(hub, token=_find_token(config, hub)).remove_host(name)
     click.echo(f"{name} is removed.")
 
 
@@ -104,11 +106,14 @@ def test_host(name: str, *, via: str | None, port: int | None, user: str | None,
     from gpudeck.app.settings import load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
-    target = find_target(settings, name, via=via, port=port, user=user)
-    failed = False
+    target = find_target(settings, name, hub, via=via, port=port, user=user)
+    failed: set[str] = set()
     for step in try_host(settings, target, hub):
-        failed = failed or not step.is_good
+        if not step.is_good:
+            failed.add(step.name)
         click.echo(f"{'✓' if step.is_good else '✗'} {step.name:<10} {step.told}")
+    if failed <= {"driver", "processes"} and failed:
+        raise GpudeckError(f"{name} can be read, but not all of it.", "The step marked ✗ says what is missing.")
     if failed:
         raise GpudeckError(f"{name} cannot be read yet.", "The step marked ✗ says what to do.")
 
@@ -120,10 +125,13 @@ def _parse_labels(words: tuple[str, ...]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _find_token(config: Path | None) -> str | None:
-    """$GPUDECK_TOKEN, or the admin token of a hub on this machine where this user can read it."""
+def _find_token(config: Path | None, hub: str) -> str | None:
+    """$GPUDECK_TOKEN, or the admin token of a hub on this machine where this user can read it. Another machine's hub
+    does not get that one."""
     if named := os.environ.get("GPUDECK_TOKEN"):
         return named
+    if not is_loopback(urlsplit(check_hub_url(hub)).hostname or ""):
+        return None
     from gpudeck.app.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
 
     try:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.drm_cards import find_cards
+from gpudeck.collectors.forked import ForkedCollector
 from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.nvidia_smi_fallback import NvidiaFallback
 from gpudeck.collectors.nvml_events import XidWatch
@@ -171,9 +172,9 @@ def watch_this_machine(settings: CollectorSettings) -> Machine:
 
 
 def read_in_process(settings: CollectorSettings) -> Machine:
-    """The same without child processes: for a single reading, which whoever waits for it can interrupt."""
-    nvidia = NvidiaFallback(find_factory("nvml")(settings), find_factory("nvidia_smi")(settings))
-    return Machine([nvidia, find_factory("drm")(settings), HostCollector()])
+    """The same without children that are kept: for a single reading. What may hang in a driver is read in a fork."""
+    nvidia = NvidiaFallback(ForkedCollector("nvml", settings), find_factory("nvidia_smi")(settings))
+    return Machine([nvidia, ForkedCollector("drm", settings), HostCollector()])
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

@@ -22,7 +22,7 @@ from gpudeck.collectors.nvml_errors import (
     explain,
 )
 from gpudeck.collectors.nvml_events import XidWatch
-from gpudeck.collectors.nvml_names import read_name, read_pci_address, read_text, read_uuid
+from gpudeck.collectors.nvml_names import read_driver_version, read_name, read_pci_address, read_uuid
 from gpudeck.collectors.nvml_processes import Loads, Use
 from gpudeck.collectors.nvml_sleep import ASLEEP, SleepWatch
 from gpudeck.collectors.owners import Owner, Owners
@@ -136,7 +136,7 @@ class NvmlCollector:
         try:
             self._nvml.nvmlInit()
             self._is_open = True
-            self._driver_version = read_text(self._nvml.nvmlSystemGetDriverVersion) or None
+            self._driver_version = read_driver_version(self._nvml)
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             self._shut()
@@ -145,6 +145,9 @@ class NvmlCollector:
             self._shut()
             raise self._nothing_here("The NVIDIA driver lists no GPU.")
         self._take_inventory(count)
+        if not self._boards:
+            self._shut()
+            raise Temporary(" ".join(self._problems[:1]))
         self._xids.listen(self._nvml, list(self._boards.values()))
         self._opened_at = now
         # Each time in vain, wait twice as long: opening a driver with a sick GPU can stall the others.

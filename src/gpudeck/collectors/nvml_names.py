@@ -14,7 +14,7 @@ _LENGTH = 128
 _UNNAMED = "NVIDIA GPU"
 
 
-def read_text(read: Callable[[], str]) -> str:
+def _read_text(read: Callable[[], str]) -> str:
     """What `read` gives, fit for a screen; empty where it is no text. Raises what NVML raises."""
     try:
         return clean(read() or "").strip()[:_LENGTH]
@@ -22,9 +22,14 @@ def read_text(read: Callable[[], str]) -> str:
         return ""
 
 
+def read_driver_version(nvml: Any) -> str | None:
+    """None where it is not told. Raises NVMLError where nothing can be read at all."""
+    return _read_if_told(nvml, nvml.nvmlSystemGetDriverVersion) or None
+
+
 def read_uuid(nvml: Any, handle: Any) -> str:
     """Raises NVMLError also where the driver gives something that is no UUID."""
-    uuid = read_text(lambda: nvml.nvmlDeviceGetUUID(handle))
+    uuid = _read_text(lambda: nvml.nvmlDeviceGetUUID(handle))
     if not uuid:
         raise nvml.NVMLError(NO_DATA)
     return uuid
@@ -43,7 +48,7 @@ def read_pci_address(nvml: Any, handle: Any) -> str | None:
 
 def _read_if_told(nvml: Any, read: Callable[[], str]) -> str:
     try:
-        return read_text(read)
+        return _read_text(read)
     except nvml.NVMLError as error:
         if error.value in FATAL:
             raise

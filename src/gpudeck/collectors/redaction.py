@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+from gpudeck.collectors.secret_flags import ATTACHED, PATTERNS, SEPARATE, VALUE, find_password
 from gpudeck.collectors.secret_names import looks_secret
 
 __all__ = ["HIDDEN", "LENGTH", "Commands", "clean", "looks_secret", "redact", "show"]
@@ -21,31 +22,19 @@ LENGTH = 300
 
 _FLAG = re.compile(r"-{1,2}([A-Za-z][\w.-]*)")
 _ASSIGNED = re.compile(r"([-+]*+[\w.-]++)[=:](?!//)(?=.)", re.DOTALL)
-_VALUE = re.compile(r"""(?:"(?:\\.|[^"\\])*+"?|'[^']*+'?|\\.|[^\s"'])++""", re.DOTALL)
 # A name and what parts it from its value, wherever it stands in a longer text (`sh -c`, JSON, a process title).
 _NAMED = re.compile(
     r"""(?<![\w.-])(?P<dashes>-{0,2})(?P<name>\w[\w.-]*+)(?P<parting>\\?["']?\]?\s*+[=:]\s*+|[\s"',)\]]++)"""
 )
 # Behind a bare name only what nobody would type: `aws configure set aws_secret_access_key <40 letters>`.
 _LONG = re.compile(r"(?=[A-Za-z+/_=-]*[0-9])[A-Za-z0-9+/_=-]{20,}")
+# Behind `login` also past what is said before it: `wandb login --relogin <40 digits>`.
 _LOGIN = "login"
+_AFTER_LOGIN = re.compile(r"""(?<![^\s"'(])""" + _LONG.pattern)
+_END_OF_COMMAND = re.compile(r"[|;&]")
+_LOGIN_LENGTH = 200
 _HIDDEN_ALREADY = re.compile(r"""\*{3}(?=["'\s]|$)""")
 _PLAIN_VALUES = {"true", "false", "none", "null", "yes", "no", "on", "off"}
-
-# Short flags that take a password, by program: only attached (`mysql -pabc`), or also as the next argument.
-_ATTACHED = dict.fromkeys(
-    ("mysql", "mysqladmin", "mysqldump", "mysqlimport", "mysqlsh", "mariadb", "mariadb-admin", "mariadb-dump"), "-p"
-)
-_SEPARATE = (
-    dict.fromkeys(("sshpass", "mongo", "mongodump", "mongorestore", "mongosh"), "-p")
-    | dict.fromkeys(("ldapadd", "ldapmodify", "ldapsearch"), "-w")
-    | {"redis-cli": "-a", "sqlcmd": "-P", "unzip": "-P", "zip": "-P"}
-)
-
-
-def _make_pattern(flags: dict[str, str], parting: str) -> "re.Pattern[str]":
-    programs = "|".join(f"{re.escape(program)}(?=\\s)(?:[^|;&]{{0,200}}?\\s){flag}" for program, flag in flags.items())
-    return re.compile(rf"""((?<![\w.-])(?:{programs}){parting})(?=\S)(?!-){_VALUE.pattern}""", re.DOTALL)
 
 
 _PATTERNS = (
@@ -69,6 +58,8 @@ _PATTERNS = (
             r"(?<![A-Za-z0-9])(?:(?:hf|npm|gsk|r8)_(?=[a-z]*[0-9A-Z]|[a-z]{20})\w{8,}"
             r"|(?:sk|pypi)-(?=[\w-]*[0-9A-Z]|[\w-]{30})[\w-]{8,}"
             r"|gh[pousr]_\w{8,}|github_pat_\w{8,}|gl(?:pat|dt|rt|oas)-[\w-]{8,}|xox[a-z]-[\w-]{8,}|xapp-[\w-]{8,}"
+            r"|tskey-[\w-]{8,}|(?:tvly|pplx|xai)-[\w-]{20,}|(?:glsa|lin_api|lsv2|pcsk|shpat|whsec)_\w{20,}"
+            r"|hv[bs]\.[\w-]{20,}|dapi[0-9a-f]{32}|ATATT[\w=-]{20,}"
             r"|nvapi-[\w-]{8,}|dckr_pat_[\w-]{8,}|[rs]k_(?:live|test)_\w{8,}|dop_v1_\w{8,}|SG\.[\w-]{8,}\.[\w-]+"
             r"|ya29\.[\w-]{8,}|AGE-SECRET-KEY-\w{8,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{20,}"
             r"|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
@@ -77,8 +68,7 @@ _PATTERNS = (
         ),
         HIDDEN,
     ),
-    (_make_pattern(_ATTACHED, ""), rf"\1{HIDDEN}"),
-    (_make_pattern(_SEPARATE, r"\s*+"), rf"\1{HIDDEN}"),
+    *((pattern, rf"\1{HIDDEN}") for pattern in PATTERNS),
 )
 
 
@@ -115,20 +105,16 @@ def _cut(text: str) -> str:
 
 def _hide_arguments(arguments: Iterable[str]) -> Iterable[str]:
     """Where argument ends and argument begins is known here, so values with spaces go as a whole."""
-    before, attached, separate = "", "", ""
+    before, program = "", ""
     for argument in arguments:
-        if (_announces_secret(before) or before == separate != "") and not argument.startswith("--"):
-            shown = _hide(argument)
-        elif before in {"-u", "--user"} and ":" in argument:
-            shown = argument.partition(":")[0] + ":" + HIDDEN
-        elif (flag := attached or separate) and argument.startswith(flag) and argument != flag:
-            shown = flag + HIDDEN
+        if _announces_secret(before) and not argument.startswith("--"):
+            yield _hide(argument)
+        elif (start := find_password(before, argument, program)) is not None:
+            yield argument[:start] + HIDDEN
         else:
-            shown = _hide_assignment(argument)
-        yield shown
-        program = argument.rpartition("/")[2]
-        if program in _ATTACHED or program in _SEPARATE:
-            attached, separate = _ATTACHED.get(program, ""), _SEPARATE.get(program, "")
+            yield _hide_assignment(argument)
+        name = argument.rpartition("/")[2]
+        program = name if name in ATTACHED or name in SEPARATE else program
         before = argument
 
 
@@ -168,10 +154,16 @@ def _find_value(text: str, named: "re.Match[str]") -> "re.Match[str] | None":
     """The secret that belongs to the name, if its name or its looks tell that it is one."""
     parting = named["parting"]
     if not looks_secret(named["name"]):
-        return _LONG.match(text, named.end()) if named["name"] == _LOGIN else None
+        return _find_login(text, named.end()) if named["name"] == _LOGIN else None
     if "=" in parting or ":" in parting:
-        return _VALUE.match(text, named.end())
+        return VALUE.match(text, named.end())
     after_space = named.end() - len(parting.lstrip())
     if named["dashes"] and parting[0].isspace() and not text.startswith("--", after_space):
-        return _VALUE.match(text, after_space)
+        return VALUE.match(text, after_space)
     return _LONG.match(text, named.end())
+
+
+def _find_login(text: str, start: int) -> "re.Match[str] | None":
+    end = _END_OF_COMMAND.search(text, start, start + _LOGIN_LENGTH)
+    found = _AFTER_LOGIN.search(text, start, end.start() if end else start + _LOGIN_LENGTH)
+    return _LONG.match(text, found.start()) if found else None

@@ -5,7 +5,10 @@ import re
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_ENDINGS = ("apikey", "credential", "credentials", "passphrase", "passwd", "password", "secret", "token")
 _SECRET_LAST_WORDS = {
-    *("auth", "authorization", "cookie", "jwt", "key", "pass", "pwd", "pw", "secrets", "sig", "signature"),
+    *("auth", "authorization", "cookie", "cred", "creds", "jwt", "key", "otp", "pass", "pat", "pwd", "pw", "secrets"),
+    *("sig", "signature"),
+    # One word where others write two. Not all that end so: a `lowpass` is a filter.
+    *("dbpass", "keypass", "requirepass", "storepass", "userpass"),
 }
 _SECRET_PAIRS = ("apikey", "accesskey", "secretkey", "privatekey", "accesstoken", "apitoken", "authtoken", "authkey")
 # `--token-file` names a place and `--token-dim` a size: neither is a secret, both are worth reading.

@@ -52,14 +52,15 @@ class Server:
 
     def serve(self, questions: BinaryIO, answers: BinaryIO) -> None:
         while (body := _read_frame(questions)) is not None:
-            answers.write(frame(self._answer(msgspec.msgpack.decode(body, type=Question))))
+            answers.write(frame(self.answer(msgspec.msgpack.decode(body, type=Question))))
             answers.flush()
 
     def close(self) -> None:
         if self._collector is not None:
             self._collector.close()
 
-    def _answer(self, question: Question) -> bytes:
+    def answer(self, question: Question) -> bytes:
+        """The answer as msgpack. Never raises."""
         try:
             if self._collector is None:
                 self._collector = self._factory(question.settings)
@@ -73,6 +74,16 @@ def _describe(error: Exception) -> Answer:
         if isinstance(error, error_type):
             return Answer(failure=kind, message=error.message, hint=error.hint)
     return Answer(failure="wrong", message=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+
+
+def open_answer(answer: Answer) -> Report:
+    """The report in it; raises the failure that there was instead of one."""
+    if answer.failure is not None:
+        failure = KINDS[answer.failure](answer.message, answer.hint)
+        if answer.trace:
+            failure.add_note(answer.trace)
+        raise failure
+    return answer.report or Report()
 
 
 def _read_frame(stream: BinaryIO) -> bytes | None:

@@ -68,8 +68,10 @@ def _on_sqlite(file: Path) -> tuple[Database, Database]:
     try:
         sqlite.make_file(file)
     except OSError as error:
-        raise UsageError(f"the database {file} cannot be opened: {error.strerror}.", sqlite.GIVE_IT) from error
-    # With the checks on, a table that a migration fills anew would take along all that refers to it when the old goes.
+        raise UsageError(
+            f"the database {file} cannot be opened: {str(error.strerror).lower()}.", sqlite.GIVE_IT
+        ) from error
+    # With the checks on, a table that a migration fills anew would take along all that refers to the old one.
     migrating = sqlite.make_engine(file, checks_foreign_keys=False, keeps_connection=False)
     return (
         Database("sqlite", str(file), sqlite.make_engine(file), sqlite.explain),

@@ -28,7 +28,8 @@ metadata = MetaData(
     }
 )
 
-# SQLite counts ids up by itself only in a column of the type INTEGER.
+# SQLite counts ids up by itself only in a column of the type INTEGER. It would give the id of a deleted row again, were
+# it not for sqlite_autoincrement below: an old id in a log or in a hub's memory must never mean somebody else.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 accounts = Table(
@@ -42,6 +43,7 @@ accounts = Table(
     Column("created_at", Float(53), nullable=False),
     Column("last_login_at", Float(53), nullable=True),
     CheckConstraint("role IN ('viewer', 'user', 'admin')", name="role"),
+    sqlite_autoincrement=True,
 )
 """People. Their names are those they log in with, in lower case."""
 
@@ -73,6 +75,7 @@ tokens = Table(
     Column("last_used_at", Float(53), nullable=True),
     Column("revoked_at", Float(53), nullable=True),
     CheckConstraint("role IN ('agent', 'viewer', 'user', 'admin', 'calendar')", name="role"),
+    sqlite_autoincrement=True,
 )
 """What agents, scripts and calendars show instead of a password."""
 
@@ -88,6 +91,7 @@ audit = Table(
     Column("address", String(64), nullable=False, server_default=""),
     Column("details", Text, nullable=False, server_default=""),
     Index("ix_audit_at", "at"),
+    sqlite_autoincrement=True,
 )
 """Who did what: logins, writes, tokens, changes of the configuration. Rows are added and, when old, deleted: never
 changed."""

@@ -1,11 +1,14 @@
 """The hub's tables in one file of its data folder. The library is part of Python: there is nothing to set up."""
 
+import logging
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
@@ -13,43 +16,47 @@ from gpudeck.database.trouble import Trouble
 
 FILE_NAME = "gpudeck.db"
 BUSY_SECONDS = 10.0
-"""How long to wait for another process, such as the command line, that is writing."""
+"""How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
+
+# On DEBUG it writes every statement with its values, and there are hashes of passwords among them.
+logging.getLogger("aiosqlite").setLevel(logging.WARNING)
 
 _ANOTHER_FOLDER = "choose another folder with data_dir in gpudeck.yaml"
 GIVE_IT = f"Give the file and its folder to the user that runs the hub, or {_ANOTHER_FOLDER}."
 _RESTORE = "Put a backup in its place, or move it away: the hub then starts with an empty one."
+_LOCKED = Trouble(
+    "is locked by another process",
+    "End what else has it open (`fuser` shows it). A folder that machines share over a network cannot hold it.",
+)
 _TROUBLES = {
     sqlite3.SQLITE_NOTADB: Trouble("is not a database", _RESTORE),
     sqlite3.SQLITE_CORRUPT: Trouble("is damaged", _RESTORE),
     sqlite3.SQLITE_FULL: Trouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}."),
-    sqlite3.SQLITE_IOERR: Trouble(
-        "cannot be read or written: the disk failed", f"Look at the disk, or {_ANOTHER_FOLDER}."
-    ),
+    sqlite3.SQLITE_IOERR: Trouble("cannot be read or written", f"Look at its disk, or {_ANOTHER_FOLDER}."),
     sqlite3.SQLITE_READONLY: Trouble("cannot be written", GIVE_IT),
+    sqlite3.SQLITE_PERM: Trouble("cannot be written", GIVE_IT),
     sqlite3.SQLITE_CANTOPEN: Trouble("cannot be opened", GIVE_IT),
-    sqlite3.SQLITE_BUSY: Trouble(
-        "is locked by another process",
-        "End whatever else has it open: `fuser` shows it. A folder that is shared over a network cannot hold it.",
-    ),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_PROTOCOL: _LOCKED,
 }
-_TROUBLES[sqlite3.SQLITE_LOCKED] = _TROUBLES[sqlite3.SQLITE_PROTOCOL] = _TROUBLES[sqlite3.SQLITE_BUSY]
-_TROUBLES[sqlite3.SQLITE_PERM] = _TROUBLES[sqlite3.SQLITE_READONLY]
 
 
 def make_engine(file: Path, *, checks_foreign_keys: bool = True, keeps_connection: bool = True) -> AsyncEngine:
-    """Connections to the file: one, for which those who write wait in turn, or a new one each time.
+    """Connections to the file: one, for which all wait in turn, or a new one each time.
 
-    Each transaction is the only one from its beginning: one that only reads first and then writes would otherwise fail
-    when another wrote in between.
+    Each transaction is the only one from its beginning: one that reads first and then writes would otherwise fail when
+    another wrote in between.
     """
     engine = create_async_engine(
-        f"sqlite+aiosqlite:///{file}",
+        URL.create("sqlite+aiosqlite", database=str(file)),  # not from text: a folder may have ? and # in its name
         connect_args={"timeout": BUSY_SECONDS},
-        **_POOLS[keeps_connection],
+        hide_parameters=True,
+        **(_one_connection() if keeps_connection else {"poolclass": NullPool}),
     )
 
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # Python begins no transactions by itself: `begin` below does
+        connection.isolation_level = None  # Python begins no transaction by itself: `begin` below does
         for pragma in ("journal_mode = WAL", "synchronous = NORMAL", f"foreign_keys = {int(checks_foreign_keys)}"):
             connection.execute(f"PRAGMA {pragma}").close()
 
@@ -61,14 +68,12 @@ def make_engine(file: Path, *, checks_foreign_keys: bool = True, keeps_connectio
     return engine
 
 
-_POOLS: dict[bool, dict[str, object]] = {
-    True: {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": BUSY_SECONDS},
-    False: {"poolclass": NullPool},
-}
+def _one_connection() -> dict[str, Any]:
+    return {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": BUSY_SECONDS}
 
 
 def make_file(file: Path) -> None:
-    """Make the file if it is not there. Only its owner can read it: there are the hashes of passwords in it.
+    """Make the file if it is not there. Only its owner can read it: there are hashes of passwords in it.
 
     SQLite gives the same mode to the two files that it puts beside it. Raises OSError.
     """
@@ -82,7 +87,9 @@ def make_file(file: Path) -> None:
 
 
 def explain(error: BaseException) -> Trouble | None:
-    """None for a mistake of ours, such as a column that does not exist."""
+    """What keeps the database from answering; None for a mistake of ours, such as a column that does not exist."""
+    if isinstance(error, PoolTimeout):
+        return Trouble(f"is busy: others in the hub used it for {BUSY_SECONDS:g} s", "Try again.")
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", None)
-    return _TROUBLES.get(code & 0xFF) if code is not None else None
+    return None if code is None else _TROUBLES.get(code & 0xFF)

@@ -6,6 +6,7 @@ A host that fails is asked less often the longer it fails, up to `LONGEST_PAUSE`
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,9 @@ SPARE_BEATS = 4
 _FIRST_SPREAD = 0.01
 _GRACE = 0.5
 """A source that keeps to the deadline by itself says what it waited for: it goes first."""
+SWEEP_PAUSE = 5.0
+"""A failed reading leaves a connection that refers to itself, and in it all that was received and not wanted: up to
+several MiB. A hub looks for such circles so rarely that they would fill its memory."""
 _chance = random.Random()  # noqa: S311 - spreads the hosts over time, and hides nothing
 
 
@@ -55,6 +59,7 @@ class Poller:
         self._now = now
         self._tasks: dict[str, tuple[Target, asyncio.Task[None]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._swept_at = float("-inf")
 
     def watch(self, targets: Iterable[Target]) -> None:
         """From now on read exactly these, by their names. A target that stays as it is keeps its connection."""
@@ -91,9 +96,18 @@ class Poller:
             while True:
                 await asyncio.sleep(pause)
                 pause = await turns.take(self._now())
+                if turns.has_failed:
+                    self._sweep()
         finally:
             with contextlib.suppress(Exception):
                 await source.close()
+
+    def _sweep(self) -> None:
+        """Free what the failures before this one left. Only young objects are looked at: a few milliseconds."""
+        now = asyncio.get_running_loop().time()
+        if now - self._swept_at >= SWEEP_PAUSE:
+            self._swept_at = now
+            gc.collect(0)
 
 
 class _Turns:
@@ -107,6 +121,10 @@ class _Turns:
         self._failed = failed
         self._failures = 0
         self._trouble: str | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._failures)
 
     async def take(self, now: float) -> float:
         """Read once; returns how long to wait. Only a cancellation comes out."""

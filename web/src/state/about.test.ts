@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { expect, it } from 'vitest'
 import { entry, NOW } from '../samples'
 import { hostDetail } from './about'
 
@@ -32,17 +32,7 @@ it('says of a host that was never seen only that', () => {
   expect(never).toMatchObject({ status: 'never seen', inventory: '' })
 })
 
-describe('removal', () => {
-  it('says that a running agent brings the host back', () => {
-    expect(about({ status: 'up' }).removal).toMatch(/Its agent still runs: it comes back/)
-    expect(about({ status: 'down' }).removal).toMatch(/It comes back/)
-  })
-
-  it('ends the reading of a host that the hub reads', () => {
-    expect(about({ via: 'ssh' }).removal).toBe('The hub stops reading it.')
-  })
-
-  it('takes the token of a host that was never seen', () => {
-    expect(about({ status: 'never' }).removal).toBe('Its token no longer counts.')
-  })
+it('says what follows a removal', () => {
+  expect(about({ via: 'push' }).removal).toMatch(/It comes back if its agent still runs/)
+  expect(about({ via: 'ssh' }).removal).toBe('The hub stops reading it.')
 })

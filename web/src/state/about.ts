@@ -21,9 +21,8 @@ export interface HostDetail {
 const WAYS: Record<string, string> = {
   push: 'by push: its own agent reports',
   pull: 'by pull: the hub asks its agent',
-  ssh: 'by ssh: the hub logs in, nothing is installed there',
+  ssh: 'by ssh: the hub logs in',
   scrape: 'by scrape: the hub reads an exporter',
-  simulated: 'simulated: this machine does not exist',
 }
 /** Seconds between two clocks that are worth a line. */
 const SKEW_SECONDS = 1
@@ -59,10 +58,6 @@ function spokenFacts(host: Host, now: number): HostDetail['facts'] {
   return facts.flatMap(([label, text]) => (text === null || text === '' || text === DASH ? [] : [{ label, text: plain(text) }]))
 }
 
-function removalText({ via, status }: Host): string {
-  if (via !== 'push') return 'The hub stops reading it.'
-  if (status === 'never') return 'Its token no longer counts.'
-  const end = 'The token that was made for it no longer counts.'
-  const back = 'comes back with its next report if its agent has the token of all agents'
-  return status === 'up' || status === 'late' ? `${end} Its agent still runs: it ${back}.` : `${end} It ${back}.`
+function removalText({ via }: Host): string {
+  return via === 'push' ? 'Its own token no longer counts. It comes back if its agent still runs with the token of all agents.' : 'The hub stops reading it.'
 }

@@ -91,12 +91,12 @@ it('writes a command that a shell reads as it was meant', () => {
 it('says what an empty field means', () => {
   const at = (field: 'address' | 'port', via: Via, name = 'gpu07') => placeholder(field, draft({ via, name }))
   expect([at('port', 'ssh'), at('port', 'pull'), at('port', 'scrape')]).toEqual(['22', '7080', '9400'])
-  expect([at('address', 'ssh'), at('address', 'ssh', 'gpu[1-2]'), at('address', 'ssh', '')]).toEqual(['gpu07', 'the names', 'the name'])
+  expect([at('address', 'ssh'), at('address', 'ssh', 'gpu[1-2]'), at('address', 'ssh', '')]).toEqual(['gpu07', '', ''])
 })
 
 describe('news of a host', () => {
   it('waits until it is heard of', () => {
-    expect(newsOf('gpu07', 'push', undefined)).toEqual({ name: 'gpu07', state: 'waiting', text: 'waiting for its first report…' })
+    expect(newsOf('gpu07', 'push', undefined)).toMatchObject({ state: 'waiting', text: 'waiting for its first report…' })
     expect(newsOf('gpu07', 'ssh', host('gpu07', [], { status: 'never' })).text).toBe('waiting for its first answer…')
   })
 
@@ -107,7 +107,7 @@ describe('news of a host', () => {
 
   it('is the reason why it cannot be read, without its name twice', () => {
     const refuses = host('gpu07', [], { status: 'never', problems: ['gpu07 (10.0.0.7:22) refuses connections.'] })
-    expect(newsOf('gpu07', 'ssh', refuses)).toEqual({ name: 'gpu07', state: 'problem', text: '(10.0.0.7:22) refuses connections.' })
+    expect(newsOf('gpu07', 'ssh', refuses)).toMatchObject({ state: 'problem', text: '(10.0.0.7:22) refuses connections.' })
   })
 
   it('of many has those that need somebody first', () => {
@@ -116,7 +116,6 @@ describe('news of a host', () => {
       ['gpu0', host('gpu0', [])],
       ['gpu8', host('gpu8', [], { status: 'never', problems: ['no'] })],
     ])
-    const { shown, more, up } = newsOfAll(names, 'ssh', hosts)
-    expect([shown[0]?.name, shown.length, more, up]).toEqual(['gpu8', 6, 3, 1])
+    expect(newsOfAll(names, 'ssh', hosts).map((news) => news.name)).toEqual(['gpu8', 'gpu1', 'gpu2', 'gpu3', 'gpu4', 'gpu5'])
   })
 })

@@ -16,11 +16,13 @@ interface Way {
   port: string
 }
 
+const PLACE: readonly Field[] = ['address', 'port']
+
 export const WAYS: readonly Way[] = [
   { via: 'push', label: 'Its own agent reports (push)', meaning: 'You get one line to paste there. gpudeck has to be installed.', fields: [], port: '' },
-  { via: 'pull', label: 'Its agent listens (pull)', meaning: 'gpudeck agent --listen runs there, and the hub asks it.', fields: ['address', 'port'], port: '7080' },
-  { via: 'ssh', label: 'SSH, nothing to install', meaning: 'The hub logs in with its own key and reads the GPUs.', fields: ['address', 'port', 'user', 'jump'], port: '22' },
-  { via: 'scrape', label: 'An exporter runs there (scrape)', meaning: 'dcgm-exporter or another one for Prometheus.', fields: ['address', 'port'], port: '9400' },
+  { via: 'pull', label: 'Its agent listens (pull)', meaning: 'gpudeck agent --listen runs there, and the hub asks it.', fields: PLACE, port: '7080' },
+  { via: 'ssh', label: 'SSH, nothing to install', meaning: 'The hub logs in with its own key and reads the GPUs.', fields: [...PLACE, 'user', 'jump'], port: '22' },
+  { via: 'scrape', label: 'An exporter runs there (scrape)', meaning: 'dcgm-exporter or another one for Prometheus.', fields: PLACE, port: '9400' },
 ]
 
 export const FIELD_LABELS: Record<Field, string> = { name: 'Name', address: 'Address', port: 'Port', user: 'User', jump: 'Jump host' }
@@ -37,8 +39,7 @@ export function wayOf(via: Via): Way {
 export function placeholder(field: Field, { via, name }: Draft): string {
   if (field === 'name') return via === 'push' ? 'gpu07' : 'gpu07 or gpu[01-16]'
   if (field === 'port') return wayOf(via).port
-  if (field === 'address') return name.includes('[') ? 'the names' : name.trim() || 'the name'
-  return field === 'user' ? 'as the hub is set up' : 'none'
+  return field === 'address' && !name.includes('[') ? name.trim() : ''
 }
 
 /** What the hub is sent: only what was filled in, and only what this way in knows. */
@@ -69,22 +70,19 @@ export function mistake(draft: Draft): Complaint | null {
 }
 
 export function complaint(refusal: Refusal, draft: Draft): Complaint {
-  return isForbidden(refusal) ? { ...explain(refusal), command: addCommand(draft) } : { ...explain(refusal), field: fieldOf(refusal.message, draft) }
+  return { field: fieldOf(refusal.message, draft), ...explain(refusal, addCommand(draft)) }
 }
 
 /** A refusal to remove a host. */
 export function removalComplaint(refusal: Refusal, name: string): Complaint {
-  return isForbidden(refusal) ? { ...explain(refusal), command: `gpudeck hosts remove ${quote(name)}` } : explain(refusal)
+  return { field: null, ...explain(refusal, `gpudeck hosts remove ${quote(name)}`) }
 }
 
-function isForbidden({ status }: Refusal): boolean {
-  return status === 401 || status === 403
-}
-
-function explain(refusal: Refusal): Complaint {
-  if (refusal.status === null) return { field: null, text: 'The hub does not answer. Try again when it is back.' }
-  const words = plain(refusal.message).replace(/^(name|address|port|user|jump): /, '') || `The hub refuses (HTTP ${refusal.status})`
-  return { field: null, text: `${isForbidden(refusal) ? 'You may not do this here: ' : ''}${words}.` }
+/** `command` is what works where the page may not. */
+function explain({ status, message }: Refusal, command: string): Omit<Complaint, 'field'> {
+  if (status === null) return { text: 'The hub does not answer. Try again when it is back.' }
+  const words = plain(message).replace(/^(name|address|port|user|jump): /, '') || `The hub refuses (HTTP ${status})`
+  return status === 401 || status === 403 ? { text: `You may not do this here: ${words}.`, command } : { text: `${words}.` }
 }
 
 /** The hub's messages begin with what they are about. */
@@ -105,17 +103,18 @@ function quote(text: string): string {
 
 export interface News {
   name: string
-  state: 'waiting' | 'up' | 'problem'
+  state: 'problem' | 'waiting' | 'up'
+  sign: string
   text: string
 }
 
 /** What has become of a host that was added. `host` is undefined until the stream tells of it. */
 export function newsOf(name: string, via: Via, host: Host | undefined): News {
   const problems = plain(host?.problems.join(' ') ?? '')
-  if (host?.status === 'up') return { name, state: 'up', text: [reportsText(host), problems].filter(Boolean).join('. ') }
+  if (host?.status === 'up') return { name, state: 'up', sign: '✓', text: [reportsText(host), problems].filter(Boolean).join('. ') }
   // Most begin with the name, which stands before them already.
-  if (problems !== '') return { name, state: 'problem', text: problems.startsWith(`${name} `) ? problems.slice(name.length + 1) : problems }
-  return { name, state: 'waiting', text: via === 'push' ? 'waiting for its first report…' : 'waiting for its first answer…' }
+  if (problems !== '') return { name, state: 'problem', sign: '!', text: problems.startsWith(`${name} `) ? problems.slice(name.length + 1) : problems }
+  return { name, state: 'waiting', sign: '○', text: `waiting for its first ${via === 'push' ? 'report' : 'answer'}…` }
 }
 
 function reportsText(host: Host): string {
@@ -123,11 +122,10 @@ function reportsText(host: Host): string {
 }
 
 const MOST_NEWS = 6
-const URGENCY: Record<News['state'], number> = { problem: 0, waiting: 1, up: 2 }
+const ORDER = ['problem', 'waiting', 'up']
 
-/** News of many, those that need somebody first; `more` is how many are left out, `up` how many of all report. */
-export function newsOfAll(names: readonly string[], via: Via, hosts: ReadonlyMap<string, Host>): { shown: News[]; more: number; up: number } {
+/** News of a few of them, those that need somebody first; the board has them all. */
+export function newsOfAll(names: readonly string[], via: Via, hosts: ReadonlyMap<string, Host>): News[] {
   const all = names.map((name) => newsOf(name, via, hosts.get(name)))
-  const shown = [...all].sort((a, b) => URGENCY[a.state] - URGENCY[b.state]).slice(0, MOST_NEWS)
-  return { shown, more: all.length - shown.length, up: all.filter((news) => news.state === 'up').length }
+  return all.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state)).slice(0, MOST_NEWS)
 }

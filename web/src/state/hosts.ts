@@ -69,17 +69,13 @@ function notes(host: Host, now: number): string[] {
   return isToldSilent(host) ? [silentText(host, now), ...problems] : problems
 }
 
-const UNSEEN: Record<string, string> = { push: 'No report so far. Start gpudeck agent there.' }
-const CHECK: Record<string, string> = {
-  push: 'Is it on, and gpudeck agent running?',
-  pull: 'Is it on, and gpudeck agent running?',
-  scrape: 'Is it on, and its exporter running?',
-}
+/** What has to run there, by the way in; ssh needs nothing. */
+const AT_WORK: Record<string, string> = { push: ', and gpudeck agent running', pull: ', and gpudeck agent running', scrape: ', and its exporter running' }
 
 function silentText(host: Host, now: number): string {
-  if (host.last_report_at === null) return UNSEEN[host.via] ?? 'Not read so far.'
+  if (host.last_report_at === null) return host.via === 'push' ? 'No report so far. Start gpudeck agent there.' : 'Not read so far.'
   const silence = `No report for ${duration(elapsed(host.last_report_at, now))}, last ${clockTime(host.last_report_at, now)}.`
-  return host.status === 'down' ? `${silence} ${CHECK[host.via] ?? 'Is it on?'}` : silence
+  return host.status === 'down' ? `${silence} Is it on${AT_WORK[host.via] ?? ''}?` : silence
 }
 
 function freeText({ host, summary }: HostEntry): string {

@@ -4,7 +4,12 @@ from alembic import context
 
 from gpudeck.database.schema import metadata
 
-# SQLite can change few things of a table in place: in a batch a new table is filled and takes the old one's name.
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
+context.configure(
+    connection=context.config.attributes["connection"],
+    version_table=context.config.attributes["version_table"],
+    target_metadata=metadata,
+    # SQLite can change few things of a table in place: in a batch a new table is filled and takes the old one's name.
+    render_as_batch=True,
+)
 with context.begin_transaction():
     context.run_migrations()

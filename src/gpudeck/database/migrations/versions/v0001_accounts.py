@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("created_at", _Time, nullable=False),
         sa.Column("last_login_at", _Time, nullable=True),
         sa.CheckConstraint("role IN ('viewer', 'user', 'admin')", name="role"),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "sessions",
@@ -46,6 +47,7 @@ def upgrade() -> None:
         sa.Column("last_used_at", _Time, nullable=True),
         sa.Column("revoked_at", _Time, nullable=True),
         sa.CheckConstraint("role IN ('agent', 'viewer', 'user', 'admin', 'calendar')", name="role"),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "audit",
@@ -57,5 +59,6 @@ def upgrade() -> None:
         sa.Column("outcome", sa.String(16), nullable=False, server_default="done"),
         sa.Column("address", sa.String(64), nullable=False, server_default=""),
         sa.Column("details", sa.Text, nullable=False, server_default=""),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_audit_at", "audit", ["at"])

@@ -1,0 +1,81 @@
+"""Whose request it is: the address that a caller really has, and the one that it is counted under."""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from gpudeck.api.asgi import Scope
+
+_KEPT = 16_384
+_MOST_HOPS = 32
+
+
+class Networks:
+    """A set of addresses, given as addresses and networks. Asking again for the same address costs nothing."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
+        self.is_empty = not self._networks
+        self.has = lru_cache(_KEPT)(self._has)
+
+    def _has(self, address: str) -> bool:
+        found = parse_address(address)
+        return found is not None and any(found in network for network in self._networks)
+
+
+class Callers:
+    """Finds the address of a request. What a request says of itself counts only where a trusted proxy says it."""
+
+    def __init__(self, proxies: Sequence[str] = ()) -> None:
+        self.proxies = Networks(proxies)
+
+    def place(self, scope: Scope) -> str:
+        """The caller's address; "" where there is none. Behind a trusted proxy the scope is corrected: `client` is
+        the caller then, and `scheme` what the caller spoke with the proxy."""
+        client = scope.get("client")
+        peer: str = client[0] if client else ""
+        if self.proxies.is_empty or not self.proxies.has(peer):
+            return peer
+        told = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        address = self._rightmost_untrusted(peer, b",".join(told).decode("latin-1"))
+        protocols = [value for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+        if protocols and protocols[-1].strip().lower() in {b"http", b"https"}:
+            scope["scheme"] = protocols[-1].strip().lower().decode()
+        scope["client"] = (address, 0)
+        return address
+
+    def _rightmost_untrusted(self, peer: str, told: str) -> str:
+        """Each proxy adds whom it heard from on the right; what stands left of the first stranger he wrote himself."""
+        address = peer
+        for word in reversed(told.split(",")[-_MOST_HOPS:]):
+            found = parse_address(_without_port(word.strip()))
+            if found is None:
+                return address
+            address = str(found)
+            if not self.proxies.has(address):
+                return address
+        return address
+
+
+def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An IPv4 address that a socket for both kinds writes as one of IPv6 is what it is; None for what is no address."""
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+@lru_cache(_KEPT)
+def count_as(address: str) -> str:
+    """What an address is counted under: itself, or the /64 of IPv6, of which anybody has 2**64 addresses."""
+    found = parse_address(address)
+    if found is None or found.version == 4:
+        return str(found or address)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+def _without_port(word: str) -> str:
+    if word.startswith("["):
+        return word[1:].partition("]")[0]
+    return word.partition(":")[0] if word.count(":") == 1 else word

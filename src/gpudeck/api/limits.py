@@ -1,0 +1,211 @@
+"""How much of the hub one caller may have: counted in front of everything else, for a few microseconds a request.
+
+A token that was taken once from an address has a measure of its own there, so that agents are heard while somebody
+behind the same gateway floods the hub. Everything else of an address, tokens that nobody knows among it, counts as one.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from time import monotonic
+
+from gpudeck.api.addresses import Callers, Networks, count_as
+from gpudeck.api.asgi import App, Message, Receive, Scope, Send, send_error
+from gpudeck.model.limits_settings import LimitsSettings
+
+HOLD_SECONDS = 1.0
+"""How long a refusal is kept back: whoever asks again at once, on however many connections, costs next to nothing."""
+_MOST_CALLERS = 16_384
+_REPORTS = "/api/v1/reports"
+_STREAM = "/api/v1/stream"
+LOGINS = ("/api/v1/login",)
+
+
+class Measure:
+    """So many a second, and so many at once, for each of many callers.
+
+    A caller is one number: when what it has taken will be made up for. Those who were not seen for longest are
+    forgotten, which does them no harm; so `most` callers twice over is all that is kept.
+    """
+
+    def __init__(self, name: str, per_second: float, burst: int, most: int = _MOST_CALLERS) -> None:
+        self.name = name
+        self._pause = 1.0 / per_second
+        self._window = (burst - 1) * self._pause
+        self._most = most
+        self._recent: dict[Hashable, float] = {}
+        self._before: dict[Hashable, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._before)
+
+    def take(self, caller: Hashable, now: float) -> float:
+        """0.0 when the caller may have one more; else how many seconds it has to wait."""
+        due = self._recent.get(caller)
+        if due is None:
+            due = self._welcome(caller, now)
+        elif due < now:
+            due = now
+        ahead = due - now
+        if ahead > self._window:
+            return ahead - self._window
+        self._recent[caller] = due + self._pause
+        return 0.0
+
+    def take_if_known(self, caller: Hashable, now: float) -> float | None:
+        """The same; None for a caller that has never taken one, or not for long."""
+        return self.take(caller, now) if caller in self._recent or caller in self._before else None
+
+    def _welcome(self, caller: Hashable, now: float) -> float:
+        due = max(now, self._before.pop(caller, now))
+        if len(self._recent) >= self._most:
+            self._before, self._recent = self._recent, {}
+        self._recent[caller] = due
+        return due
+
+
+class Seats:
+    """How many of something are in use at once, by each caller and in all."""
+
+    def __init__(self, per_caller: int, in_all: int) -> None:
+        self._per_caller = per_caller
+        self._in_all = in_all
+        self._taken: dict[str, int] = {}
+        self.total = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.total >= self._in_all
+
+    def is_enough_for(self, caller: str) -> bool:
+        return self._taken.get(caller, 0) < self._per_caller
+
+    def take(self, caller: str) -> None:
+        self._taken[caller] = self._taken.get(caller, 0) + 1
+        self.total += 1
+
+    def leave(self, caller: str) -> None:
+        self.total -= 1
+        left = self._taken[caller] - 1
+        if left:
+            self._taken[caller] = left
+        else:
+            del self._taken[caller]
+
+
+class LimitedApp:
+    """The hub's front door behind its limits. `hits` counts what was refused, by the limit that refused it.
+
+    `proxies` are the networks whose word about the caller's address counts. One event loop owns it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: LimitsSettings,
+        *,
+        proxies: Sequence[str] = (),
+        hits: Counter[str] | None = None,
+        logins: Collection[str] = LOGINS,
+        now: Callable[[], float] = monotonic,
+        hold: float = HOLD_SECONDS,
+    ) -> None:
+        self.hits: Counter[str] = Counter() if hits is None else hits
+        self._app = app
+        self._now = now
+        self._hold = hold
+        self._callers = Callers(proxies)
+        self._unlimited = Networks(settings.unlimited)
+        self._requests = Measure("requests", settings.requests_per_second, settings.requests_burst)
+        self._reports = Measure("reports", settings.reports_per_second, settings.reports_burst)
+        self._logins = Measure("logins", settings.logins_per_second, settings.logins_burst)
+        self._streams = Seats(settings.streams_per_address, settings.streams)
+        self._login_paths = tuple(logins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        address = self._callers.place(scope)
+        caller = None if not self._unlimited.is_empty and self._unlimited.has(address) else count_as(address)
+        path: str = scope["path"]
+        if path.endswith(_STREAM):
+            await self._open_stream(caller, scope, receive, send)
+            return
+        if caller is not None:
+            measure, wait, send = self._measure(caller, path, scope, send)
+            if wait:
+                await self._refuse(measure.name, wait, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _measure(self, caller: str, path: str, scope: Scope, send: Send) -> tuple[Measure, float, Send]:
+        """What measures this request, how long it has to wait, and what its answer goes through."""
+        now = self._now()
+        if path.endswith(_REPORTS):
+            # By its hash: a secret is not kept where it need not be, and nobody can make another with the same.
+            bearer = (hash(_authorization(scope)), caller)
+            wait = self._reports.take_if_known(bearer, now)
+            if wait is not None:
+                return self._reports, wait, send
+            send = self._note_good_token(bearer, send)
+        elif path.endswith(self._login_paths) and scope["method"] == "POST":
+            return self._logins, self._logins.take(caller, now), send
+        return self._requests, self._requests.take(caller, now), send
+
+    def _note_good_token(self, bearer: Hashable, send: Send) -> Send:
+        async def send_and_look(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300:
+                self._reports.take(bearer, self._now())
+            await send(message)
+
+        return send_and_look
+
+    async def _open_stream(self, caller: str | None, scope: Scope, receive: Receive, send: Send) -> None:
+        seats = self._streams
+        if seats.is_full:
+            await self._refuse("streams", 10.0, send)
+            return
+        if caller is not None:
+            wait = self._requests.take(caller, self._now())
+            if wait:
+                await self._refuse("requests", wait, send)
+                return
+            if not seats.is_enough_for(caller):
+                await self._refuse("streams_per_address", 10.0, send)
+                return
+        seats.take(caller or "")
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            seats.leave(caller or "")
+
+    async def _refuse(self, name: str, wait: float, send: Send) -> None:
+        self.hits[name] += 1
+        await asyncio.sleep(self._hold)
+        seconds = max(1, math.ceil(wait - self._hold))
+        await send_error(
+            send,
+            429,
+            "too_many",
+            _WORDS[name],
+            f"Try again in {seconds} s; limits in gpudeck.yaml says how much is too much.",
+            (b"retry-after", b"%d" % seconds),
+        )
+
+
+_WORDS = {
+    "requests": "this address asks more often than this hub lets it",
+    "reports": "more reports come with this token from this address than this hub takes",
+    "logins": "too many attempts to log in come from this address",
+    "streams": "as many live views are open as this hub allows",
+    "streams_per_address": "this address has as many live views open as this hub allows",
+}
+
+
+def _authorization(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return bytes(value)
+    return b""

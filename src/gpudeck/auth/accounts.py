@@ -1,0 +1,208 @@
+"""The people who may log in, in the hub's database. Their passwords are there as hashes only."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gpudeck.auth.passwords import Passwords
+from gpudeck.auth.secret import hash_secret
+from gpudeck.auth.settings import NAME_WORDS, ROLES, AccountRole, read_name
+from gpudeck.database import schema
+from gpudeck.database.engine import Database
+from gpudeck.model import clock
+from gpudeck.model.errors import UsageError
+
+_table = schema.accounts
+_IS_ENABLED_ADMIN = (_table.c.role == "admin") & (_table.c.is_disabled == 0)
+_LAST_ADMIN_HINT = "Make another account an admin first: nobody could change anything any more."
+
+
+class Account(Struct, frozen=True):
+    """Somebody who may log in. Without a password they come through a proxy alone. `last_login_at` is None until they
+    log in for the first time. Times are Unix seconds."""
+
+    id: int
+    name: str
+    role: AccountRole
+    is_disabled: bool
+    has_password: bool
+    created_at: float
+    last_login_at: float | None
+
+
+class Accounts:
+    """All of them. Names are taken in any case and kept in lower case.
+
+    What changes an account raises UsageError when there is none of that name, and when it would leave the hub without
+    any admin who is enabled. Everything raises Temporary when the database does not answer.
+    """
+
+    def __init__(self, database: Database, passwords: Passwords, now: clock.Clock = clock.wall) -> None:
+        self._database = database
+        self._passwords = passwords
+        self._now = now
+        self._watchers: list[Callable[[int], None]] = []
+
+    def watch(self, changed: Callable[[int], None]) -> None:
+        """Call `changed` with the id of each account that is changed or removed from here, as soon as it is."""
+        self._watchers.append(changed)
+
+    async def add(self, name: str, role: AccountRole, password: str | None) -> Account:
+        """Raises UsageError for a name that is taken or cannot be one, and for a bad password."""
+        name, values = check_name(name), {"role": check_role(role), "created_at": self._now()}
+        if password is not None:
+            self._passwords.check(password, name)
+            values["password_hash"] = await self._passwords.hash(password)
+        try:
+            async with self._database.begin() as connection:
+                await connection.execute(insert(_table).values(name=name, **values))
+                return await _get(connection, name)
+        except IntegrityError as error:
+            raise UsageError(f"there is an account {name} already.", "Choose another name.") from error
+
+    async def find(self, name: str) -> Account | None:
+        return (await self.find_with_hash(name))[0]
+
+    async def find_or_add(self, name: str, role: AccountRole) -> Account:
+        """The account of a name that a proxy tells, made without a password where it is new."""
+        if (found := await self.find(name)) is not None:
+            return found
+        try:
+            return await self.add(name, role, None)
+        except UsageError:
+            # Somebody else was faster, as when a page asks for two things at once; or it can be no name.
+            if (found := await self.find(name)) is not None:
+                return found
+            raise
+
+    async def find_with_hash(self, name: str) -> tuple[Account | None, str | None]:
+        """The account and the hash of its password, as far as there are any."""
+        # A name that cannot be one is looked for as well: that takes as long as looking for another.
+        async with self._database.begin() as connection:
+            row = (await connection.execute(_named(read_name(name) or ""))).one_or_none()
+        return (None, None) if row is None else (read_account(row), row.password_hash)
+
+    async def list(self) -> list[Account]:
+        """By name."""
+        async with self._database.begin() as connection:
+            return [read_account(row) for row in await connection.execute(select(_table).order_by(_table.c.name))]
+
+    async def count(self) -> int:
+        async with self._database.begin() as connection:
+            return int((await connection.execute(select(func.count()).select_from(_table))).scalar_one())
+
+    async def remove(self, name: str) -> Account:
+        """With it go its sessions and its tokens. Returns what it was."""
+        async with self._database.begin() as connection:
+            account = await _get(connection, name)
+            await _check_admin_is_left(connection, account, "removed")
+            await connection.execute(delete(_table).where(_table.c.id == account.id))
+        self._tell(account)
+        return account
+
+    async def set_role(self, name: str, role: AccountRole) -> Account:
+        async with self._database.begin() as connection:
+            account = await _get(connection, name)
+            if check_role(role) != "admin":
+                await _check_admin_is_left(connection, account, f"made a {role}")
+            changed = await _change(connection, account, role=role)
+        self._tell(account)
+        return changed
+
+    async def set_password(self, name: str, password: str, *, keep: str | None = None) -> Account:
+        """Also ends the account's sessions, but for the one whose secret is `keep`. Raises UsageError for a bad one."""
+        self._passwords.check(password, name)
+        password_hash = await self._passwords.hash(password)
+        async with self._database.begin() as connection:
+            # The account first, then the sessions: who logs in meanwhile relies on that order (see `note_login`).
+            account = await _change(connection, await _get(connection, name), password_hash=password_hash)
+            await _end_sessions(connection, account, keep)
+        self._tell(account)
+        return account
+
+    async def set_disabled(self, name: str, is_disabled: bool) -> Account:
+        """Somebody who is disabled is logged out everywhere, and nobody until they are enabled again."""
+        async with self._database.begin() as connection:
+            account = await _get(connection, name)
+            if is_disabled:
+                await _check_admin_is_left(connection, account, "disabled")
+            changed = await _change(connection, account, is_disabled=int(is_disabled))
+            await _end_sessions(connection, account, None)
+        self._tell(account)
+        return changed
+
+    async def note_login(self, account: Account, password_hash: str, renewed: str | None = None) -> Account | None:
+        """Write down that somebody logged in with the password of that hash, and a newer hash of it if there is one.
+
+        None when it counts no more: the account was removed or disabled, or its password changed, in the meantime.
+        """
+        is_still = (_table.c.id == account.id) & (_table.c.password_hash == password_hash) & (_table.c.is_disabled == 0)
+        values = {"last_login_at": self._now(), "password_hash": renewed or password_hash}
+        async with self._database.begin() as connection:
+            changed = await connection.execute(update(_table).where(is_still).values(values))
+            return await _get(connection, account.name) if changed.rowcount else None
+
+    def _tell(self, account: Account) -> None:
+        for changed in self._watchers:
+            changed(account.id)
+
+
+def check_name(name: str) -> str:
+    """The name in lower case. Raises UsageError when no account can be called so."""
+    checked = read_name(name)
+    if checked is None:
+        raise UsageError(f"{name[:80]!r} is no name for an account.", f"Use {NAME_WORDS}.")
+    return checked
+
+
+def check_role(role: str) -> str:
+    if role not in ROLES:
+        raise UsageError(f"{role[:80]!r} is no role of an account.", f"The roles are {', '.join(ROLES)}.")
+    return role
+
+
+def read_account(row: Row[Any]) -> Account:
+    """The account in a row that has all columns of its table."""
+    return Account(
+        id=row.id,
+        name=row.name,
+        role=row.role,
+        is_disabled=bool(row.is_disabled),
+        has_password=row.password_hash is not None,
+        created_at=row.created_at,
+        last_login_at=row.last_login_at,
+    )
+
+
+def _named(name: str) -> Select[Any]:
+    return select(_table).where(_table.c.name == name)
+
+
+async def _get(connection: AsyncConnection, name: str) -> Account:
+    row = (await connection.execute(_named(read_name(name) or ""))).one_or_none()
+    if row is None:
+        raise UsageError(f"there is no account {name[:80]!r}.", "`gpudeck account list` shows those there are.")
+    return read_account(row)
+
+
+async def _change(connection: AsyncConnection, account: Account, **values: object) -> Account:
+    await connection.execute(update(_table).where(_table.c.id == account.id).values(values))
+    return await _get(connection, account.name)
+
+
+async def _check_admin_is_left(connection: AsyncConnection, account: Account, done: str) -> None:
+    # Locked, so that of two admins who remove each other one stays.
+    admins = select(_table.c.id).where(_IS_ENABLED_ADMIN).order_by(_table.c.id).with_for_update()
+    if list((await connection.execute(admins)).scalars()) == [account.id]:
+        raise UsageError(f"{account.name} is the last admin and cannot be {done}.", _LAST_ADMIN_HINT)
+
+
+async def _end_sessions(connection: AsyncConnection, account: Account, keep: str | None) -> None:
+    ended: list[ColumnElement[bool]] = [schema.sessions.c.account_id == account.id]
+    if keep is not None:
+        ended.append(schema.sessions.c.hash != hash_secret(keep))
+    await connection.execute(delete(schema.sessions).where(*ended))

@@ -1,0 +1,88 @@
+"""The audit log: who did what, when and from where. Rows are added and, when old, deleted: never changed."""
+
+import logging
+
+from msgspec import Struct
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from gpudeck.auth.caller import Caller
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import audit as table
+from gpudeck.model.clock import Clock, wall
+from gpudeck.model.errors import Temporary
+from gpudeck.views.safe import clean
+
+log = logging.getLogger(__name__)
+
+MOST_DETAILS = 2000
+"""Characters. What is longer is cut, here and in every other column: names that people try may be of any length."""
+MOST_ENTRIES = 1000
+_TEXTS = ("who", "action", "subject", "outcome", "address", "details")
+_LENGTHS = {name: getattr(table.c[name].type, "length", None) or MOST_DETAILS for name in _TEXTS}
+
+
+class AuditEntry(Struct, frozen=True):
+    """`at` is in Unix seconds. `who` is a name, "token NAME", or "nobody" for somebody who is not known."""
+
+    id: int
+    at: float
+    who: str
+    action: str
+    subject: str
+    outcome: str
+    address: str
+    details: str
+
+
+class Audit:
+    """The log in the database."""
+
+    def __init__(self, database: Database, now: Clock = wall) -> None:
+        self._database = database
+        self._now = now
+
+    async def record(
+        self, caller: Caller, action: str, subject: str = "", *, outcome: str = "done", details: str = ""
+    ) -> None:
+        """Add an entry. Where the database cannot take it, it goes into the hub's own log, and the caller goes on."""
+        texts = {"who": _name(caller), "action": action, "subject": subject, "outcome": outcome}
+        row = {
+            name: _fit(name, text) for name, text in (texts | {"address": caller.address, "details": details}).items()
+        }
+        try:
+            async with self._database.begin() as connection:
+                await connection.execute(insert(table).values(at=self._now(), **row))
+        except Temporary as error:
+            log.warning("not in the audit log: %s; because %s", _write(row), error)
+        except SQLAlchemyError:
+            log.exception("not in the audit log: %s", _write(row))
+
+    async def list(self, limit: int = 100, before_id: int | None = None) -> list[AuditEntry]:
+        """The newest first; `before_id` goes on below an entry. Raises Temporary."""
+        wanted = select(table).order_by(table.c.id.desc()).limit(max(0, min(limit, MOST_ENTRIES)))
+        if before_id is not None:
+            wanted = wanted.where(table.c.id < before_id)
+        async with self._database.begin() as connection:
+            return [AuditEntry(**row) for row in (await connection.execute(wanted)).mappings()]
+
+    async def trim(self, older_than: float) -> int:
+        """Delete the entries that are older than so many seconds; how many there were. Raises Temporary."""
+        async with self._database.begin() as connection:
+            return (await connection.execute(delete(table).where(table.c.at < self._now() - older_than))).rowcount
+
+
+def _name(caller: Caller) -> str:
+    """A token's name is anybody's choice: it must not look like somebody's account."""
+    return f"token {caller.name}" if caller.kind == "token" else caller.name or "nobody"
+
+
+def _fit(column: str, text: str) -> str:
+    """PostgreSQL refuses what is too long, and the character 0."""
+    most = _LENGTHS[column]
+    kept = clean(text[: most + 1])
+    return kept if len(kept) <= most else f"{kept[: most - 1]}…"
+
+
+def _write(row: dict[str, str]) -> str:
+    return ", ".join(f"{name}: {text}" for name, text in row.items() if text)

@@ -1,0 +1,163 @@
+"""Who is logged in. A session is a random secret in a cookie; the hub's database has its hash."""
+
+from typing import Any
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from gpudeck.auth.accounts import Account, read_account
+from gpudeck.auth.secret import LENGTH, hash_secret, make_secret
+from gpudeck.auth.settings import AuthSettings
+from gpudeck.database import schema
+from gpudeck.database.engine import Database
+from gpudeck.model import clock
+from gpudeck.model.errors import UsageError
+from gpudeck.views.safe import clean
+
+COOKIE = "gpudeck_session"
+CACHE_SECONDS = 2.0
+"""How long an answer of the database is believed: what another process changes counts so much later."""
+SEEN_SECONDS = 60.0
+"""How exactly it is known when somebody was last here: writing that down at each request would cost the most of it."""
+MOST_EACH = 50
+"""Sessions of one account: past that many the one that was used least lately ends."""
+_MOST_CACHED = 10_000
+
+_table = schema.sessions
+
+
+class Session(Struct, frozen=True):
+    """A browser that is logged in, to be shown to its owner. `id` tells sessions apart and opens nothing. `seen_at` is
+    up to a minute old. Times are Unix seconds."""
+
+    id: str
+    created_at: float
+    seen_at: float
+    address: str
+    user_agent: str
+
+
+class _Cached(Struct, frozen=True):
+    account: Account
+    created_at: float
+    seen_at: float
+    read_at: float
+
+
+class Sessions:
+    """All sessions. Raises Temporary when the database does not answer."""
+
+    def __init__(self, database: Database, settings: AuthSettings, now: clock.Clock = clock.wall) -> None:
+        self._database = database
+        self._settings = settings
+        self._now = now
+        self._cache: dict[str, _Cached] = {}
+        self._forgotten = 0
+
+    async def start(self, account: Account, address: str, user_agent: str) -> str:
+        """Log somebody in: a new secret each time, for the cookie. Raises UsageError when the account is gone."""
+        secret, now = make_secret(), self._now()
+        values = {"hash": hash_secret(secret), "account_id": account.id, "created_at": now, "seen_at": now}
+        # Text of a stranger's request: PostgreSQL takes none that is too long, and no character 0.
+        shown = {"address": clean(address[:64]), "user_agent": clean(user_agent[:256])}
+        try:
+            async with self._database.begin() as connection:
+                await connection.execute(insert(_table).values(**values, **shown))
+                await connection.execute(_end_of_surplus(account.id))
+        except IntegrityError as error:
+            raise UsageError(f"there is no account {account.name} any more.") from error
+        self.forget(account.id)
+        return secret
+
+    async def find(self, secret: str) -> Account | None:
+        """Who is behind a cookie; None for everything that is not the secret of a session that still counts."""
+        if len(secret) != LENGTH:
+            return None
+        secret_hash, now = hash_secret(secret), self._now()
+        cached = self._cache.get(secret_hash)
+        if cached is None or not 0 <= now - cached.read_at < CACHE_SECONDS:
+            cached = await self._read(secret_hash, now)
+        return cached.account if cached is not None and self._counts(cached, now) else None
+
+    async def end(self, secret: str) -> None:
+        """Log out. Nothing happens where nobody was logged in."""
+        await self._delete(_table.c.hash == hash_secret(secret))
+
+    async def end_all(self, account_id: int, *, keep: str | None = None) -> None:
+        """Log somebody out everywhere, or everywhere but in the session whose secret is `keep`."""
+        kept = [] if keep is None else [_table.c.hash != hash_secret(keep)]
+        await self._delete(and_(_table.c.account_id == account_id, *kept))
+
+    async def list(self, account_id: int) -> list[Session]:
+        """Those that still count, the one used last first."""
+        wanted = select(_table).where(_table.c.account_id == account_id, ~self._is_over())
+        async with self._database.begin() as connection:
+            rows = await connection.execute(wanted.order_by(_table.c.seen_at.desc(), _table.c.hash))
+            return [_read_session(row) for row in rows]
+
+    async def trim(self) -> int:
+        """Delete what counts no more. Returns how many."""
+        async with self._database.begin() as connection:
+            return (await connection.execute(delete(_table).where(self._is_over()))).rowcount
+
+    def forget(self, account_id: int | None = None) -> None:
+        """Ask the database again about an account's sessions, or about all, however short ago that was done."""
+        self._forgotten += 1  # also what is being read right now: it may be from before the change
+        self._cache = {} if account_id is None else _without(self._cache, account_id)
+
+    async def _delete(self, which: ColumnElement[bool]) -> None:
+        try:
+            async with self._database.begin() as connection:
+                await connection.execute(delete(_table).where(which))
+        finally:
+            self.forget()
+
+    async def _read(self, secret_hash: str, now: float) -> _Cached | None:
+        """What the database says of a session, or None; written down there if somebody comes back after a while."""
+        forgotten = self._forgotten
+        accounts = schema.accounts
+        wanted = (
+            select(accounts, _table.c.created_at.label("started_at"), _table.c.seen_at)
+            .join_from(_table, accounts)
+            .where(_table.c.hash == secret_hash, accounts.c.is_disabled == 0)
+        )
+        async with self._database.begin() as connection:
+            row = (await connection.execute(wanted)).one_or_none()
+            read = None if row is None else _Cached(read_account(row), row.started_at, row.seen_at, now)
+            if read is not None and self._counts(read, now) and now - read.seen_at >= SEEN_SECONDS:
+                # Another hub may have seen them later.
+                is_older = (_table.c.hash == secret_hash) & (_table.c.seen_at < now)
+                await connection.execute(update(_table).where(is_older).values(seen_at=now))
+                read = _Cached(read.account, read.created_at, now, now)
+        self._keep(secret_hash, read, forgotten)
+        return read
+
+    def _keep(self, secret_hash: str, read: _Cached | None, forgotten: int) -> None:
+        self._cache.pop(secret_hash, None)
+        if read is None or forgotten != self._forgotten:
+            return
+        if len(self._cache) >= _MOST_CACHED:
+            del self._cache[next(iter(self._cache))]  # that read longest ago
+        self._cache[secret_hash] = read
+
+    def _counts(self, session: _Cached, now: float) -> bool:
+        return now - session.seen_at <= self._settings.idle and now - session.created_at <= self._settings.expire
+
+    def _is_over(self) -> ColumnElement[bool]:
+        now = self._now()
+        return or_(_table.c.seen_at < now - self._settings.idle, _table.c.created_at < now - self._settings.expire)
+
+
+def _end_of_surplus(account_id: int) -> Any:
+    own = _table.c.account_id == account_id
+    latest = select(_table.c.hash).where(own).order_by(_table.c.seen_at.desc(), _table.c.created_at.desc())
+    return delete(_table).where(own, _table.c.hash.not_in(latest.limit(MOST_EACH)))
+
+
+def _without(cache: dict[str, _Cached], account_id: int) -> dict[str, _Cached]:
+    return {key: cached for key, cached in cache.items() if cached.account.id != account_id}
+
+
+def _read_session(row: Row[Any]) -> Session:
+    return Session(row.hash[:16], row.created_at, row.seen_at, row.address, row.user_agent)

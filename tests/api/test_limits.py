@@ -1,0 +1,248 @@
+"""Callers who ask too often are told to wait, and nobody else is."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import zstandard
+
+from fakes.clock import FakeClock
+from fakes.doors import make_door
+from fakes.reports import make_envelope
+from gpudeck.api.addresses import Callers, count_as
+from gpudeck.api.errors import ErrorBody
+from gpudeck.api.limits import LimitedApp, Measure
+from gpudeck.hub.hub import Hub
+from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.wire import encode
+from gpudeck.wire.codec import MAX_DECODED_BYTES
+
+GOOD = {"Authorization": "Bearer agent-token", "Content-Type": "application/msgpack", "Content-Encoding": "zstd"}
+BAD = GOOD | {"Authorization": "Bearer guessed"}
+FEW = LimitsSettings(
+    requests_per_second=1.0,
+    requests_burst=3,
+    reports_per_second=1.0,
+    reports_burst=5,
+    logins_per_second=0.1,
+    logins_burst=2,
+    streams_per_address=2,
+    streams=3,
+)
+
+
+class Guarded:
+    """The hub's front door behind limits, asked from whatever address."""
+
+    def __init__(self, settings: LimitsSettings = FEW, **options: Any) -> None:
+        self.clock = FakeClock()
+        self.hub = Hub()
+        self.app = LimitedApp(make_door(self.hub), settings, now=self.clock, hold=0.0, **options)
+        self._sequence = 0
+
+    def call(self, method: str, path: str, address: str = "192.0.2.1", **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, client=(address, 4711))  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(ask())
+
+    def get(self, address: str = "192.0.2.1", path: str = "/healthz", **headers: str) -> int:
+        return self.call("GET", path, address, headers=headers).status_code
+
+    def report(self, address: str = "192.0.2.1", headers: dict[str, str] = GOOD) -> int:
+        self._sequence += 1
+        body = encode(make_envelope(sequence=self._sequence))
+        return self.call("POST", "/api/v1/reports", address, content=body, headers=headers).status_code
+
+
+@pytest.fixture
+def door() -> Guarded:
+    return Guarded()
+
+
+def test_an_address_that_asks_too_often_waits_and_others_are_served(door: Guarded) -> None:
+    assert [door.get() for _ in range(5)] == [200, 200, 200, 429, 429]
+    assert door.get("192.0.2.2") == 200
+    assert door.app.hits == {"requests": 2}
+    door.clock.advance(1.0)
+    assert [door.get(), door.get()] == [200, 429]
+
+
+def test_a_refusal_says_when_to_come_back_in_the_one_shape_of_errors() -> None:
+    door = Guarded(LimitsSettings(requests_per_second=0.1, requests_burst=1))
+    door.get()
+    answer = door.call("GET", "/api/v1/fleet")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
+    assert msgspec.json.decode(answer.content, type=ErrorBody).error.code == "too_many"
+    door.clock.advance(10.0)
+    assert door.get() == 200
+
+
+def test_a_good_token_is_heard_while_others_at_its_address_flood(door: Guarded) -> None:
+    assert door.report() == 202
+    assert [door.get() for _ in range(3)] == [200, 200, 429]
+    assert [door.report() for _ in range(5)] == [202, 202, 202, 202, 429]
+    assert door.app.hits == {"requests": 1, "reports": 1}
+    assert door.report("192.0.2.2") == 202
+
+
+def test_guessing_tokens_counts_however_many_are_guessed(door: Guarded) -> None:
+    guesses = [BAD | {"Authorization": f"Bearer guess-{number}"} for number in range(5)]
+    assert [door.report(headers=guess) for guess in guesses] == [401, 401, 401, 429, 429]
+
+
+def test_logging_in_has_a_measure_of_its_own(door: Guarded) -> None:
+    answers = [door.call("POST", "/api/v1/login", json={}).status_code for _ in range(4)]
+    assert answers[2:] == [429, 429]
+    assert 429 not in answers[:2]
+    assert door.get() == 200
+
+
+def test_a_prefix_does_not_open_another_door(door: Guarded) -> None:
+    answers = [door.call("POST", "/gpus/api/v1/login", json={}).status_code for _ in range(3)]
+    assert answers[2] == 429
+
+
+class Streaming:
+    """A stream that stays open until `end`."""
+
+    def __init__(self, app: LimitedApp, address: str) -> None:
+        self._end = asyncio.Event()
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        scope = {"type": "http", "method": "GET", "path": "/api/v1/stream", "headers": [], "client": (address, 1)}
+        self._task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._end.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status.set_result(message["status"])
+
+    async def end(self) -> None:
+        self._end.set()
+        await self._task
+
+
+def test_streams_are_counted_while_they_are_open() -> None:
+    async def open_streams() -> list[int]:
+        app = LimitedApp(make_door(Hub()), msgspec.structs.replace(FEW, requests_burst=100), hold=0.0)
+        streams = []
+        for address in ["192.0.2.1"] * 3 + ["192.0.2.2"] * 2:
+            streams.append(Streaming(app, address))
+            await streams[-1].status
+        await streams[0].end()
+        streams.append(Streaming(app, "192.0.2.2"))
+        statuses = [await stream.status for stream in streams]
+        for stream in streams:
+            await stream.end()
+        assert app.hits == {"streams_per_address": 1, "streams": 1}
+        return statuses
+
+    assert asyncio.run(open_streams()) == [200, 200, 429, 200, 429, 200]
+
+
+def test_addresses_without_limits_are_never_told_to_wait() -> None:
+    door = Guarded(msgspec.structs.replace(FEW, unlimited=["192.0.2.0/28"]))
+    assert [door.get() for _ in range(10)] == [200] * 10
+    assert [door.get("192.0.2.99") for _ in range(4)] == [200, 200, 200, 429]
+
+
+def test_neighbours_in_ipv6_count_as_one(door: Guarded) -> None:
+    assert [door.get(f"2001:db8::{number:x}") for number in range(4)] == [200, 200, 200, 429]
+    assert door.get("2001:db8:0:1::1") == 200
+
+
+def test_an_ipv4_caller_of_a_socket_for_both_is_the_same_caller(door: Guarded) -> None:
+    assert [door.get("192.0.2.1"), door.get("::ffff:192.0.2.1"), door.get(), door.get()] == [200, 200, 200, 429]
+
+
+def test_what_a_stranger_says_about_its_address_does_not_count(door: Guarded) -> None:
+    answers = [door.get(**{"X-Forwarded-For": f"203.0.113.{number}"}) for number in range(4)]
+    assert answers == [200, 200, 200, 429]
+
+
+def test_behind_a_trusted_proxy_each_caller_counts_alone() -> None:
+    door = Guarded(proxies=["192.0.2.1"])
+    assert [door.get(**{"X-Forwarded-For": "203.0.113.7"}) for _ in range(4)] == [200, 200, 200, 429]
+    assert door.get(**{"X-Forwarded-For": "203.0.113.8"}) == 200
+    # Whoever writes the header himself is still the one whom the proxy has heard.
+    assert door.get(**{"X-Forwarded-For": "198.51.100.1, 203.0.113.7"}) == 429
+
+
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [
+        ([], "10.0.0.1"),
+        ([b""], "10.0.0.1"),
+        ([b"203.0.113.7"], "203.0.113.7"),
+        ([b"203.0.113.7, 10.0.0.2"], "203.0.113.7"),
+        ([b"1.1.1.1, 203.0.113.7, 10.0.0.2"], "203.0.113.7"),
+        ([b"203.0.113.7", b"10.0.0.2"], "203.0.113.7"),
+        ([b"203.0.113.7:55555"], "203.0.113.7"),
+        ([b"[2001:db8::1]:443"], "2001:db8::1"),
+        ([b"203.0.113.7, nonsense"], "10.0.0.1"),
+        ([b"nonsense, 10.0.0.2"], "10.0.0.2"),
+        ([b"10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ([b"::ffff:203.0.113.7"], "203.0.113.7"),
+        ([b"," * 100_000 + b"203.0.113.7"], "203.0.113.7"),
+        ([b"\xff\xfe"], "10.0.0.1"),
+    ],
+)
+def test_the_rightmost_stranger_is_the_caller(told: list[bytes], address: str) -> None:
+    headers = [(b"x-forwarded-for", value) for value in told]
+    scope: dict[str, Any] = {"client": ("10.0.0.1", 1), "headers": headers, "scheme": "http"}
+    assert Callers(["10.0.0.0/8"]).place(scope) == scope["client"][0] == address
+
+
+def test_the_scheme_is_what_a_trusted_proxy_says() -> None:
+    scopes: list[dict[str, Any]] = [
+        {"client": (address, 1), "headers": [(b"x-forwarded-proto", b"https")], "scheme": "http"}
+        for address in ("10.0.0.1", "192.0.2.1")
+    ]
+    callers = Callers(["10.0.0.1"])
+    for scope in scopes:
+        callers.place(scope)
+    assert [scope["scheme"] for scope in scopes] == ["https", "http"]
+
+
+@pytest.mark.parametrize("address", ["", "unix", "fe80::1%eth0", "not an address"])
+def test_an_address_that_is_none_counts_as_something(address: str) -> None:
+    assert isinstance(count_as(address), str)
+
+
+def test_memory_for_callers_is_bounded_and_recent_ones_are_remembered() -> None:
+    measure = Measure("requests", per_second=1.0, burst=1, most=100)
+    measure.take("flooding", 0.0)
+    refusals = 0
+    for number in range(10_000):
+        measure.take(f"caller {number}", 0.0)
+        refusals += measure.take("flooding", 0.0) > 0
+    assert len(measure) <= 200
+    assert refusals == 10_000
+
+
+@pytest.mark.parametrize("says_its_size", [True, False])
+def test_a_report_that_unpacks_into_half_a_gigabyte_takes_no_memory(door: Guarded, says_its_size: bool) -> None:
+    packer = zstandard.ZstdCompressor(level=3, write_content_size=says_its_size)
+    bomb = packer.compress(bytes(64 * MAX_DECODED_BYTES))
+    tracemalloc.start()
+    try:
+        answer = door.call("POST", "/api/v1/reports", content=bomb, headers=GOOD)
+        highest = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.status_code in {400, 413}
+    assert highest < 3 * MAX_DECODED_BYTES
+    assert door.hub.fleet.hosts == {}
+
+
+def test_a_network_that_is_none_is_a_mistake_of_the_configuration() -> None:
+    with pytest.raises(ValueError, match=r"unlimited names '10\.0\.0\.0/99', which is no address and no network"):
+        LimitsSettings(unlimited=["10.0.0.0/99"])

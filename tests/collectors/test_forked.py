@@ -1,0 +1,110 @@
+"""A single reading in a fork: what comes through, and what a driver that hangs or crashes costs."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.hubs import wait_until
+from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler, load_here
+from gpudeck.collectors.forked import ForkedCollector
+from gpudeck.collectors.host import HostCollector
+from gpudeck.collectors.machine import Machine
+from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.model.errors import Absent, Temporary, Wrong
+from gpudeck.model.report import Report
+
+HERE = f"{__name__}:"
+
+
+class Obedient:
+    """A collector that does what its settings say, in place of names of display servers."""
+
+    name = "obedient"
+
+    def __init__(self, settings: CollectorSettings) -> None:
+        self._order = settings.display_servers[0]
+
+    def collect(self, now: float) -> Report:
+        orders = {"report": self._report, "print": self._print, "hang": signal.pause, "crash": self._crash}
+        return orders.get(self._order, self._refuse)() or Report(driver_version=f"{now}")
+
+    def close(self) -> None: ...
+
+    def _report(self) -> None: ...
+
+    def _print(self) -> None:
+        os.write(1, b"noise")
+
+    def _crash(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _refuse(self) -> None:
+        raise {"absent": Absent("nothing here", "look")}.get(self._order, ValueError("a bug"))
+
+
+def obey(order: str, deadline: float = 30.0) -> Report:
+    collector = ForkedCollector(f"{HERE}Obedient", CollectorSettings(display_servers=[order]), deadline=deadline)
+    return collector.collect(7.0)
+
+
+def test_report_comes_through() -> None:
+    assert obey("report").driver_version == "7.0"
+
+
+def test_reading_that_hangs_is_given_up_at_the_deadline() -> None:
+    with pytest.raises(Temporary, match="driver not answering"):
+        obey("hang", deadline=0.2)
+
+
+def test_process_that_crashes_is_told() -> None:
+    with pytest.raises(Temporary, match="ended in the middle of a reading"):
+        obey("crash")
+
+
+def test_failure_keeps_its_kind_message_and_hint() -> None:
+    with pytest.raises(Absent) as caught:
+        obey("absent")
+    assert (caught.value.message, caught.value.hint) == ("nothing here", "look")
+
+
+def test_bug_is_wrong_and_brings_its_trace() -> None:
+    with pytest.raises(Wrong, match="a bug") as caught:
+        obey("bug")
+    assert "Traceback" in caught.value.__notes__[0]
+
+
+def test_what_a_library_prints_does_not_reach_the_output(capfd: pytest.CaptureFixture[str]) -> None:
+    obey("print")
+    assert capfd.readouterr().out == ""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Answers nothing that is asked of its one GPU."""
+    if find_compiler() is None:
+        pytest.skip(NO_COMPILER)
+    load_here()
+    driver = FakeDriver(tmp_path, [FakeGpu("GPU-a", failures={"values": "hang"})])
+    for name, value in driver.environment.items():
+        monkeypatch.setenv(name, value)
+    return driver
+
+
+@pytest.mark.usefixtures("driver")
+def test_driver_that_hangs_leaves_the_host_reporting() -> None:
+    nvml = ForkedCollector("nvml", CollectorSettings(), deadline=0.5)
+    report = Machine([nvml, HostCollector()]).collect(0.0)
+    assert [problem[:20] for problem in report.problems] == ["driver not answering"]
+    assert report.metrics["cpu_count"] >= 1
+
+
+def test_whoever_waits_for_a_driver_that_hangs_can_press_ctrl_c(driver: FakeDriver, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpudeck", "show", "--local"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as shell:
+        wait_until(lambda: "nvmlDeviceGetMigMode" in driver.calls, "the first question to the driver", 60)
+        shell.send_signal(signal.SIGINT)
+        assert shell.wait(timeout=20.0) != 0

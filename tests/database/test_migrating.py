@@ -1,0 +1,130 @@
+"""Migrations end at the tables of `schema.py`, run once, and leave a newer gpudeck's database alone."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from gpudeck.database import migrating, schema
+from gpudeck.database.engine import Database, open_database
+from gpudeck.model.errors import UsageError
+
+Answer = TypeVar("Answer")
+FOLDER = Path(migrating.__file__).with_name("migrations")
+
+
+def test_migrations_end_at_the_tables_of_the_schema(database: Database) -> None:
+    def compare(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(connection, opts={"version_table": migrating.VERSION_TABLE})
+        return list(compare_metadata(context, schema.metadata))
+
+    assert asyncio.run(ask(database, compare)) == []
+
+
+def test_migrated_tables_are_the_same_to_the_letter(database: Database) -> None:
+    """Alembic compares neither checks nor names nor how ids count up; a later migration relies on all of them."""
+
+    def make_anew(connection: Connection) -> object:
+        schema.metadata.drop_all(connection)
+        schema.metadata.create_all(connection)
+        return describe(connection)
+
+    assert asyncio.run(ask(database, describe)) == asyncio.run(ask(database, make_anew))
+
+
+def test_last_migration_is_the_version_that_the_hub_looks_for() -> None:
+    scripts = ScriptDirectory(str(FOLDER))
+    assert scripts.get_heads() == [migrating.NEWEST]
+
+
+def test_migrations_are_numbered_one_after_another() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    config.set_main_option("path_separator", "os")
+    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert revisions[::-1] == [f"{number:04}" for number in range(1, len(revisions) + 1)]
+
+
+def test_of_hubs_that_start_at_once_one_migrates(
+    database_address: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def playing() -> None:
+        hubs = await asyncio.gather(*(open_database(database_address, tmp_path) for _ in range(6)))
+        await asyncio.gather(*(hub.close() for hub in hubs))
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(playing())
+    assert [line for line in caplog.messages if "version" in line] == [migrating.MIGRATED % ("none", migrating.NEWEST)]
+
+
+def test_migration_that_fails_leaves_the_database_as_it_was(
+    database_address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_connection: Connection) -> None:
+        raise LookupError("after the migration")
+
+    monkeypatch.setattr(migrating, "_check_references", fail)
+    with pytest.raises(LookupError):
+        asyncio.run(open_and_close(database_address, tmp_path))
+    monkeypatch.undo()
+    asyncio.run(open_and_close(database_address, tmp_path))
+
+
+@pytest.mark.parametrize("version", ["0002", "9999", "ae1027a6acf"])
+def test_database_of_a_newer_gpudeck_is_refused(
+    database: Database, database_address: str | None, tmp_path: Path, version: str
+) -> None:
+    asyncio.run(ask(database, lambda connection: set_version(connection, version)))
+    with pytest.raises(UsageError) as raised:
+        asyncio.run(open_and_close(database_address, tmp_path))
+    assert str(raised.value) == (
+        f"the database {database.place} is from a newer gpudeck: its tables have version {version}, this one knows "
+        f"{migrating.NEWEST}. Install that gpudeck again, or put back the backup from before it."
+    )
+
+
+def test_tables_of_somebody_else_are_left_alone(
+    database_address: str | None, tmp_path: Path, database: Database
+) -> None:
+    asyncio.run(ask(database, lambda connection: connection.execute(text("DROP TABLE gpudeck_version"))))
+    with pytest.raises(UsageError, match="has tables that are not gpudeck's: accounts, audit, sessions, tokens"):
+        asyncio.run(open_and_close(database_address, tmp_path))
+
+
+async def open_and_close(address: str | None, data_dir: Path) -> None:
+    await (await open_database(address, data_dir)).close()
+
+
+async def ask(database: Database, question: Callable[[Connection], Answer]) -> Answer:
+    async with database.begin() as connection:
+        return await connection.run_sync(question)
+
+
+def set_version(connection: Connection, version: str) -> None:
+    connection.execute(text("UPDATE gpudeck_version SET version_num = :version"), {"version": version})
+
+
+def describe(connection: Connection) -> object:
+    """Everything that the database can tell of its tables."""
+    return [sorted(map(tuple, connection.execute(text(query)))) for query in _DESCRIPTIONS[connection.dialect.name]]
+
+
+_DESCRIPTIONS = {
+    "sqlite": ["SELECT name, sql FROM sqlite_master WHERE tbl_name != 'gpudeck_version' AND sql IS NOT NULL"],
+    "postgresql": [
+        "SELECT table_name, column_name, data_type, character_maximum_length::text, is_nullable,"
+        " coalesce(regexp_replace(column_default, 'test[0-9]+', ''), '')"
+        " FROM information_schema.columns WHERE table_schema = current_schema() AND table_name != 'gpudeck_version'",
+        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE connamespace = current_schema()::regnamespace",
+        "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()",
+    ],
+}
