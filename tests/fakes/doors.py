@@ -2,7 +2,10 @@
 
 import asyncio
 import tempfile
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor
@@ -37,9 +40,9 @@ class ClosedBook:
 def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True) -> Auth:
     """Accounts and tokens in a file of that folder. It is opened anew for each transaction, so that a test may use it
     from several calls of `asyncio.run`."""
-    asyncio.run(_make_tables(folder, with_tokens=with_tokens))
+    _run(_make_tables(folder, with_tokens=with_tokens))
     auth = Auth(_connect(folder), settings or AuthSettings())
-    asyncio.run(auth.load())
+    _run(auth.load())
     return auth
 
 
@@ -92,6 +95,12 @@ def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
         url="http://hub.example:8042",
         url_here="http://127.0.0.1:8042",
     )
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """To its end, also where the caller is in an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
 
 
 async def _make_tables(folder: Path, *, with_tokens: bool) -> None:

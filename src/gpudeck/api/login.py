@@ -10,7 +10,13 @@ from typing import Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.datastructures import Cookie, State
 from litestar.di import NamedDependency
-from litestar.exceptions import HTTPException, NotAuthorizedException, TooManyRequestsException, ValidationException
+from litestar.exceptions import (
+    HTTPException,
+    NotAuthorizedException,
+    PermissionDeniedException,
+    TooManyRequestsException,
+    ValidationException,
+)
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
@@ -19,6 +25,7 @@ from gpudeck.api.answers import documented
 from gpudeck.api.callers import COOKIE, read_cookie
 from gpudeck.api.errors import ErrorBody
 from gpudeck.auth.caller import Caller
+from gpudeck.auth.first_admin import LinkRefused
 from gpudeck.auth.login import LoginRefused
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.secret import hash_secret
@@ -176,7 +183,8 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
     opt=access("open"),
     responses={
         201: documented(Me, "Made, and logged in"),
-        400: documented(ErrorBody, "The name or the password will not do, or the link has been used or has ended"),
+        400: documented(ErrorBody, "The name or the password will not do"),
+        403: documented(ErrorBody, "The link has been used, or has ended"),
     },
 )
 async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth) -> Response[Me]:
@@ -184,6 +192,8 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     address = request.client.host if request.client else ""
     try:
         account = await auth.first_admin.redeem(data.secret, data.name, data.password)
+    except LinkRefused as refusal:
+        raise PermissionDeniedException(str(refusal)) from refusal
     except UsageError as error:
         raise ValidationException(str(error)) from error
     auth.has_accounts = True

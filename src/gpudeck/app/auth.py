@@ -10,7 +10,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.reports import FindGrant, Grant
 from gpudeck.app.settings import Settings
-from gpudeck.auth.import_files import take_over_files
+from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
 from gpudeck.database.engine import open_database
 from gpudeck.model.errors import Temporary, UsageError
@@ -30,11 +30,11 @@ async def running_auth(settings: Settings, data_dir: Path, token_file: Path) -> 
     try:
         auth = Auth(database, settings.login, settings.people)
         try:
+            files = await take_over_files(auth.tokens, data_dir, agent_file=token_file)
             await auth.load()
-            await take_over_files(auth.tokens, data_dir)
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
-        refreshing = asyncio.create_task(_keep_fresh(auth, data_dir))
+        refreshing = asyncio.create_task(_keep_fresh(auth, files))
         try:
             yield auth
         finally:
@@ -81,14 +81,14 @@ def grant_by(auth: Auth) -> FindGrant:
     return find_grant
 
 
-async def _keep_fresh(auth: Auth, data_dir: Path) -> None:
+async def _keep_fresh(auth: Auth, files: TokenFiles) -> None:
     """A database that is away is told of once, by whoever needs it; here the next look comes soon."""
     loop = asyncio.get_running_loop()
     trimmed_at = loop.time()
     while True:
         await asyncio.sleep(REFRESH_SECONDS)
         try:
-            await take_over_files(auth.tokens, data_dir)
+            await files.follow()
             await auth.refresh()
             if loop.time() - trimmed_at > TRIM_SECONDS:
                 trimmed_at = loop.time()
