@@ -14,6 +14,7 @@ from gpudeck.collectors.redaction import LENGTH, Commands
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.collectors.smi_answer import explain, read_bus_id, read_number
 from gpudeck.collectors.smi_command import LINE_BYTES
+from gpudeck.collectors.smi_gpus import Board, Instance, Measured, measure_instance
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
@@ -165,6 +166,20 @@ def test_chip_without_memory_of_its_own_that_answers_zero_has_what_its_processes
     gpu = gpu_of(FIRST.replace(", 1765, 143771,", ", 0, 0,"))
     assert gpu.metrics["memory_used_bytes"] == 1756 * MIB
     assert gpu.unknown["memory_total_bytes"] == "the driver gives no value"
+
+
+def test_more_memory_in_use_than_there_is_is_what_the_processes_use() -> None:
+    gpu = gpu_of(FIRST.replace(", 1765, 143771,", ", 150000, 143771,"))
+    assert (gpu.metrics["memory_used_bytes"], gpu.metrics["memory_total_bytes"]) == (1756 * MIB, 143771 * MIB)
+
+
+def test_load_of_the_whole_board_is_not_shown_as_an_instances() -> None:
+    loads = dict.fromkeys(
+        ("utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"), 7
+    )
+    board = Board("GPU-a", 0, "NVIDIA A100", measured=Measured(loads | {"temperature_celsius": 40}, {}))
+    measured = measure_instance(Instance("MIG-a", "1g.5gb", 0), board, None)
+    assert measured.metrics == {"temperature_celsius": 40}
 
 
 def test_memory_is_not_added_up_where_that_of_a_process_is_unknown() -> None:

@@ -260,3 +260,25 @@ def test_machine_without_any_of_these_files_is_read(tmp_path: Path) -> None:
     assert not watch.keeps_away(0.0)
     assert not watch.wants_rest(False, 0.0)
     assert not watch.wants_rest(False, 600.0)
+
+
+def test_gpu_that_was_lost_before_the_start_is_missing_where_the_kernel_knows_it(station: Station) -> None:
+    laptop = Laptop(station, "GPU-a", "GPU-b")
+    station.driver.gpus[1].failures["*"] = "lost"
+    station.driver.apply()
+    seen = {uuid: (gpu.index, gpu.name, gpu.pci_address, gpu.missing) for uuid, gpu in station.read(0.0).items()}
+    assert seen == {
+        "GPU-a": (0, MODEL, laptop.addresses[0], None),
+        "GPU-b": (1, MODEL, laptop.addresses[1], "the GPU is lost: it fell off the bus or stopped answering"),
+    }
+    station.driver.gpus[1].failures.clear()
+    station.driver.apply()
+    assert [gpu.missing for gpu in station.read(200.0).values()] == [None, None]
+
+
+def test_gpus_that_only_the_kernel_lists_are_not_missed(station: Station) -> None:
+    Laptop(station, "GPU-a", "GPU-b", "GPU-c")
+    del station.driver.gpus[1]
+    station.driver.gpus[1].failures["*"] = "lost"
+    station.driver.apply()
+    assert list(station.read(0.0)) == ["GPU-a"]

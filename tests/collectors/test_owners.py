@@ -455,7 +455,7 @@ def test_in_another_namespace_no_process_is_mistaken_for_the_drivers(proc: Path)
     add_process(proc, 42, b"x\0")
     owner = Owners(proc, find_name, are_hosts_pids=True).find([42], 100.0)[42]
     assert (owner.user, owner.command, owner.evidence) == (None, None, None)
-    assert owner.reasons["user"] == OTHER_NAMESPACE
+    assert owner.reasons == dict.fromkeys(("user", "command", "started_at"), OTHER_NAMESPACE)
 
 
 def test_pids_read_in_the_same_namespace_have_their_owners(proc: Path) -> None:
@@ -470,7 +470,8 @@ def test_process_that_hidepid_hides_is_not_called_dead_beside_one_that_is_seen(p
     add_process(proc, 42, b"x\0")
     owners = Owners(proc, find_name, are_hosts_pids=True).find([42, 43], 100.0)
     assert owners[42].user == "alice"
-    assert (owners[43].evidence, owners[43].reasons["user"]) == (None, HIDDEN)
+    assert owners[43].evidence is None
+    assert owners[43].reasons == dict.fromkeys(("user", "command", "started_at"), HIDDEN)
 
 
 def test_dead_process_is_dead_where_everything_is_seen(proc: Path) -> None:

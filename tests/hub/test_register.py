@@ -118,6 +118,24 @@ def test_failure_is_shown_beside_the_host_until_it_is_over(hub: Station) -> None
     assert hub.problems("m1") == []
 
 
+def test_host_keeps_the_name_it_is_read_under_when_its_agent_reports_under_another(hub: Station) -> None:
+    hub.expect("trainer", via="pull", labels={"rack": "b3"})
+    hub.fetch("trainer", "pull", "m1")
+    hub.push("srv-a17", "m1")
+    assert hub.shown() == [("m1", "trainer", "up", "push")]
+    assert hub.fleet.hosts["m1"].view["labels"] == {"rack": "b3"}
+    hub.expect()
+    hub.push("srv-a17", "m1")
+    assert hub.shown() == [("m1", "srv-a17", "up", "push")]
+
+
+def test_renamed_machine_that_is_only_expected_shows_its_new_name(hub: Station) -> None:
+    hub.expect("old", via="push")
+    hub.push("old", "m1")
+    hub.push("new", "m1")
+    assert hub.shown() == [("m1", "new", "up", "push")]
+
+
 def test_two_hosts_with_one_name_are_both_shown_and_flagged_until_one_goes(hub: Station) -> None:
     hub.push("gpu01", "m1")
     hub.push("gpu01", "m2", boot_id="boot-2", run_id="run-2")

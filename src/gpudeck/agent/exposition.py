@@ -5,25 +5,25 @@ commands and jobs are never labels: each new one would be a new series for ever.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Kind, Metric
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.exposition import Sample, kind_of, write_family
 from gpudeck.model.report import GpuReading, Number
 from gpudeck.wire import Envelope
 
 STALE_BEATS = 3
 STALE_SECONDS = 10.0
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def write_metrics(envelope: Envelope, now: float) -> str:
     """The report in Prometheus' text format. What was read too long ago is left out but for its age."""
     host = {"host": envelope.host}
     about = host | {"version": envelope.agent_version, "simulated": str(envelope.simulated).lower()}
-    age = max(0.0, now - envelope.collected_at)
+    age = round(max(0.0, now - envelope.collected_at), 3)
     lines = [
-        *_family("gpudeck_agent_info", "gauge", "The agent that says this", [(about, 1)]),
-        *_family("gpudeck_report_age_seconds", "gauge", "How long ago this host was read", [(host, round(age, 3))]),
+        *write_family("gpudeck_agent_info", "gauge", "The agent that says this", [(about, 1)]),
+        *write_family("gpudeck_report_age_seconds", "gauge", "How long ago this host was read", [(host, age)]),
     ]
     if age <= max(STALE_BEATS * envelope.interval_seconds, STALE_SECONDS):
         lines += _write_values(envelope, host)
@@ -42,30 +42,16 @@ def _write_values(envelope: Envelope, host: dict[str, str]) -> list[str]:
     users = [sample for labels, gpu in gpus for sample in _memory_by_user(labels, gpu)]
     return [
         *lines,
-        *_family("gpudeck_gpu_missing", "gauge", "1: belongs here and cannot be read at all", missing),
-        *_family("gpudeck_gpu_user_memory_used_bytes", "gauge", "Memory used by a user's processes", users),
+        *write_family("gpudeck_gpu_missing", "gauge", "1: belongs here and cannot be read at all", missing),
+        *write_family("gpudeck_gpu_user_memory_used_bytes", "gauge", "Memory used by a user's processes", users),
     ]
-
-
-Sample = tuple[dict[str, str], Number]
 
 
 def _metric(prefix: str, metric: Metric, samples: Iterable[tuple[dict[str, str], Number | None]]) -> list[str]:
     believed = [
         (labels, value) for labels, value in samples if value is not None and metric.low <= value <= metric.high
     ]
-    kind = "counter" if metric.kind is Kind.COUNTER else "gauge"
-    return _family(prefix + metric.name, kind, metric.label, believed)
-
-
-def _family(name: str, kind: str, about: str, samples: Sequence[Sample]) -> list[str]:
-    if not samples:
-        return []
-    return [
-        f"# HELP {name} {about}",
-        f"# TYPE {name} {kind}",
-        *(f"{name}{{{_write_labels(labels)}}} {value!r}" for labels, value in samples),
-    ]
+    return write_family(prefix + metric.name, kind_of(metric), metric.label, believed)
 
 
 def _labels_of(gpu: GpuReading, host: dict[str, str]) -> dict[str, str]:
@@ -83,7 +69,3 @@ def _memory_by_user(labels: dict[str, str], gpu: GpuReading) -> list[Sample]:
             unknown.add(process.user)
         used[process.user] += process.memory_used_bytes or 0
     return [(labels | {"user": user}, size) for user, size in sorted(used.items()) if user not in unknown]
-
-
-def _write_labels(labels: dict[str, str]) -> str:
-    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())

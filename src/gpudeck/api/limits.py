@@ -14,6 +14,12 @@ from gpudeck.api.addresses import Callers, Networks, count_as
 from gpudeck.api.asgi import App, Message, Receive, Scope, Send, send_error
 from gpudeck.model.limits_settings import LimitsSettings
 
+KINDS = (
+    *("requests", "reports", "logins", "streams", "streams_per_address"),
+    *("connections", "connections_per_address", "connections_per_second", "handshakes"),
+    *("head_size", "head_time", "body_time", "idle_time", "answer_time", "requests_ahead"),
+)
+"""What `hits` may be counted of: here, and by the server in front of this."""
 HOLD_SECONDS = 1.0
 """How long a refusal is kept back: whoever asks again at once, on however many connections, costs next to nothing."""
 _MOST_CALLERS = 16_384

@@ -88,7 +88,7 @@ class Tokens:
 
     def __init__(self, database: Database, now: Clock) -> None:
         self.database = database
-        self._now = now
+        self.now = now
         self._live: dict[bytes, Token] = {}
         self._mark: object = None
         self._uses: dict[int, float] = {}
@@ -118,7 +118,7 @@ class Tokens:
         if len(secret) > SECRET_LENGTH or not secret.isascii():
             return None
         token = self._live.get(sha256(secret.encode()).digest())
-        if token is None or (token.expires_at is not None and token.expires_at <= self._now()):
+        if token is None or (token.expires_at is not None and token.expires_at <= self.now()):
             return None
         return token
 
@@ -137,7 +137,7 @@ class Tokens:
         created_by: str = "",
     ) -> tuple[Token, str]:
         """A new token and its secret, which is kept nowhere. Raises UsageError for what makes no sense, Temporary."""
-        now = self._now()
+        now = self.now()
         check_token(name, role, hosts, expires_at, now)
         secret = f"gd_{role}_{make_secret()}"
         values = {
@@ -172,7 +172,7 @@ class Tokens:
             self._mark = None
             async with self.database.begin() as connection:
                 is_it = (_table.c.id == id) & _table.c.revoked_at.is_(None)
-                await connection.execute(update(_table).where(is_it).values(revoked_at=self._now()))
+                await connection.execute(update(_table).where(is_it).values(revoked_at=self.now()))
                 row = (await connection.execute(_EVERYTHING.where(_table.c.id == id))).one_or_none()
         return self._with_use(_token_of(row)) if row is not None else None
 
@@ -188,11 +188,11 @@ class Tokens:
         return [self._with_use(_token_of(row)) for row in rows]
 
     def note_use(self, token: Token) -> None:
-        self._uses[token.id] = self._now()
+        self._uses[token.id] = self.now()
 
     async def flush(self, *, at_once: bool = False) -> None:
         """Write down when tokens were last used, once a minute or, at the hub's end, at once."""
-        now = self._now()
+        now = self.now()
         if not self._uses or (not at_once and 0 <= now - self._flushed_at < FLUSH_SECONDS):
             return
         self._flushed_at = now
@@ -203,7 +203,7 @@ class Tokens:
             self._uses = {id_: at for id_, at in self._uses.items() if uses.get(id_) != at}
 
     async def _read(self, connection: AsyncConnection, mark: object) -> None:
-        rows = (await connection.execute(_EVERYTHING.where(*_is_worth_something(self._now())))).all()
+        rows = (await connection.execute(_EVERYTHING.where(*_is_worth_something(self.now())))).all()
         self._live = {bytes.fromhex(row[0]): _token_of(row) for row in rows}
         self._mark = mark
 

@@ -157,12 +157,24 @@ class NvmlCollector:
         """Finds every GPU again by its UUID; one that is not found again stays, as missing."""
         for board in self._boards.values():
             board.handle, board.missing = None, board.missing or "the driver no longer lists this GPU"
-        self._problems = []
+        refused: dict[int, str] = {}
         for index in range(count):
             try:
                 self._find_board(index)
             except self._nvml.NVMLError as error:
-                self._problems.append(f"GPU {index} cannot be opened: {explain(error)}. {_LOOK}")
+                refused[index] = explain(error)
+        self._problems = [f"GPU {index} cannot be opened: {reason}. {_LOOK}" for index, reason in refused.items()]
+        self._add_refused(refused, count)
+
+    def _add_refused(self, refused: dict[int, str], count: int) -> None:
+        """A GPU that was lost before this began is missing too, where the kernel still knows its name and UUID."""
+        known = self._sleep.find_gpus() if refused else []
+        # Elsewhere (in a container) the kernel's files may tell of other GPUs than NVML does.
+        for gpu in known if len(known) == count else ():
+            if gpu.index in refused and gpu.uuid not in self._boards:
+                board = Board(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
+                board.missing = refused[gpu.index]
+                self._boards[gpu.uuid] = board
 
     def _find_board(self, index: int) -> None:
         nvml, handle = self._nvml, self._nvml.nvmlDeviceGetHandleByIndex(index)

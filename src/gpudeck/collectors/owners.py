@@ -113,13 +113,13 @@ class Owners:
             self._names, self._names_at = {}, now
             self._blindness = self._find_blindness()
         if self._blindness is OTHER_NAMESPACE:
-            return dict.fromkeys(pids, _unknown_owner(OTHER_NAMESPACE, None))
+            return dict.fromkeys(pids, _unseen_owner(OTHER_NAMESPACE))
         found = {pid: self._find(pid, now) for pid in set(pids)}
         alive = {pid for pid, owner in found.items() if owner is not None}
         self._forget(found.keys(), alive)
         gone = _unknown_owner(GONE, DEAD) if alive or self._seen else _unknown_owner(ALL_HIDDEN, None)
         if self._blindness is not None:
-            gone = _unknown_owner(self._blindness, None)
+            gone = _unseen_owner(self._blindness)
         return {pid: owner or gone for pid, owner in found.items()}
 
     def _find_blindness(self) -> str | None:
@@ -220,3 +220,8 @@ class Owners:
 
 def _unknown_owner(reason: str, evidence: str | None) -> Owner:
     return Owner(evidence=evidence, reasons={"user": reason, "command": GONE, "started_at": GONE})
+
+
+def _unseen_owner(reason: str) -> Owner:
+    """Of a process that may well be there: the same reason for all that is not known of it."""
+    return Owner(reasons=dict.fromkeys(("user", "command", "started_at"), reason))

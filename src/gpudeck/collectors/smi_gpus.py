@@ -130,9 +130,11 @@ _READERS: dict[str, tuple[tuple[str, Callable[[str], float | None]], ...]] = {
     "ecc.errors.uncorrected.volatile.total": (("ecc_uncorrected_count", read_number),),
 }
 _ASKED = {name for readers in _READERS.values() for name, _ in readers}
-# The chip's temperature and clocks are every instance's; a sum would count them once for each.
+# The chip's temperature and clocks are every instance's; a sum would count them once for each, and a load is the load
+# of all instances together.
+_LOADS = frozenset({"utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"})
 _SHARED_BY_INSTANCES = frozenset(
-    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and "utilization" not in name
+    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and name not in _LOADS
 )
 
 
@@ -187,12 +189,19 @@ def _measure(row: Mapping[str, str]) -> Measured:
                 measured.unknown[name] = _NO_COLUMN
             else:
                 take(measured, name, read(text), text)
-    if measured.metrics.get("memory_total_bytes") == 0:
+    used, total = (measured.metrics.get(name) for name in MEMORY_NAMES)
+    if total == 0:
         # Chips that share the host's memory (GB10, Jetson) may answer 0 for both.
-        for name in MEMORY_NAMES:
-            measured.metrics.pop(name, None)
-            measured.unknown[name] = NO_VALUE
+        _disbelieve(measured, MEMORY_NAMES)
+    elif used is not None and total is not None and used > total:
+        _disbelieve(measured, MEMORY_NAMES[:1])
     return measured
+
+
+def _disbelieve(measured: Measured, names: Iterable[str]) -> None:
+    for name in names:
+        measured.metrics.pop(name, None)
+        measured.unknown[name] = NO_VALUE
 
 
 def take(measured: Measured, name: str, value: float | None, text: str = "") -> None:

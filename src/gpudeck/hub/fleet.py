@@ -53,6 +53,7 @@ class Fleet:
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(sent_at - now, 1) + 0.0  # no -0.0
         host.via = via
+        envelope = self._register.name(host, envelope)
         self._register.settle(host, host_id, envelope, target)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
         host.age(now)

@@ -5,6 +5,8 @@ A host is its machine id; its name where none is told. Names are for people: two
 
 from collections.abc import Iterable
 
+import msgspec
+
 from gpudeck.hub.host import HostState
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
@@ -38,6 +40,13 @@ class Register:
             return self._make(host_id, via), host_id
         self._check_claim(host, target)
         return host, host_id
+
+    def name(self, host: HostState, envelope: Envelope) -> Envelope:
+        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it."""
+        target = self._targets.get(host.target or "")
+        if target is None or target.via == "push" or envelope.host in self._targets:
+            return envelope
+        return msgspec.structs.replace(envelope, host=target.name)
 
     def settle(self, host: HostState, host_id: str, envelope: Envelope, target: str | None) -> None:
         """Give the host of a report that is taken its place: its id, its name, its target."""

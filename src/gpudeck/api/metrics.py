@@ -1,0 +1,184 @@
+"""GET /metrics: the fleet and the hub itself, as Prometheus reads it.
+
+Unknown values are left out, and so is whatever a host last said before it fell silent: a series that says 0, or what
+was true an hour ago, is worse than none. Process ids, commands and jobs are never labels: each new one would be a new
+series for ever.
+"""
+
+import asyncio
+import gzip
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from litestar import Response, get
+from litestar.di import NamedDependency
+
+from gpudeck import __version__
+from gpudeck.api.answers import HubRequest
+from gpudeck.api.limits import KINDS
+from gpudeck.hub.host import HostState
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.metrics import View
+from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.exposition import CONTENT_TYPE, Sample, kind_of, write_family, write_head, write_labels
+from gpudeck.model.report import Number
+from gpudeck.model.view import HostStatus
+
+_STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never")
+_HOSTS_AT_ONCE = 16
+"""Between so many hosts everybody else has a turn: about a millisecond."""
+_COUNTERS = {
+    "reports_taken": "Reports that changed the fleet",
+    "reports_outdated": "Reports that were seen before, or came too late",
+    "reports_second_way": "Reports of hosts that report on a better way too",
+    "values_rejected": "Values in reports that cannot be",
+    "poll_failures": "Times that a host could not be read",
+}
+_REFUSED = "refused_"
+_Named = tuple[str, HostState]
+_Line = tuple[str, Number | None]
+"""Labels, written, and a value."""
+_GpuKey = tuple[str, str, int, str]
+
+
+class MetricsPage:
+    """Made once for all who ask within the same second. One event loop owns it."""
+
+    def __init__(self, hub: Hub, hits: Mapping[str, int] | None = None) -> None:
+        """`hits` counts what limits have refused."""
+        self._hub = hub
+        self._hits = Counter() if hits is None else hits
+        self._made_for: float | None = None
+        self._page: asyncio.Task[bytes] | None = None
+        self._labels: dict[_GpuKey, str] = {}
+
+    async def read(self) -> bytes:
+        if self._page is None or self._made_for != self._hub.stream.time:
+            self._made_for = self._hub.stream.time
+            self._page = asyncio.create_task(self._write())
+        # Whoever goes away while it is being made must not take it from the others.
+        return await asyncio.shield(self._page)
+
+    async def _write(self) -> bytes:
+        blocks = [_join(self._write_hub())]
+        hosts = _name(self._hub.fleet.ordered())
+        for lines in _write_hosts(hosts, self._hub.stream.time):
+            blocks.append(_join(lines))
+            await asyncio.sleep(0)
+        waiting = await self._write_gpus(hosts)
+        while waiting:
+            # One after the other is let go of: to free all lines at once would take as long as to write some.
+            blocks.append(_join(waiting.pop(0)))
+            await asyncio.sleep(0)
+        return b"".join(blocks)
+
+    def _write_hub(self) -> Iterator[str]:
+        stream, fleet = self._hub.stream, self._hub.fleet
+        totals, statuses = fleet.totals(), Counter(host.status for host in fleet.hosts.values())
+        availabilities = [({"availability": word}, getattr(totals, word)) for word in AVAILABILITIES]
+        yield from write_family("gpudeck_info", "gauge", "The hub that says this", [({"version": __version__}, 1)])
+        yield from write_family("gpudeck_demo", "gauge", "1: all hosts are simulated", [({}, int(stream.demo))])
+        yield from write_family("gpudeck_gpus", "gauge", "GPUs by what they are doing", availabilities)
+        yield from write_family(
+            "gpudeck_hosts", "gauge", "Hosts by status", [({"status": word}, statuses[word]) for word in _STATUSES]
+        )
+        yield from write_family("gpudeck_viewers", "gauge", "Live views that are open", [({}, stream.viewers)])
+        yield from write_family(
+            "gpudeck_tick_age_seconds", "gauge", "Time since the fleet was published", [({}, stream.tick_age())]
+        )
+        yield from self._write_counters()
+
+    def _write_counters(self) -> Iterator[str]:
+        counted = self._hub.fleet.counters
+        for name, about in _COUNTERS.items():
+            yield from write_family(f"gpudeck_{name}_total", "counter", about, [({}, counted[name])])
+        refused: list[Sample] = [
+            ({"code": name.removeprefix(_REFUSED)}, number)
+            for name, number in sorted(counted.items())
+            if name.startswith(_REFUSED)
+        ]
+        yield from write_family("gpudeck_reports_refused_total", "counter", "Reports refused, by code", refused)
+        hits: list[Sample] = [({"limit": kind}, self._hits.get(kind, 0)) for kind in KINDS]
+        yield from write_family("gpudeck_limit_hits_total", "counter", "What limits have refused", hits)
+
+    async def _write_gpus(self, hosts: Sequence[_Named]) -> list[list[str]]:
+        """The lines of each metric, those of one that is known of no GPU left out."""
+        columns = [(metric.name, f"gpudeck_gpu_{metric.name}", _begin(metric)) for metric in GPU_METRICS.values()]
+        users = [*write_head("gpudeck_gpu_users", "gauge", "1: that user is on it")]
+        labels: dict[_GpuKey, str] = {}
+        for at, (host_name, host) in enumerate(hosts):
+            if at % _HOSTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            for gpu in _current_gpus(host):
+                key = (host_name, gpu["uuid"], gpu["index"], gpu["name"])
+                shown = labels[key] = self._labels.get(key) or _gpu_labels(*key)
+                for name, full_name, lines in columns:
+                    value = gpu[name]
+                    if value is not None:
+                        lines.append(f"{full_name}{shown} {value!r}")
+                users += [f"gpudeck_gpu_users{_with_user(shown, user)} 1" for user in gpu["users"]]
+        self._labels = labels
+        return [lines for lines in (*(lines for _, _, lines in columns), users) if len(lines) > 2]
+
+
+def _name(hosts: Iterable[HostState]) -> list[_Named]:
+    """Hosts with names of which each is one host's: Prometheus takes no series twice."""
+    hosts = list(hosts)
+    times = Counter(host.name for host in hosts)
+    return [(host.name if times[host.name] == 1 else f"{host.name}/{host.id}", host) for host in hosts]
+
+
+def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[list[str]]:
+    """The lines of each metric in turn, some of them perhaps none."""
+    shown = [(write_labels({"host": name}), host) for name, host in hosts]
+    up: list[_Line] = [(labels, int(host.status == "up")) for labels, host in shown]
+    yield _write_lines("gpudeck_host_up", "gauge", "1: reports as it should", up)
+    ages: list[_Line] = [
+        (labels, round(max(0.0, now - host.observed_at), 3)) for labels, host in shown if host.status != "never"
+    ]
+    yield _write_lines("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
+    current = [(labels, host.view) for labels, host in shown if host.status == "up"]
+    for metric in HOST_METRICS.values():
+        values: list[_Line] = [(labels, view[metric.name]) for labels, view in current]
+        yield _write_lines(f"gpudeck_host_{metric.name}", kind_of(metric), metric.label, values)
+
+
+def _write_lines(name: str, kind: str, about: str, values: Iterable[_Line]) -> list[str]:
+    """Like write_family, of labels that are written already; what is None is left out."""
+    lines = [f"{name}{labels} {value!r}" for labels, value in values if value is not None]
+    return [*write_head(name, kind, about), *lines] if lines else []
+
+
+def _current_gpus(host: HostState) -> Iterable[View]:
+    """Those whose values are of now: not those of a host that is silent, or that could not read them this time."""
+    return (gpu for gpu in host.view["gpus"] if gpu["last_seen"] is None) if host.status == "up" else ()
+
+
+def _gpu_labels(host: str, uuid: str, index: int, model: str) -> str:
+    return write_labels({"host": host, "gpu": uuid, "index": str(index), "model": model})
+
+
+def _with_user(labels: str, user: str) -> str:
+    return f"{labels[:-1]},{write_labels({'user': user})[1:]}"
+
+
+def _begin(metric: Metric) -> list[str]:
+    return [*write_head(f"gpudeck_gpu_{metric.name}", kind_of(metric), metric.label)]
+
+
+def _join(lines: Iterable[str]) -> bytes:
+    text = "\n".join(lines)
+    return f"{text}\n".encode() if text else b""
+
+
+@get("/metrics", media_type="text/plain")
+async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Response[bytes]:
+    """The fleet and the hub itself for Prometheus."""
+    body = await metrics.read()
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if len(body) > 2_048 and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        body = await asyncio.to_thread(gzip.compress, body, 1)
+    # The framework adds the charset by itself.
+    return Response(body, media_type=CONTENT_TYPE.rpartition(";")[0], headers=headers)

@@ -1,0 +1,225 @@
+"""gpudeck token: what agents, scripts and calendars show instead of a password. Works on the hub's own database."""
+
+import asyncio
+import getpass
+import os
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.quantity import show_span
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column, render
+
+if TYPE_CHECKING:
+    from gpudeck.auth.caller import Caller, Role
+    from gpudeck.auth.tokens import Token, Tokens
+    from gpudeck.database.engine import Database
+
+_T = TypeVar("_T")
+_EXAMPLES = """\b
+Examples:
+  gpudeck token create gpu07 --role agent --host gpu07
+  (umask 077; gpudeck token create gpu07 --role agent --host gpu07 > agent.token)
+  gpudeck token create rack3 --role agent --host 'gpu3*' --expires 90d
+  gpudeck token create backup --role viewer    for a script that reads
+  gpudeck token list                           all of them, and when each was last used
+  gpudeck token revoke 7                       the hub knows within seconds
+"""
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
+_COLUMNS = (
+    Column("ID", keep=100, align="right", widest=20),
+    Column("NAME", keep=99, widest=40),
+    Column("ROLE", keep=90, widest=8),
+    Column("HOSTS", keep=70, widest=40),
+    Column("ACCOUNT", keep=60, widest=24),
+    Column("STATE", keep=95, widest=16),
+    Column("CREATED", keep=40, widest=12),
+    Column("LAST USED", keep=80, widest=12),
+    Column("EXPIRES", keep=50, widest=12),
+    Column("CREATED BY", keep=30, widest=40),
+)
+_COLOURS = {"live": "green", "expired": "yellow", "revoked": "grey", "account disabled": "yellow"}
+
+
+@click.group("token", epilog=_EXAMPLES)
+def command() -> None:
+    """Tokens of the hub on this machine. Run it as the user whom the hub runs as."""
+
+
+@command.command("create")
+@click.argument("name")
+@click.option(
+    "--role",
+    required=True,
+    type=click.Choice(["agent", "viewer", "user", "admin", "calendar"]),
+    help="agent: may report, and nothing else; calendar: may read the calendar, and nothing else.",
+)
+@click.option("--host", metavar="NAME-OR-PATTERN", help="An agent's: the host that it may report as, such as 'gpu*'.")
+@click.option("--expires", metavar="DURATION", help="When it ends by itself, such as 90d (default: never).")
+@click.option("--account", metavar="NAME", help="Whose it is: it ends with the account, and never ranks above it.")
+@_CONFIG
+def create_token(
+    name: str, *, role: "Role", host: str | None, expires: str | None, account: str | None, config: Path | None
+) -> None:
+    """Make a token called NAME. Its secret is printed only this once, alone on the standard output."""
+    if sys.stdout is None:
+        raise GpudeckError("the standard output is closed: there is nowhere to show the token.")
+    expires_at = None if expires is None else time.time() + _parse_duration(expires)
+
+    async def create(database: "Database") -> None:
+        tokens, caller = _open_tokens(database), _caller()
+        account_id = await _find_account(database, account) if account is not None else None
+        token, secret = await tokens.create(
+            name, role, hosts=host, expires_at=expires_at, account_id=account_id, created_by=caller.name
+        )
+        await _show_once(tokens, token, secret)
+        await _record(database, caller, "create token", token)
+        click.echo(f"Token {token.id} is kept in {database.place}; its secret is shown only now.", err=True)
+        click.echo(f"`gpudeck token revoke {token.id}` takes it back.", err=True)
+
+    _run(config, create)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON. Times are Unix seconds; null: never.")
+@_CONFIG
+def list_tokens(*, as_json: bool, config: Path | None) -> None:
+    """All tokens, also those that are worth nothing any more."""
+    found = _run(config, lambda database: _open_tokens(database).list())
+    now = time.time()
+    if as_json:
+        shown = [msgspec.to_builtins(token) | {"state": _state(token, now)} for token in found]
+        click.echo(msgspec.json.encode({"tokens": shown}))
+    elif not found:
+        click.echo("No token yet. `gpudeck token create NAME --role agent` makes one.")
+    else:
+        has_terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if has_terminal or "COLUMNS" in os.environ else None
+        colour = has_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        click.echo("\n".join(render(_COLUMNS, [_row(token, now) for token in found], width, colour)))
+
+
+@command.command("revoke")
+@click.argument("token_id", metavar="ID", type=int)
+@_CONFIG
+def revoke_token(token_id: int, *, config: Path | None) -> None:
+    """Take the token with that ID back, for ever. Exit code 1 when there is none."""
+
+    async def revoke(database: "Database") -> "Token":
+        token = await _open_tokens(database).revoke(token_id)
+        if token is None:
+            raise GpudeckError(f"no token has the id {token_id} in {database.place}.", "`gpudeck token list` has all.")
+        await _record(database, _caller(), "revoke token", token)
+        return token
+
+    token = _run(config, revoke)
+    click.echo(f"Token {token.id} ({clean(token.name)}) is revoked: a running hub refuses it within seconds.")
+
+
+def _run(config: Path | None, work: "Callable[[Database], Awaitable[_T]]") -> _T:
+    """Do something with the database of this machine's hub."""
+    from gpudeck.app.settings import find_data_dir, load_settings  # noqa: PLC0415 - the help needs none
+
+    try:
+        from gpudeck.database.engine import open_database  # noqa: PLC0415 - the hub may not be installed
+    except ImportError as error:
+        raise UsageError(
+            f"the hub's parts are not installed ({error.name}), and tokens are made where the hub runs.",
+            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
+        ) from error
+    settings, _ = load_settings(config)
+
+    async def run() -> _T:
+        database = await open_database(settings.database, find_data_dir(settings))
+        try:
+            return await work(database)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+def _open_tokens(database: "Database") -> "Tokens":
+    from gpudeck.auth.tokens import Tokens  # noqa: PLC0415 - the hub may not be installed
+
+    return Tokens(database, time.time)
+
+
+async def _show_once(tokens: "Tokens", token: "Token", secret: str) -> None:
+    """A secret that nobody could read, on a full disk for example, is taken back."""
+    try:
+        click.echo(secret)
+        sys.stdout.flush()
+    except OSError:
+        await tokens.revoke(token.id)
+        raise
+
+
+async def _find_account(database: "Database", name: str) -> int:
+    from gpudeck.auth.accounts import Accounts  # noqa: PLC0415 - the hub may not be installed
+    from gpudeck.auth.passwords import Passwords  # noqa: PLC0415 - the same
+
+    account = await Accounts(database, Passwords(), time.time).find(name)
+    if account is None:
+        raise UsageError(f"there is no account {name!r}.", "`gpudeck account list` shows all.")
+    return account.id
+
+
+async def _record(database: "Database", caller: "Caller", action: str, token: "Token") -> None:
+    from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the hub may not be installed
+
+    details = ", ".join(filter(None, [token.role, f"for {token.hosts}" if token.hosts else ""]))
+    await Audit(database, time.time).record(caller, action, f"{token.id} {token.name}", details=details)
+
+
+def _caller() -> "Caller":
+    """Whoever can write the hub's database may do everything, and is known to the machine alone."""
+    from gpudeck.auth.caller import Caller  # noqa: PLC0415 - the help needs none
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return Caller(kind="local", role="admin", name=f"{user} on the hub's machine")
+
+
+def _parse_duration(text: str) -> float:
+    from gpudeck.config import parse_duration  # noqa: PLC0415 - only here
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--expires: {error}.", "Write 90d or 12h.") from error
+
+
+def _state(token: "Token", now: float) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    if token.is_disabled:
+        return "account disabled"
+    return "live" if token.is_live(now) else "expired"
+
+
+def _row(token: "Token", now: float) -> list[Cell]:
+    state = _state(token, now)
+    expires = "never" if token.expires_at is None else f"in {show_span(token.expires_at - now)}"
+    return [
+        (str(token.id), ""),
+        (clean(token.name), ""),
+        (token.role, ""),
+        ((token.hosts or "any") if token.role == "agent" else "", ""),
+        (clean(token.account or ""), ""),
+        (state, _COLOURS[state]),
+        (f"{show_span(now - token.created_at)} ago", "grey"),
+        ("never" if token.last_used_at is None else f"{show_span(now - token.last_used_at)} ago", ""),
+        (expires if state == "live" else "", ""),
+        (clean(token.created_by), "grey"),
+    ]

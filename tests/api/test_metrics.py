@@ -1,0 +1,197 @@
+"""The hub as Prometheus reads it: what is known and of now, as its own parser sees it."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Litestar
+from litestar.di import Provide
+from prometheus_client.parser import text_string_to_metric_families
+
+from fakes.clock import FakeClock
+from fakes.reports import HOST, IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
+from gpudeck.api.limits import KINDS
+from gpudeck.api.metrics import MetricsPage, read_metrics
+from gpudeck.hub.hub import Hub
+from gpudeck.model.errors import ReportRefused
+from gpudeck.model.target import Target
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+class Page:
+    """The metrics of a hub on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.hub = Hub(now=self.clock)
+        self.hits: Counter[str] = Counter()
+        self.page = MetricsPage(self.hub, self.hits)
+
+    def report(self, host: str = "gpu01", sequence: int = 1, **others: Any) -> None:
+        envelope = make_envelope(host, sequence, host_id=f"id-{host}", **others)
+        self.hub.fleet.apply(envelope, via="push", now=self.clock())
+
+    def text(self) -> str:
+        self.clock.advance(0.001)
+        self.hub.stream.tick()
+        return asyncio.run(self.page.read()).decode()
+
+    def samples(self) -> Samples:
+        found: Samples = {}
+        for family in text_string_to_metric_families(self.text()):
+            for sample in family.samples:
+                found.setdefault(sample.name.removesuffix("_total"), []).append((sample.labels, sample.value))
+        return found
+
+    def of_gpu(self, name: str) -> dict[str, float]:
+        return {labels["gpu"]: value for labels, value in self.samples().get(f"gpudeck_gpu_{name}", [])}
+
+
+@pytest.fixture
+def page() -> Page:
+    return Page()
+
+
+def by(samples: Samples, name: str, label: str) -> dict[str, float]:
+    return {labels[label]: value for labels, value in samples[name]}
+
+
+def test_every_metric_of_the_catalog_is_told_with_its_labels(page: Page) -> None:
+    page.report(gpus=[make_gpu(3)])
+    samples = page.samples()
+    labels = {"host": "gpu01", "gpu": "GPU-3", "index": "3", "model": "NVIDIA A100-SXM4-80GB"}
+    assert {name: samples[f"gpudeck_gpu_{name}"] for name in IDLE} == {n: [(labels, v)] for n, v in IDLE.items()}
+    host = {"host": "gpu01"}
+    assert {name: samples[f"gpudeck_host_{name}"] for name in HOST} == {n: [(host, v)] for n, v in HOST.items()}
+
+
+def test_what_is_unknown_is_left_out_and_not_zero(page: Page) -> None:
+    page.report(gpus=[make_gpu(0, metrics={"fan_percent": None}), make_gpu(1, metrics={"fan_percent": 30})])
+    assert page.of_gpu("fan_percent") == {"GPU-1": 30}
+    page.report(sequence=2, gpus=[make_gpu(0, metrics={"fan_percent": None})])
+    assert "gpudeck_gpu_fan_percent" not in page.text()
+
+
+def test_a_silent_host_has_no_values_but_is_told_of(page: Page) -> None:
+    page.report("gpu01", gpus=[make_busy_gpu(0)])
+    page.clock.advance(30)
+    page.report("gpu02", gpus=[make_gpu(1)])
+    samples = page.samples()
+    assert by(samples, "gpudeck_host_up", "host") == {"gpu01": 0, "gpu02": 1}
+    assert by(samples, "gpudeck_host_report_age_seconds", "host") == {"gpu01": 30.001, "gpu02": 0.001}
+    assert by(samples, "gpudeck_host_cpu_percent", "host") == {"gpu02": 12.5}
+    assert by(samples, "gpudeck_gpu_power_watts", "gpu") == {"GPU-1": 60.5}
+    assert "gpudeck_gpu_users" not in samples
+
+
+def test_gpus_that_could_not_be_read_this_time_have_no_values(page: Page) -> None:
+    page.report(gpus=[make_gpu(0)])
+    unread = make_envelope(sequence=2).report.__class__(gpus=None, gpus_reason="the driver hangs", metrics=dict(HOST))
+    page.report(sequence=2, report=unread)
+    assert page.of_gpu("power_watts") == {}
+    assert by(page.samples(), "gpudeck_gpus", "availability")["unknown"] == 1
+
+
+def test_totals_are_told_and_none_is_missing(page: Page) -> None:
+    page.report(gpus=[make_gpu(0), make_busy_gpu(1), make_gpu(2)])
+    page.hub.fleet.expect([Target(name="gpu09", origin="test")])
+    samples = page.samples()
+    assert by(samples, "gpudeck_gpus", "availability") == {"free": 2, "busy": 1, "held": 0, "booked": 0, "unknown": 0}
+    assert by(samples, "gpudeck_hosts", "status") == {"up": 1, "late": 0, "down": 0, "never": 1}
+
+
+def test_users_are_told_and_processes_are_not(page: Page) -> None:
+    own = make_process(11, "alice", container="trainer", job="7")
+    processes = [own, make_process(12, "bob"), make_process(13, None)]
+    page.report(gpus=[make_busy_gpu(0), make_gpu(1, processes=processes, metrics={"memory_used_bytes": 2**34})])
+    samples = page.samples()["gpudeck_gpu_users"]
+    assert [(labels["gpu"], labels["user"], value) for labels, value in samples] == [
+        ("GPU-0", "alice", 1),
+        ("GPU-1", "alice", 1),
+        ("GPU-1", "bob", 1),
+    ]
+    assert not any(word in page.text() for word in ("train", "4711", "pid", "job"))
+
+
+def test_the_hubs_own_counters_are_told(page: Page) -> None:
+    page.report()
+    page.hub.ingest.count(ReportRefused(401, "unauthorized", "no"))
+    page.hub.ingest.count(ReportRefused(401, "unauthorized", "no"))
+    page.hub.ingest.count(ReportRefused(413, "too_large", "no"))
+    page.hits["requests"] += 7
+    viewer = page.hub.stream.watch()
+    samples = page.samples()
+    page.hub.stream.unwatch(viewer)
+    assert samples["gpudeck_reports_taken"] == [({}, 1)]
+    assert by(samples, "gpudeck_reports_refused", "code") == {"unauthorized": 2, "too_large": 1}
+    assert by(samples, "gpudeck_limit_hits", "limit") == dict.fromkeys(KINDS, 0) | {"requests": 7}
+    assert samples["gpudeck_viewers"] == [({}, 1)]
+    assert samples["gpudeck_tick_age_seconds"] == [({}, 0)]
+    assert samples["gpudeck_poll_failures"] == [({}, 0)]
+
+
+HOSTILE = 'a"} 1\nevil{x="\\ \r\t\x1b[31m\u2028 é'
+
+
+def test_hostile_names_stay_within_their_labels(page: Page) -> None:
+    gpu = make_gpu(0, uuid=HOSTILE, name=HOSTILE, processes=[make_process(user=HOSTILE)])
+    page.report(gpus=[gpu])
+    samples = page.samples()
+    labels = samples["gpudeck_gpu_power_watts"][0][0]
+    assert (labels["gpu"], labels["model"]) == (HOSTILE, HOSTILE)
+    assert samples["gpudeck_gpu_users"][0][0]["user"] == HOSTILE
+    assert not any(name.startswith("evil") for name in samples)
+
+
+def test_no_series_is_told_twice_where_two_hosts_have_one_name(page: Page) -> None:
+    for number in (1, 2):
+        envelope = make_envelope("same", host_id=f"id-{number}", boot_id=f"boot-{number}", run_id=f"run-{number}")
+        page.hub.fleet.apply(envelope, via="push", now=page.clock())
+    assert len(page.hub.fleet.hosts) == 2
+    lines = [line.rpartition(" ")[0] for line in page.text().splitlines()]
+    assert len(lines) == len(set(lines))
+
+
+def test_it_is_made_once_for_all_who_ask_within_a_second(page: Page) -> None:
+    page.report()
+    page.hub.stream.tick()
+
+    async def ask_twice() -> tuple[bytes, bytes]:
+        return await asyncio.gather(page.page.read(), page.page.read())  # type: ignore[return-value]
+
+    first, second = asyncio.run(ask_twice())
+    assert first is second
+    page.clock.advance(1)
+    page.report(sequence=2, gpus=[make_gpu(metrics={"power_watts": 99.5})])
+    assert "99.5" in page.text()
+
+
+def test_an_empty_hub_has_metrics_of_its_own(page: Page) -> None:
+    samples = page.samples()
+    assert sum(value for _, value in samples["gpudeck_gpus"]) == 0
+    assert "gpudeck_host_up" not in samples
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_over_http_it_is_text_for_prometheus(page: Page, encoding: str) -> None:
+    page.report()
+    page.hub.stream.tick()
+    app = Litestar(
+        [read_metrics],
+        dependencies={"metrics": Provide(lambda: page.page, sync_to_thread=False)},
+        signature_types=[MetricsPage],
+        openapi_config=None,
+    )
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+            return await client.get("/metrics", headers={"Accept-Encoding": encoding})
+
+    answer = asyncio.run(ask())
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert answer.headers.get("content-encoding", "identity") == encoding
+    assert 'gpudeck_gpus{availability="free"} 1\n' in answer.text
