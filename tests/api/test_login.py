@@ -192,8 +192,8 @@ def test_what_was_done_is_in_the_audit_log(hub: Station) -> None:
     entries = admin.call("GET", "/api/v1/audit").json()["entries"]
     assert [(entry["action"], entry["outcome"]) for entry in entries] == [
         ("create token", "done"),
-        ("login", "done"),
-        ("login", "refused"),
+        ("log in", "done"),
+        ("log in", "refused"),
     ]
     assert made["secret"] not in admin.call("GET", "/api/v1/audit").text
 

@@ -6,7 +6,6 @@ import sys
 from gpudeck.model.hub_url import mask_password
 from gpudeck.views.safe import clean
 
-
 _NOISY = ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore", "alembic", "sqlalchemy", "aiosqlite")
 
 
