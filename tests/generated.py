@@ -4,14 +4,15 @@
 """
 
 import json
+import tempfile
 from pathlib import Path
 
 import msgspec
 
-from fakes.doors import ClosedBook
+from fakes.doors import ClosedBook, make_auth
+from gpudeck.api.access import Policy
 from gpudeck.api.app import build_framework
 from gpudeck.api.schema import complete_schema
-from gpudeck.api.writing import Writers
 from gpudeck.app.settings import Settings
 from gpudeck.config import reference
 from gpudeck.hub.hub import Hub
@@ -21,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def api_document() -> str:
-    document = complete_schema(
-        build_framework(Hub(), Writers(lambda _: False, is_private=False), ClosedBook()).openapi_schema.to_schema()
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        framework = build_framework(Hub(), make_auth(Path(folder)), Policy(is_readable=True), ClosedBook())
+    document = complete_schema(framework.openapi_schema.to_schema())
     # The version is the package's, not the interface's: a release must not change the page's types.
     document["info"]["version"] = "1"
     return msgspec.json.encode(document, order="sorted").decode() + "\n"

@@ -60,7 +60,7 @@ def test_of_hubs_that_start_at_once_one_migrates(
         hubs = await asyncio.gather(*(open_database(database_address, tmp_path) for _ in range(6)))
         await asyncio.gather(*(hub.close() for hub in hubs))
 
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG, "gpudeck"):
         asyncio.run(playing())
     assert [line for line in caplog.messages if "version" in line] == [migrating.MIGRATED % ("none", migrating.NEWEST)]
 

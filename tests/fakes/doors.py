@@ -1,56 +1,117 @@
-"""The hub's front door without a server: its ASGI application, with tokens that tests know."""
+"""The hub's front door without a server: its ASGI application, with tokens and accounts that tests know."""
 
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor
+from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.host_book import AddedHosts, NewHost
-from gpudeck.api.reports import Grant
-from gpudeck.api.writing import Writers
-from gpudeck.app.agent_tokens import AgentTokens
+from gpudeck.app.auth import grant_by
 from gpudeck.app.host_book import Book, ManagedHosts
+from gpudeck.auth.caller import Role
+from gpudeck.auth.parts import Auth
+from gpudeck.auth.secret import hash_secret
+from gpudeck.auth.settings import AuthSettings
+from gpudeck.database import schema, sqlite
+from gpudeck.database.engine import Database, open_database
 from gpudeck.hub.hub import Hub
 from gpudeck.model.target import Target
 
 AGENT_TOKEN = "agent-token"
 ADMIN_TOKEN = "admin-token"
+TOKENS: dict[str, Role] = {AGENT_TOKEN: "agent", ADMIN_TOKEN: "admin", "user-token": "user", "viewer-token": "viewer"}
 
 
 class ClosedBook:
     """For tests that add no hosts."""
 
-    def add(self, new: NewHost) -> AddedHosts:
-        raise AssertionError(f"a test adds {new.name}")
+    async def add(self, new: NewHost, created_by: str) -> AddedHosts:
+        raise AssertionError(f"a test has {created_by} add {new.name}")
 
-    def remove(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         raise AssertionError(f"a test removes {name}")
 
 
-def make_door(hub: Hub, prefix: str = "", *, is_private: bool = False) -> FrontDoor:
-    """A door that knows one agent token and one admin token."""
-    writers = Writers(lambda token: token == ADMIN_TOKEN, is_private=is_private)
-    return FrontDoor(
-        hub, lambda token: Grant() if token == AGENT_TOKEN else None, prefix, writers=writers, book=ClosedBook()
+def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True) -> Auth:
+    """Accounts and tokens in a file of that folder. It is opened anew for each transaction, so that a test may use it
+    from several calls of `asyncio.run`."""
+    _run(_make_tables(folder, with_tokens=with_tokens))
+    auth = Auth(_connect(folder), settings or AuthSettings())
+    _run(auth.load())
+    return auth
+
+
+def make_door(
+    hub: Hub,
+    prefix: str = "",
+    *,
+    auth: Auth | None = None,
+    folder: Path | None = None,
+    is_private: bool = False,
+    is_readable: bool = True,
+    is_decided: bool = True,
+    commands: Commands = "everyone",
+    settings: AuthSettings | None = None,
+) -> FrontDoor:
+    """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
+    settings = settings or AuthSettings()
+    auth = auth or make_auth(folder or Path(tempfile.mkdtemp()), settings)
+    keeper = Doorkeeper(
+        Door(
+            find_token=auth.find_token,
+            find_session=auth.find_session,
+            find_proxied=auth.find_proxied,
+            has_accounts=lambda: auth.has_accounts,
+            is_private=is_private,
+            is_decided=is_decided,
+            proxy_header=settings.proxy.header,
+        )
     )
+    policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)
+    book = ClosedBook() if folder is None else make_book(hub, auth, folder)
+    return FrontDoor(hub, grant_by(auth), prefix, keeper=keeper, policy=policy, auth=auth, book=book)
 
 
-def make_door_with_book(hub: Hub, folder: Path, *, is_private: bool = False) -> FrontDoor:
-    """A door whose added hosts are kept in `folder`, and expected by the hub at once."""
-    tokens = AgentTokens(folder / "host-tokens.json", AGENT_TOKEN)
+def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
+    """A book beside a configuration that names the host `configured`."""
     managed = ManagedHosts(folder / "hosts.yaml")
     by_name = {"configured": "gpudeck.yaml"}
 
     class Expecting(Book):
-        def add(self, new: NewHost) -> AddedHosts:
-            added = super().add(new)
+        async def add(self, new: NewHost, created_by: str) -> AddedHosts:
+            added = await super().add(new, created_by)
             hub.fleet.expect(managed.targets())
             return added
 
-    book = Expecting(
+    return Expecting(
         managed,
-        tokens,
+        auth.tokens,
         lambda name: Target(name=name, origin=by_name[name]) if name in by_name else None,
         url="http://hub.example:8042",
         url_here="http://127.0.0.1:8042",
     )
-    writers = Writers(lambda token: token == ADMIN_TOKEN, is_private=is_private)
-    return FrontDoor(hub, tokens.find_grant, writers=writers, book=book)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """To its end, also where the caller is in an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
+async def _make_tables(folder: Path, *, with_tokens: bool) -> None:
+    database = await open_database(None, folder)
+    async with database.begin() as connection:
+        for secret, role in TOKENS.items() if with_tokens else ():
+            row = {"hash": hash_secret(secret), "name": role, "role": role, "created_at": 0.0}
+            await connection.execute(schema.tokens.insert().prefix_with("OR IGNORE").values(row))
+    await database.close()
+
+
+def _connect(folder: Path) -> Database:
+    file = folder / sqlite.FILE_NAME
+    return Database("sqlite", str(file), sqlite.make_engine(file, keeps_connection=False), sqlite.explain)

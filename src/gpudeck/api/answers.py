@@ -4,9 +4,10 @@ import asyncio
 import gzip
 from typing import Any
 
-from litestar import MediaType, Request, Response
+from litestar import HttpMethod, MediaType, Request, Response, route
 from litestar.datastructures import State
 from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 
 from gpudeck.hub.hub import Hub
@@ -28,3 +29,13 @@ async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:
         headers["Content-Encoding"] = "gzip"
         body = await asyncio.to_thread(gzip.compress, body, 1)
     return Response(body, media_type=MediaType.JSON, headers=headers)
+
+
+def allow(path: str, *methods: str) -> HTTPRouteHandler:
+    """What may be asked of a path that has several handlers: the framework's own answer knows the first one alone."""
+
+    @route(path, http_method=[HttpMethod.OPTIONS], status_code=204, include_in_schema=False, opt={"access": "open"})
+    async def tell_methods() -> Response[None]:
+        return Response(None, status_code=204, headers={"Allow": ", ".join((*methods, "OPTIONS"))})
+
+    return tell_methods

@@ -1,4 +1,4 @@
-"""The hub's HTTP front door: two raw routes first, the framework for the rest, everything below an optional prefix."""
+"""The hub's HTTP front door: who is it? Then two raw routes, and the framework for all others, below a prefix."""
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -7,19 +7,24 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 
 from gpudeck import __version__
-from gpudeck.api import fleet, gpus, hosts, page, probes
-from gpudeck.api.asgi import SAFE, App, Message, Receive, Scope, Send, send_json
-from gpudeck.api.errors import on_bug, on_http_error
+from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, page, probes, tokens
+from gpudeck.api.access import Policy, check_access
+from gpudeck.api.asgi import SAFE, App, Message, Receive, Scope, Send, send_error, send_json
+from gpudeck.api.callers import Doorkeeper, Refusal
+from gpudeck.api.errors import on_bug, on_http_error, on_trouble
 from gpudeck.api.host_book import HostBook
 from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.api.text import TextViews
-from gpudeck.api.writing import Writers
+from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
+from gpudeck.model.errors import Temporary
+
+REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 
 
-def build_framework(hub: Hub, writers: Writers, book: HostBook) -> Litestar:
+def build_framework(hub: Hub, auth: Auth, policy: Policy, book: HostBook, prefix: str = "") -> Litestar:
     texts = TextViews()
     return Litestar(
         route_handlers=[
@@ -27,28 +32,49 @@ def build_framework(hub: Hub, writers: Writers, book: HostBook) -> Litestar:
             # Before the handlers of the same paths: else the framework makes its own.
             hosts.allow_hosts,
             hosts.allow_host,
+            accounts.allow_accounts,
+            accounts.allow_account,
+            tokens.allow_tokens,
             hosts.list_hosts,
             hosts.read_host,
             hosts.add_host,
             hosts.remove_host,
             gpus.list_gpus,
+            login.read_me,
+            login.log_in,
+            login.log_out,
+            login.log_out_everywhere,
+            login.list_sessions,
+            login.change_password,
+            login.make_first_admin,
+            accounts.list_accounts,
+            accounts.add_account,
+            accounts.change_account,
+            accounts.remove_account,
+            tokens.list_tokens,
+            tokens.create_token,
+            tokens.revoke_token,
+            audit.read_audit,
             probes.read_health,
             probes.read_readiness,
             page.read_page,
             page.read_asset,
         ],
+        guards=[check_access],
         dependencies={
             "hub": Provide(lambda: hub, sync_to_thread=False),
             "texts": Provide(lambda: texts, sync_to_thread=False),
+            "auth": Provide(lambda: auth, sync_to_thread=False),
+            "policy": Provide(lambda: policy, sync_to_thread=False),
             "book": Provide(lambda: book, sync_to_thread=False),
         },
-        exception_handlers={HTTPException: on_http_error, Exception: on_bug},
+        exception_handlers={HTTPException: on_http_error, Temporary: on_trouble, Exception: on_bug},
         openapi_config=OpenAPIConfig(
             title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
         ),
         logging_config=None,
-        state=State({"writers": writers}),
-        signature_types=[Hub, TextViews, HostBook],
+        state=State({"policy": policy, "prefix": prefix}),
+        signature_types=[Hub, TextViews, HostBook, Auth, Policy],
     )
 
 
@@ -59,13 +85,22 @@ class FrontDoor:
     prefix and one that does not will do.
     """
 
-    def __init__(self, hub: Hub, find_grant: FindGrant, prefix: str = "", *, writers: Writers, book: HostBook) -> None:
-        self._framework: App = build_framework(hub, writers, book)  # type: ignore[assignment]
-        self._raw: dict[str, App] = {
-            "/api/v1/reports": ReportsRoute(hub, find_grant),
-            "/api/v1/stream": StreamRoute(hub),
-        }
+    def __init__(
+        self,
+        hub: Hub,
+        find_grant: FindGrant,
+        prefix: str = "",
+        *,
+        keeper: Doorkeeper,
+        policy: Policy,
+        auth: Auth,
+        book: HostBook,
+    ) -> None:
         self._prefix = prefix.rstrip("/")
+        self._framework: App = build_framework(hub, auth, policy, book, self._prefix)  # type: ignore[assignment]
+        self._reports = ReportsRoute(hub, find_grant)
+        self._stream = StreamRoute(hub, policy)
+        self._keeper = keeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,9 +115,22 @@ class FrontDoor:
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path[len(self._prefix) :]
             scope = {**scope, "path": path, "raw_path": path.encode()}
-        raw = self._raw.get(path)
-        if raw is not None:
-            await raw(scope, receive, send)
+        if path == REPORTS:
+            await self._reports(scope, receive, send)
+            return
+        try:
+            scope["caller"] = await self._keeper.identify(scope)
+        except Refusal as refusal:
+            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
+            return
+        except Temporary as error:
+            await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"5"))
+            return
+        await self._pass_on(path, scope, receive, send)
+
+    async def _pass_on(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if path == STREAM:
+            await self._stream(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             # As GET; the server itself leaves the body out.

@@ -8,6 +8,8 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from msgspec import Struct
 
+from gpudeck.model.errors import Temporary
+
 log = logging.getLogger(__name__)
 
 _CODES = {
@@ -56,6 +58,11 @@ def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[b
     details = "; ".join(f"{item.get('key', 'value')}: {item['message']}" for item in extra if "message" in item)
     hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
     return respond(error.status_code, code, details or str(error.detail), hint, dict(error.headers or {}))
+
+
+def on_trouble(_: Request[Any, Any, Any], error: Temporary) -> Response[bytes]:
+    """The database does not answer now. The fleet is shown all the same: it needs none."""
+    return respond(503, "unavailable", error.message, error.hint, {"Retry-After": "5"})
 
 
 def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

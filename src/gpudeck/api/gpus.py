@@ -9,6 +9,7 @@ from litestar import Response, get
 from litestar.exceptions import ValidationException
 from litestar.params import QueryParameter
 
+from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
@@ -28,6 +29,7 @@ _Text = Annotated[str | None, QueryParameter(max_length=256)]
 
 @get(
     "/api/v1/gpus",
+    opt=access("read"),
     responses={
         200: documented(GpuList, "The GPUs that match, by host and index"),
         400: documented(ErrorBody, "A filter that cannot be understood"),
@@ -36,6 +38,7 @@ _Text = Annotated[str | None, QueryParameter(max_length=256)]
 async def list_gpus(
     *,
     hub: TheHub,
+    policy: ThePolicy,
     request: HubRequest,
     availability: Annotated[
         list[Availability] | None, QueryParameter(description="Only these states; may be given several times")
@@ -51,12 +54,13 @@ async def list_gpus(
     """GPUs across hosts. `model` is any part of the model's name; `user` and `host` are exact names."""
     _check_names(request)
     least = _least_memory(min_memory)
+    sight = policy.sight(caller_of(request))
     gpus = [
-        {"host": view["name"], "host_id": view["id"], **gpu}
+        {"host": view["name"], "host_id": view["id"], **sight.gpu(gpu)}
         for view, gpu in _walk(hub, host)
         if (not availability or gpu["availability"] in availability)
         and (least is None or (gpu["memory_total_bytes"] or 0) >= least)
-        and (model is None or model.lower() in gpu["name"].lower())
+        and (model is None or model.lower() in f"{gpu['name']}\n{gpu['display_name']}".lower())
         and (user is None or user in gpu["users"])
     ]
     return await answer_json(request, msgspec.json.encode({"gpus": gpus}))

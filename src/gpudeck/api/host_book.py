@@ -45,9 +45,9 @@ class AddedHosts(Struct, frozen=True):
 class HostBook(Protocol):
     """Keeps the added hosts. `add` and `remove` raise HTTPException."""
 
-    def add(self, new: NewHost) -> AddedHosts: ...
+    async def add(self, new: NewHost, created_by: str) -> AddedHosts: ...
 
-    def remove(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         """Whether a host of that name had been added."""
         ...
 

@@ -3,16 +3,16 @@
 from typing import Annotated
 
 import msgspec
-from litestar import HttpMethod, Response, delete, get, post, route
+from litestar import Response, delete, get, post
 from litestar.exceptions import NotFoundException
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 from msgspec import Struct
 
-from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
+from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.answers import HubRequest, TheHub, allow, answer_json, documented
 from gpudeck.api.errors import ErrorBody
 from gpudeck.api.host_book import AddedHosts, NewHost, TheBook
-from gpudeck.api.writing import may_write
+from gpudeck.api.login import TheAuth
 from gpudeck.model.view import Host
 
 NOT_KEPT = {"Cache-Control": "no-store"}
@@ -27,33 +27,38 @@ class RemovedHost(Struct, frozen=True):
 HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name__)  # type: ignore[valid-type]
 
 
-@get("/api/v1/hosts", responses={200: documented(HostList, "All hosts by name")})
-async def list_hosts(hub: TheHub, request: HubRequest) -> Response[bytes]:
+@get("/api/v1/hosts", opt=access("read"), responses={200: documented(HostList, "All hosts by name")})
+async def list_hosts(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
     """All hosts, ordered by name."""
-    hosts = b",".join(host.encoded() for host in hub.fleet.ordered())
+    sight = policy.sight(caller_of(request))
+    hosts = b",".join(host.encoded(sight) for host in hub.fleet.ordered())
     return await answer_json(request, b'{"hosts":[' + hosts + b"]}")
 
 
 @get(
     "/api/v1/hosts/{host:str}",
+    opt=access("read"),
     responses={
         200: documented(Host, "The host"),
         404: documented(ErrorBody, "No such host"),
     },
 )
 async def read_host(
-    hub: TheHub, request: HubRequest, host: Annotated[str, PathParameter(description="A host's name or id")]
+    hub: TheHub,
+    policy: ThePolicy,
+    request: HubRequest,
+    host: Annotated[str, PathParameter(description="A host's name or id")],
 ) -> Response[bytes]:
     """One host with its GPUs and processes."""
     found = hub.fleet.find(host)
     if found is None:
         raise NotFoundException(_no_such(host))
-    return await answer_json(request, found.encoded())
+    return await answer_json(request, found.encoded(policy.sight(caller_of(request))))
 
 
 @post(
     "/api/v1/hosts",
-    guards=[may_write],
+    opt=access("admin"),
     responses={
         201: documented(AddedHosts, "The hosts that are watched from now on"),
         400: documented(ErrorBody, "A host that makes no sense"),
@@ -62,16 +67,18 @@ async def read_host(
         409: documented(ErrorBody, "A host of that name is there already"),
     },
 )
-async def add_host(data: JSONBody[NewHost], book: TheBook) -> Response[bytes]:
+async def add_host(request: HubRequest, data: JSONBody[NewHost], book: TheBook, auth: TheAuth) -> Response[bytes]:
     """Watch another host, or a range of them. For a host that will report by itself the answer holds its token, which
     is told only this once, and the line to run there."""
-    added = book.add(data)
+    caller = caller_of(request)
+    added = await book.add(data, caller.name)
+    await auth.audit.record(caller, "add host", data.name, details=f"via {data.via}")
     return Response(msgspec.json.encode(added), status_code=201, media_type="application/json", headers=NOT_KEPT)
 
 
 @delete(
     "/api/v1/hosts/{host:str}",
-    guards=[may_write],
+    opt=access("admin"),
     status_code=200,
     responses={
         200: documented(RemovedHost, "The host is gone"),
@@ -82,34 +89,27 @@ async def add_host(data: JSONBody[NewHost], book: TheBook) -> Response[bytes]:
     },
 )
 async def remove_host(
+    request: HubRequest,
     hub: TheHub,
     book: TheBook,
+    auth: TheAuth,
     host: Annotated[str, PathParameter(description="A host's name or id")],
 ) -> Response[bytes]:
     """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
     agents comes back with its next report."""
     found = hub.fleet.find(host)
-    was_added = book.remove(found.target or found.name if found else host)
+    was_added = await book.remove(found.target or found.name if found else host)
     if found is not None and found.id in hub.fleet.hosts:
         hub.fleet.remove(found.id)
     elif not was_added:
         raise NotFoundException(_no_such(host))
+    await auth.audit.record(caller_of(request), "remove host", host)
     body = msgspec.json.encode(RemovedHost(found.name if found else host))
     return Response(body, media_type="application/json", headers=NOT_KEPT)
 
 
-def _allow(path: str, *methods: str) -> HTTPRouteHandler:
-    """What may be asked of a path that has several handlers: the framework's own answer knows the first one alone."""
-
-    @route(path, http_method=[HttpMethod.OPTIONS], status_code=204, include_in_schema=False)
-    async def tell_methods() -> Response[None]:
-        return Response(None, status_code=204, headers={"Allow": ", ".join((*methods, "OPTIONS"))})
-
-    return tell_methods
-
-
-allow_hosts = _allow("/api/v1/hosts", "GET", "POST")
-allow_host = _allow("/api/v1/hosts/{host:str}", "DELETE", "GET")
+allow_hosts = allow("/api/v1/hosts", "GET", "POST")
+allow_host = allow("/api/v1/hosts/{host:str}", "DELETE", "GET")
 
 
 def _no_such(host: str) -> str:

@@ -11,6 +11,7 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.api.headers import PAGE_POLICY
 from gpudeck.api.text import TextViews
@@ -30,11 +31,12 @@ _NOT_BUILT = "The page has not been built into this installation. Run `make page
 _Flag = Annotated[str | None, QueryParameter(max_length=16)]
 
 
-@get("/", include_in_schema=False)
+@get("/", opt=access("open"), include_in_schema=False)
 async def read_page(
     *,
     hub: TheHub,
     texts: NamedDependency[TextViews],
+    policy: ThePolicy,
     request: HubRequest,
     term: _Flag = None,
     detail: _Flag = None,
@@ -42,8 +44,10 @@ async def read_page(
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
     if _wants_text(request.headers.get("user-agent", ""), term):
+        caller = caller_of(request)
+        policy.check("read", caller)
         columns = None if width is None else min(max(width, 20), 1000)
-        text = await texts.render(hub.stream.document(), detail=_is_on(detail), width=columns)
+        text = await texts.render(hub.stream.document(policy.sight(caller)), detail=_is_on(detail), width=columns)
         return Response(text, media_type=MediaType.TEXT, headers={"Vary": "User-Agent"})
     index = PAGE / "index.html"
     if not index.is_file():
@@ -52,7 +56,7 @@ async def read_page(
     return Response(index.read_bytes(), media_type=MediaType.HTML, headers=headers)
 
 
-@get("/assets/{name:str}", include_in_schema=False)
+@get("/assets/{name:str}", opt=access("open"), include_in_schema=False)
 async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes]:
     file = PAGE / "assets" / name
     media = _TYPES.get(file.suffix)

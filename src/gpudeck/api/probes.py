@@ -4,7 +4,8 @@ from litestar import Response, get
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.api.answers import TheHub, documented
+from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.answers import HubRequest, TheHub, documented
 
 
 class Health(Struct, frozen=True):
@@ -16,28 +17,34 @@ class Readiness(Struct, frozen=True):
     """`tick_age_seconds` is how long ago the fleet was last published: it grows when the hub is stuck."""
 
     status: str
-    hosts: int
-    viewers: int
+    hosts: int | None
+    viewers: int | None
     tick_age_seconds: float
     counters: dict[str, int]
 
 
-@get("/healthz", sync_to_thread=False)
+@get("/healthz", opt=access("open"), sync_to_thread=False)
 def read_health() -> Health:
     """Answers as long as the process does."""
     return Health("ok", __version__)
 
 
-@get("/readyz", sync_to_thread=False, responses={503: documented(Readiness, "The fleet is not being published")})
-def read_readiness(hub: TheHub) -> Response[Readiness]:
-    """200 while the fleet is being published, 503 while it is not."""
+@get(
+    "/readyz",
+    opt=access("open"),
+    sync_to_thread=False,
+    responses={503: documented(Readiness, "The fleet is not being published")},
+)
+def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy) -> Response[Readiness]:
+    """200 while the fleet is being published, 503 while it is not. Counters are for those who may look."""
+    may_look = policy.is_readable or caller_of(request).is_at_least("viewer")
     age = hub.stream.tick_age()
     ready = age < 10
     body = Readiness(
         status="ready" if ready else "not publishing",
-        hosts=len(hub.fleet.hosts),
-        viewers=hub.stream.viewers,
+        hosts=len(hub.fleet.hosts) if may_look else None,
+        viewers=hub.stream.viewers if may_look else None,
         tick_age_seconds=round(age, 1),
-        counters=dict(hub.fleet.counters),
+        counters=dict(hub.fleet.counters) if may_look else {},
     )
     return Response(body, status_code=200 if ready else 503)

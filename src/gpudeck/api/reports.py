@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 class Grant(Struct, frozen=True):
-    """What an agent's token lets its bearer do: report as `host` alone, or as any host where that is None."""
+    """What an agent's token lets its bearer do: report as that host, or as hosts with such names; None: as any."""
 
-    host: str | None = None
+    hosts: str | None = None
 
 
 FindGrant = Callable[[str], Grant | None]
@@ -44,7 +44,7 @@ class ReportsRoute:
             body = await _read_body(receive, length)
             if body is None:
                 return
-            taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at), only=grant.host)
+            taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at), only=grant.hosts)
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
             # A refused body may not have been read to its end: this connection cannot be used again.

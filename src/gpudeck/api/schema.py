@@ -9,11 +9,20 @@ import msgspec
 from litestar.connection import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
+from gpudeck.api.callers import COOKIE
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.host_book import NewHost
 from gpudeck.wire import CONTENT_TYPES, Envelope
 
-_STRICT = (NewHost.__name__,)
+_STRICT = ("NewHost", "Credentials", "FirstAccount", "NewPassword", "NewAccount", "AccountChange", "NewToken")
+"""What comes in. A field that nobody knows is a mistake there."""
+_EVERYWHERE = {
+    "401": "Nobody the hub knows: log in, or send a token",
+    "403": "Who asks may not do that",
+    "404": "There is no such thing",
+    "429": "Too many requests: see Retry-After",
+    "500": "A bug of the hub",
+    "503": "Not now: see Retry-After",
+}
 _REF = "#/components/schemas/{name}"
 
 
@@ -66,16 +75,32 @@ _RAW_PATHS: dict[str, Any] = {
 
 
 def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
-    """The framework's OpenAPI document with the raw routes added: the whole hub."""
+    """The framework's OpenAPI document with the raw routes added, and what every route may answer: the whole hub."""
     _, schemas = msgspec.json.schema_components([Envelope, ErrorBody], ref_template=_REF)
     told = document.get("components", {}).get("schemas", {})
     # The framework does not tell that fields which nobody knows are refused.
     strict = {name: told[name] | {"additionalProperties": False} for name in _STRICT if name in told}
     components = {
         "schemas": schemas | told | strict,
-        "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        "securitySchemes": {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        },
     }
-    return document | {"components": components, "paths": document["paths"] | _RAW_PATHS}
+    paths = {path: _complete(operations) for path, operations in document["paths"].items()}
+    return document | {"components": components, "paths": paths | _RAW_PATHS}
+
+
+def _complete(operations: dict[str, Any]) -> dict[str, Any]:
+    """A path's operations with the answers of the door, and with our shape of errors in place of the framework's."""
+    return {method: operation | {"responses": _answers(operation)} for method, operation in operations.items()}
+
+
+def _answers(operation: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = dict(operation["responses"])
+    if "400" in told and "ErrorBody" not in str(told["400"]):
+        told["400"] = _error("Something in the request makes no sense")
+    return {status: _error(why) for status, why in _EVERYWHERE.items()} | told
 
 
 class CompleteSchema(JsonRenderPlugin):

@@ -3,7 +3,11 @@
 import asyncio
 from contextlib import suppress
 
+from litestar.exceptions import HTTPException
+
+from gpudeck.api.access import Policy
 from gpudeck.api.asgi import SAFE, Receive, Scope, Send, read_headers, send_error
+from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import GZIP_HEADER, Event, Viewer, deflate
 
@@ -20,12 +24,20 @@ _RETRY = b"retry: 2000\n\n"
 
 
 class StreamRoute:
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, policy: Policy) -> None:
         self._hub = hub
+        self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in {"GET", "HEAD"}:
             await send_error(send, 405, "method_not_allowed", "the stream is read with GET", "", (b"allow", b"GET"))
+            return
+        caller: Caller = scope["caller"]
+        try:
+            self._policy.check("read", caller)
+        except HTTPException as error:
+            code = "unauthorized" if error.status_code == 401 else "forbidden"
+            await send_error(send, error.status_code, code, str(error.detail))
             return
         if self._hub.stream.viewers >= MAX_VIEWERS:
             await send_error(
@@ -39,7 +51,7 @@ class StreamRoute:
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
-        viewer = self._hub.stream.watch(last_event_id)
+        viewer = self._hub.stream.watch(last_event_id, self._policy.sight(caller))
         try:
             await _serve(viewer, packed, receive, send)
         finally:

@@ -10,10 +10,9 @@ import yaml
 from litestar.exceptions import ClientException, HTTPException, InternalServerException, ValidationException
 
 from gpudeck.api.host_book import AddedHosts, NewHost
-from gpudeck.app.agent_tokens import AgentTokens
 from gpudeck.app.tokens import replace_file
+from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.static import HostEntry
-from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
 
@@ -87,21 +86,19 @@ class Book:
     def __init__(
         self,
         managed: ManagedHosts,
-        tokens: AgentTokens,
+        tokens: Tokens,
         configured: Callable[[str], Target | None],
         *,
         url: str | None,
         url_here: str,
-        now: clock.Clock = clock.wall,
     ) -> None:
         self._managed = managed
         self._tokens = tokens
         self._url = url
         self._url_here = url_here
         self._configured = configured
-        self._now = now
 
-    def add(self, new: NewHost) -> AddedHosts:
+    async def add(self, new: NewHost, created_by: str) -> AddedHosts:
         try:
             entry = HostEntry(**{name: getattr(new, name) for name in NewHost.__struct_fields__})
             targets = entry.targets(ORIGIN)
@@ -113,7 +110,7 @@ class Book:
             self._check_free(target.name)
         try:
             self._managed.add(entry)
-            token = self._tokens.make(entry.name, self._now()) if new.via == "push" else None
+            token = await self._make_token(entry.name, created_by) if new.via == "push" else None
         except OSError as error:
             raise _cannot_write(error) from error
         names = [target.name for target in targets]
@@ -122,15 +119,26 @@ class Book:
         note = None if self._url else _UNREACHABLE
         return AddedHosts(names, new.via, token, self._command(entry.name, token), note)
 
-    def remove(self, name: str) -> bool:
+    async def remove(self, name: str) -> bool:
         target = self._configured(name)
         if target is not None and target.origin != ORIGIN:
             raise _Conflict(f"{name} is named by {target.origin}: take it out there")
         try:
-            self._tokens.revoke(name)
+            await self._revoke_tokens(name)
             return self._managed.remove(name)
         except OSError as error:
             raise _cannot_write(error) from error
+
+    async def _make_token(self, host: str, created_by: str) -> str:
+        """In place of the one it had."""
+        await self._revoke_tokens(host)
+        _, secret = await self._tokens.create(host, "agent", hosts=host, created_by=created_by)
+        return secret
+
+    async def _revoke_tokens(self, host: str) -> None:
+        for token in await self._tokens.list():
+            if token.hosts == host and token.role == "agent" and token.revoked_at is None:
+                await self._tokens.revoke(token.id)
 
     def _check_free(self, name: str) -> None:
         target = self._configured(name) or next((one for one in self._managed.targets() if one.name == name), None)

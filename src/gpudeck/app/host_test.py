@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.app.host_book import ManagedHosts
+from gpudeck.app.own_token import find_own_token
 from gpudeck.app.settings import Settings, choose_data_dir
 from gpudeck.app.ways import make_ways
 from gpudeck.client import Client
@@ -67,7 +68,7 @@ async def _look_into_list(provider: Provider) -> list[Target]:
 
 def _reports_to(hub: str, name: str) -> bool:
     try:
-        hosts = msgspec.json.decode(Client(hub).hosts())["hosts"]
+        hosts = msgspec.json.decode(Client(hub, token=find_own_token(hub)).hosts())["hosts"]
     except GpudeckError:
         return False
     return any(host["name"] == name and host["via"] == "push" for host in hosts)
@@ -186,7 +187,7 @@ def _port(settings: Settings, via: str) -> int:
 
 def _ask_hub(target: Target, hub: str) -> Iterator[Step]:
     try:
-        hosts: list[dict[str, Any]] = msgspec.json.decode(Client(hub).hosts())["hosts"]
+        hosts: list[dict[str, Any]] = msgspec.json.decode(Client(hub, token=find_own_token(hub)).hosts())["hosts"]
     except GpudeckError as error:
         yield Step("hub", False, str(error))
         return

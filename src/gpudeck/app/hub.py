@@ -13,16 +13,17 @@ import msgspec
 import uvicorn
 from msgspec import Struct
 
+from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
-from gpudeck.api.writing import Writers
-from gpudeck.app.agent_tokens import AgentTokens
+from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import LimitedProtocol
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
-from gpudeck.app.tokens import ensure_token, token_check
+from gpudeck.app.tokens import ensure_token
 from gpudeck.app.watching import Watching
 from gpudeck.app.ways import make_ways
+from gpudeck.auth.parts import Auth
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.option import OptionHosts
 from gpudeck.discovery.registry import make_providers
@@ -77,7 +78,7 @@ class Started(Struct, frozen=True):
     """A running hub as its starter wants to know it.
 
     `url` is for this machine, `url_elsewhere` for others: None where they cannot reach it. `config` is the file that
-    was read, if there is one.
+    was read, if there is one. `first_admin` is the link with which the first account is made, where one is needed.
     """
 
     url: str
@@ -85,6 +86,7 @@ class Started(Struct, frozen=True):
     plan: Plan
     token_file: Path
     config: Path | None
+    first_admin: str | None = None
 
 
 class HubServer:
@@ -99,11 +101,11 @@ class HubServer:
         data_dir: Path,
         listening: socket.socket,
         token_file: Path,
-        tokens: AgentTokens,
         managed: ManagedHosts,
         providers: Sequence[Provider],
         ways: dict[str, Way],
     ) -> None:
+        self._settings = settings
         self._plan = plan
         self._data_dir = data_dir
         self._config = config
@@ -113,16 +115,8 @@ class HubServer:
         self.url = _url_of(settings.listen, listening)
         self._url_elsewhere = _url_elsewhere(settings.listen, listening)
         self._child: ChildAgent | None = None
+        self._managed = managed
         self._watching = Watching(self.hub, providers, ways)
-        self._door = FrontDoor(
-            self.hub,
-            tokens.find_grant,
-            settings.path_prefix,
-            writers=Writers(
-                token_check(ensure_token(data_dir / "admin.token")), is_private=is_loopback(settings.listen.host)
-            ),
-            book=Book(managed, tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url),
-        )
         self._endings: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -146,6 +140,8 @@ class HubServer:
         if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
             plan = msgspec.structs.replace(plan, demo_hosts=None)
         token_file = find_token_file(settings.token_file) if settings.token_file else data_dir / "agent.token"
+        ensure_token(token_file)
+        ensure_token(data_dir / "admin.token")
         managed = ManagedHosts(data_dir / "hosts.yaml")
         providers = make_providers(settings.hosts, settings.discovery, config.name if config else "gpudeck.yaml")
         option = [OptionHosts(targets)] if targets else []
@@ -156,7 +152,6 @@ class HubServer:
             data_dir=data_dir,
             listening=open_socket(settings.listen),
             token_file=token_file,
-            tokens=AgentTokens(data_dir / "host-tokens.json", ensure_token(token_file)),
             managed=managed,
             # Whom an option or a file names counts before whom somebody added by hand.
             providers=[*option, *providers, managed],
@@ -164,14 +159,29 @@ class HubServer:
         )
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
-        """Serve until SIGINT or SIGTERM."""
-        server = _Server(self._door, lambda: self._begin(when_started), self._end)
-        ticking = asyncio.create_task(tick_forever(self.hub.stream))
-        try:
-            await server.serve(sockets=[self._listening])
-        finally:
-            await self._watching.stop()
-            ticking.cancel()
+        """Serve until SIGINT or SIGTERM. Raises UsageError when the database cannot be used."""
+        async with running_auth(self._settings, self._data_dir, self._token_file) as auth:
+            policy = make_policy(self._settings)
+            first_admin = await auth.first_admin.make() if policy.needs_accounts else None
+            server = _Server(self._open_door(auth, policy), lambda: self._begin(when_started, first_admin), self._end)
+            ticking = asyncio.create_task(tick_forever(self.hub.stream))
+            try:
+                await server.serve(sockets=[self._listening])
+            finally:
+                await self._watching.stop()
+                ticking.cancel()
+
+    def _open_door(self, auth: Auth, policy: Policy) -> FrontDoor:
+        book = Book(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
+        return FrontDoor(
+            self.hub,
+            grant_by(auth),
+            self._settings.path_prefix,
+            keeper=make_keeper(self._settings, auth),
+            policy=policy,
+            auth=auth,
+            book=book,
+        )
 
     async def _end(self) -> None:
         """Before the door closes: the hub's own agent, which would find it closed, and the streams, which never end."""
@@ -179,7 +189,7 @@ class HubServer:
             await self._child.stop()
         self.hub.stream.close()
 
-    def _begin(self, when_started: Callable[[Started], None]) -> None:
+    def _begin(self, when_started: Callable[[Started], None], first_admin: str | None) -> None:
         arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
         if self._config is not None:
             arguments += ["--config", str(self._config)]
@@ -192,7 +202,8 @@ class HubServer:
         if self._child is not None:
             self._child.start()
         self._watching.start()
-        when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config))
+        link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
+        when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
     def _end_demo(self) -> None:
         log.info("a real host reports: the simulated fleet ends")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from gpudeck.agent.settings import AgentSettings
+from gpudeck.auth.settings import AuthSettings, People, people_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import Hosts
@@ -26,8 +27,13 @@ class Settings(Struct, frozen=True):
 
     listen: Address = Address("127.0.0.1", 8042)
     """Where the hub listens. Anything but this machine needs a decision about `read`."""
-    read: Literal["open"] | None = None
-    """Who may look at a hub that others can reach. `open`: everybody who can reach it."""
+    read: Literal["open", "login"] | None = None
+    """Who may look at a hub that others can reach. `open`: everybody who can reach it; `login`: who has an account."""
+    write: Literal["login"] = "login"
+    """Who may change anything: who has an account or a token that may. There is no other choice."""
+    commands: Literal["everyone", "login", "admin", "owner"] = "everyone"
+    """Who sees the command lines of processes: everyone who may look, who is logged in, admins, or of each process its
+    owner (and admins)."""
     path_prefix: Annotated[
         str, Meta(pattern=r"^(?:/[^\s?#]*)?$", extra={"config_words": "a path that begins with /, such as /gpus"})
     ] = ""
@@ -45,6 +51,9 @@ class Settings(Struct, frozen=True):
     """Whether the hub watches the machine it runs on, if that has GPUs."""
     demo: Literal["auto", "never"] = "auto"
     """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports."""
+    login: AuthSettings = field(default_factory=AuthSettings)
+    people: People = field(default_factory=dict)
+    """The logins on the hosts that belong to an account; without an entry an account has the login of its own name."""
     hosts: Hosts = field(default_factory=list)
     """Hosts to watch, or to expect; those that report by themselves need not stand here."""
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
@@ -56,7 +65,7 @@ class Settings(Struct, frozen=True):
     agent: AgentSettings = field(default_factory=AgentSettings)
 
     def __post_init__(self) -> None:
-        problem = exposure_problem(self.listen, self.read)
+        problem = exposure_problem(self.listen, self.read) or people_problem(self.people)
         if problem:
             raise ValueError(problem)
 
@@ -67,7 +76,8 @@ def exposure_problem(listen: Address, read: str | None, file: str = "") -> str |
         return None
     return (
         f"listening on {listen} lets others reach the hub, and nothing says who may look; add the line "
-        f"`read: open`{f' to {file}' if file else ''} to let everybody who can reach it, or listen on 127.0.0.1"
+        f"`read: open` (everybody who can reach it) or `read: login` (who has an account)"
+        f"{f' to {file}' if file else ''}, or listen on 127.0.0.1"
     )
 
 

@@ -11,6 +11,10 @@ VALID_SECONDS = 3600.0
 _HINT = "Start the hub again for a new one, or run `gpudeck account add NAME --role admin` on its machine."
 
 
+class LinkRefused(UsageError):
+    """The secret is wrong, used or old, or there is an account by now."""
+
+
 class FirstAdmin:
     """A secret that makes one admin, once. It is in memory as its hash, and gone when the hub ends."""
 
@@ -41,7 +45,7 @@ class FirstAdmin:
 
     async def _add(self, name: str, password: str) -> Account:
         if await self._accounts.count():
-            raise UsageError("this hub has accounts by now.", "Log in with one of them.")
+            raise LinkRefused("this hub has accounts by now.", "Log in with one of them.")
         return await self._accounts.add(name, "admin", password)
 
     def _take(self, secret: str) -> str:
@@ -49,6 +53,6 @@ class FirstAdmin:
         taken = self._hash
         is_old = not 0 <= self._now() - self._made_at <= VALID_SECONDS
         if taken is None or is_old or not hmac.compare_digest(taken, hash_secret(secret)):
-            raise UsageError("this link does not work, or no longer.", _HINT)
+            raise LinkRefused("this link does not work, or no longer.", _HINT)
         self._hash = None
         return taken

@@ -1,16 +1,13 @@
 """gpudeck hosts: which hosts a hub watches; add one, remove one, try one."""
 
-import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
-from gpudeck.model.settings import is_loopback
+from gpudeck.model.hub_url import DEFAULT_HUB
 
 _EXAMPLES = """\b
 Examples:
@@ -37,9 +34,10 @@ def command() -> None:
 @_HUB
 def list_hosts(*, as_json: bool, hub: str) -> None:
     """All hosts with their way in, their state, and what is wrong."""
-    from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
+    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
+    from gpudeck.client import Client  # noqa: PLC0415 - the same
 
-    body = Client(hub).hosts()
+    body = Client(hub, token=find_own_token(hub)).hosts()
     if as_json:
         click.echo(body)
         return
@@ -67,10 +65,11 @@ def list_hosts(*, as_json: bool, hub: str) -> None:
 def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], **reach: Any) -> None:
     """Watch NAME, or a range such as 'gpu[01-16]'. For a host that will report by itself this prints the line to run
     there, with its token: it is shown only this once."""
-    from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
+    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
+    from gpudeck.client import Client  # noqa: PLC0415 - the same
 
     new = {"name": name, "labels": _parse_labels(labels)} | {key: value for key, value in reach.items() if value}
-    added = Client(hub, token=_find_token(config, hub)).add_host(new)
+    added = Client(hub, token=find_own_token(hub, config)).add_host(new)
     if added["command"] is None:
         click.echo(f"{', '.join(added['names'])}: watched from now on, via {added['via']}.")
         click.echo(f"`gpudeck hosts test {added['names'][0]}` says what works.")
@@ -87,9 +86,10 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
 @_CONFIG
 def remove_host(name: str, hub: str, config: Path | None) -> None:
     """Forget NAME, and take back its token. A host that still reports with the token of all agents comes back."""
-    from gpudeck.client import Client  # noqa: PLC0415 - the help needs none
+    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
+    from gpudeck.client import Client  # noqa: PLC0415 - the same
 
-    Client(hub, token=_find_token(config, hub)).remove_host(name)
+    Client(hub, token=find_own_token(hub, config)).remove_host(name)
     click.echo(f"{name} is removed.")
 
 
@@ -123,18 +123,3 @@ def _parse_labels(words: tuple[str, ...]) -> dict[str, str]:
     if wrong := next((word for word, found, _ in pairs if not found or not word), None):
         raise UsageError(f"--label {wrong!r} is not KEY=VALUE.")
     return {key: value for key, _, value in pairs}
-
-
-def _find_token(config: Path | None, hub: str) -> str | None:
-    """$GPUDECK_TOKEN, or the admin token of a hub on this machine where this user can read it. Another machine's hub
-    does not get that one."""
-    if named := os.environ.get("GPUDECK_TOKEN"):
-        return named
-    if not is_loopback(urlsplit(check_hub_url(hub)).hostname or ""):
-        return None
-    from gpudeck.app.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
-
-    try:
-        return (choose_data_dir(load_settings(config)[0]) / "admin.token").read_text().strip() or None
-    except (OSError, UnicodeError):
-        return None

@@ -6,6 +6,8 @@ import sys
 from gpudeck.model.hub_url import mask_password
 from gpudeck.views.safe import clean
 
+_NOISY = ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore", "alembic", "sqlalchemy", "aiosqlite")
+
 
 class OneLine(logging.Formatter):
     """A message is one clean line without passwords of addresses; only a trace of a bug may be more."""
@@ -21,5 +23,15 @@ def start_logging(verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    for noisy in ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore"):
+    for noisy in (
+        "urllib3",
+        "uvicorn",
+        "asyncio",
+        "asyncssh",
+        "httpx",
+        "httpcore",
+        "alembic",
+        "sqlalchemy",
+        "aiosqlite",
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)

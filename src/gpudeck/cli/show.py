@@ -61,9 +61,15 @@ def _print(fleet: dict[str, Any], hosts: tuple[str, ...], *, detail: bool, as_js
 
 
 def _ask(hub: str) -> bytes:
-    from gpudeck.client import Client  # noqa: PLC0415 - a local reading needs no HTTP
+    from gpudeck.client import Client, Forbidden  # noqa: PLC0415 - a local reading needs no HTTP
 
-    return Client(hub).fleet()
+    try:
+        return Client(hub, token=os.environ.get("GPUDECK_TOKEN")).fleet()
+    except Forbidden:
+        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
+        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+
+        return Client(hub, token=find_own_token(hub)).fleet()
 
 
 def _read_local() -> dict[str, Any]:

@@ -107,6 +107,7 @@ def _greet(started: "Started") -> None:
         f"  page      {started.url}/\n"
         f"  terminal  gpudeck show{'' if started.url == DEFAULT_HUB else f' --hub {started.url}'}\n"
         f"{_invite(started)}"
+        f"{_first_admin(started)}"
         "Ctrl-C stops it."
     )
 
@@ -124,12 +125,22 @@ def _invite(started: "Started") -> str:
         return ""
     if started.url_elsewhere is None:
         return (
-            "  add a host: others cannot reach this hub until `listen: :8042` and `read: open` are set in\n"
+            "  add a host: others cannot reach this hub until `listen: :8042` and `read: open` (or login) are set in\n"
             f"            {_file_to_edit(started.config)}\n"
         )
     return (
         f"  add a host: copy the token file {started.token_file} there, and run\n"
         f"            gpudeck agent --hub {started.url_elsewhere} --token-file {started.token_file.name}\n"
+    )
+
+
+def _first_admin(started: "Started") -> str:
+    """How the first account is made. The secret stands behind #: no server and no proxy writes it into a log."""
+    if started.first_admin is None:
+        return ""
+    return (
+        f"  first admin {started.first_admin}\n"
+        "            (once, within an hour; or: gpudeck account add NAME --role admin)\n"
     )
 
 

@@ -13,10 +13,23 @@ from gpudeck.model.hub_url import check_hub_url, mask_password
 _HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
 
 
+class Forbidden(GpudeckError):
+    """The hub wants to know who asks, or does not let them."""
+
+
+_KINDS: dict[int, type[GpudeckError]] = {
+    400: UsageError,
+    401: Forbidden,
+    403: Forbidden,
+    409: UsageError,
+    422: UsageError,
+}
+
+
 class Client:
     """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged.
 
-    `token` is sent with what changes something, where the hub wants one.
+    `token` is sent with every question, where the hub wants one.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, *, token: str | None = None) -> None:
@@ -47,7 +60,7 @@ class Client:
 
     def _ask(self, method: str, path: str, **body: Any) -> bytes:
         headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json", "Accept-Encoding": "gzip"}
-        if self._token is not None and method != "GET":
+        if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
             answer = self._pool.request(method, self.url + path, headers=headers, **body)
@@ -66,7 +79,7 @@ class Client:
             return self._no_hub()
         try:
             error = msgspec.json.decode(body)["error"]
-            kind = UsageError if status in {400, 409, 422} else GpudeckError
+            kind = _KINDS.get(status, GpudeckError)
             return kind(f"{str(error['message']).rstrip('.')}.", str(error.get("hint", "")))
         except (msgspec.DecodeError, KeyError, TypeError):
             return Unreachable(f"{self._shown} answered {status}, not as a gpudeck hub would.", _HINT)

@@ -46,7 +46,8 @@ def migrate(connection: Connection, place: str) -> None:
         _refuse_strangers(connection, place)
     _upgrade(connection)
     _check_references(connection)
-    log.info(MIGRATED, before or "none", NEWEST)
+    # A database that was empty is no news.
+    log.log(logging.INFO if before else logging.DEBUG, MIGRATED, before or "none", NEWEST)
 
 
 def _read_version(connection: Connection) -> str | None:

@@ -6,6 +6,7 @@ hub that shows the demo merely because nothing else was there calls `end_demo` o
 
 from collections.abc import Callable
 
+from gpudeck.auth.token_rules import matches
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
@@ -33,10 +34,10 @@ class Ingest:
     ) -> bool:
         """Take one report; False when it was a repeated one. Raises ReportRefused: whoever catches it counts it.
 
-        `only` is the one host that its sender may report as; None: any.
+        `only` is the host, or the pattern of names, that its sender may report as; None: any.
         """
         envelope = decode(body, content_type, encoding)
-        if only is not None and envelope.host != only:
+        if only is not None and only != envelope.host and not matches(only, envelope.host):
             raise ReportRefused(
                 403,
                 "other_host",

@@ -1,0 +1,128 @@
+"""/api/v1/accounts (GET, POST) and /api/v1/accounts/{name} (PATCH, DELETE): for admins."""
+
+from typing import Annotated, Literal
+
+from litestar import delete, get, patch, post
+from litestar.exceptions import NotFoundException, ValidationException
+from litestar.params import JSONBody, PathParameter
+from msgspec import Struct
+
+from gpudeck.api.access import access, caller_of
+from gpudeck.api.answers import allow, documented
+from gpudeck.api.errors import ErrorBody
+from gpudeck.api.login import AuthRequest, Done, Name, Password, TheAuth
+from gpudeck.auth.accounts import Account
+from gpudeck.model.errors import UsageError
+
+AccountRole = Literal["viewer", "user", "admin"]
+AccountName = Annotated[str, PathParameter(description="The account's name")]
+
+
+class AccountList(Struct, frozen=True):
+    accounts: list[Account]
+
+
+class NewAccount(Struct, frozen=True, forbid_unknown_fields=True):
+    """Without a password the account logs in through a trusted proxy alone."""
+
+    name: Name
+    role: AccountRole = "user"
+    password: Password | None = None
+
+
+class AccountChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is left out stays."""
+
+    role: AccountRole | None = None
+    password: Password | None = None
+    is_disabled: bool | None = None
+
+
+@get("/api/v1/accounts", opt=access("admin"))
+async def list_accounts(auth: TheAuth) -> AccountList:
+    """All accounts, by name."""
+    return AccountList(await auth.accounts.list())
+
+
+@post(
+    "/api/v1/accounts",
+    opt=access("admin"),
+    responses={
+        201: documented(Account, "The new account"),
+        400: documented(ErrorBody, "A name or a password that will not do, or a name that is taken"),
+    },
+)
+async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: TheAuth) -> Account:
+    """Make an account."""
+    try:
+        account = await auth.accounts.add(data.name, data.role, data.password)
+    except UsageError as error:
+        raise ValidationException(str(error)) from error
+    auth.has_accounts = True
+    await auth.audit.record(caller_of(request), "add account", account.name, details=f"role {account.role}")
+    return account
+
+
+@patch(
+    "/api/v1/accounts/{name:str}",
+    opt=access("admin"),
+    responses={
+        200: documented(Account, "The account as it is now"),
+        400: documented(ErrorBody, "A change that will not do, such as taking away the last admin"),
+        404: documented(ErrorBody, "No such account"),
+    },
+)
+async def change_account(
+    request: AuthRequest, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth
+) -> Account:
+    """Change an account's role or password, or switch it off."""
+    await _find(auth, name)
+    told: list[str] = []
+    try:
+        if data.role is not None:
+            await auth.accounts.set_role(name, data.role)
+            told.append(f"role {data.role}")
+        if data.is_disabled is not None:
+            await auth.accounts.set_disabled(name, data.is_disabled)
+            told.append("disabled" if data.is_disabled else "enabled")
+        if data.password is not None:
+            await auth.accounts.set_password(name, data.password)
+            told.append("new password")
+    except UsageError as error:
+        raise ValidationException(str(error)) from error
+    await auth.audit.record(caller_of(request), "change account", name, details=", ".join(told))
+    return await _find(auth, name)
+
+
+@delete(
+    "/api/v1/accounts/{name:str}",
+    status_code=200,
+    opt=access("admin"),
+    responses={
+        200: documented(Done, "The account is gone, with its sessions and tokens"),
+        400: documented(ErrorBody, "The last admin cannot go"),
+        404: documented(ErrorBody, "No such account"),
+    },
+)
+async def remove_account(request: AuthRequest, name: AccountName, auth: TheAuth) -> Done:
+    """Remove an account, its sessions and its tokens."""
+    account = await _find(auth, name)
+    try:
+        await auth.accounts.remove(name)
+    except UsageError as error:
+        raise ValidationException(str(error)) from error
+    await auth.sessions.end_all(account.id)
+    await auth.refresh()
+    await auth.audit.record(caller_of(request), "remove account", name)
+    return Done()
+
+
+allow_accounts = allow("/api/v1/accounts", "GET", "POST")
+allow_account = allow("/api/v1/accounts/{name:str}", "DELETE", "PATCH")
+
+
+async def _find(auth: TheAuth, name: str) -> Account:
+    account = await auth.accounts.find(name)
+    if account is None:
+        raise NotFoundException(f"no account is called {name[:64]!r}")
+    return account

@@ -1,0 +1,252 @@
+"""Logging in and out, and what somebody may know and change about themselves.
+
+POST /api/v1/login · /api/v1/logout · /api/v1/logout-everywhere · /api/v1/first-admin · /api/v1/me/password,
+GET /api/v1/me · /api/v1/me/sessions.
+"""
+
+import math
+from typing import Annotated, Any
+
+from litestar import Request, Response, get, post
+from litestar.datastructures import Cookie, State
+from litestar.di import NamedDependency
+from litestar.exceptions import (
+    HTTPException,
+    NotAuthorizedException,
+    PermissionDeniedException,
+    TooManyRequestsException,
+    ValidationException,
+)
+from litestar.params import JSONBody
+from msgspec import Meta, Struct
+
+from gpudeck.api.access import Policy, access, caller_of
+from gpudeck.api.answers import documented
+from gpudeck.api.callers import COOKIE, read_cookie
+from gpudeck.api.errors import ErrorBody
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.first_admin import LinkRefused
+from gpudeck.auth.login import LoginRefused
+from gpudeck.auth.parts import Auth
+from gpudeck.auth.secret import hash_secret
+from gpudeck.model.errors import UsageError
+
+TheAuth = NamedDependency[Auth]
+AuthRequest = Request[Any, Any, State]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Password = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class Credentials(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    password: Password
+
+
+class FirstAccount(Struct, frozen=True, forbid_unknown_fields=True):
+    """`secret` is in the link that the hub printed when it started."""
+
+    secret: Annotated[str, Meta(min_length=1, max_length=128)]
+    name: Name
+    password: Password
+
+
+class NewPassword(Struct, frozen=True, forbid_unknown_fields=True):
+    old: Password
+    new: Password
+
+
+class Me(Struct, frozen=True):
+    """Who asks, and what they may do here. `logins` are their names on the hosts.
+
+    `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made.
+    """
+
+    kind: str
+    role: str
+    name: str
+    logins: list[str]
+    may_read: bool
+    may_write: bool
+    may_administer: bool
+    can_log_in: bool
+    needs_first_admin: bool
+
+
+class OneSession(Struct, frozen=True):
+    """One place where somebody is logged in."""
+
+    created_at: float
+    seen_at: float
+    address: str
+    user_agent: str
+    is_this: bool
+
+
+class SessionList(Struct, frozen=True):
+    sessions: list[OneSession]
+
+
+class Done(Struct, frozen=True):
+    status: str = "done"
+
+
+@get("/api/v1/me", opt=access("open"))
+async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
+    """Who the hub takes you for, and what you may do."""
+    return _describe(caller_of(request), request.app.state.policy, auth)
+
+
+@post(
+    "/api/v1/login",
+    status_code=200,
+    opt=access("open"),
+    responses={
+        200: documented(Me, "Logged in: the answer sets the session's cookie"),
+        401: documented(ErrorBody, "The name and the password do not fit"),
+        429: documented(ErrorBody, "Too many tries: see Retry-After"),
+    },
+)
+async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth) -> Response[Me]:
+    """Log in with a name and a password."""
+    address = request.client.host if request.client else ""
+    agent = request.headers.get("user-agent", "")[:256]
+    try:
+        account, secret = await auth.login.log_in(data.name, data.password, address, agent)
+    except LoginRefused as refusal:
+        raise _refuse(refusal) from refusal
+    caller = auth.caller_of(account, address)
+    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, auth)
+
+
+@post("/api/v1/logout", status_code=200, opt=access("open"))
+async def log_out(request: AuthRequest, auth: TheAuth) -> Response[Done]:
+    """End this session."""
+    secret = read_cookie(request.headers.get("cookie", ""))
+    if secret:
+        await auth.sessions.end(secret)
+        await auth.audit.record(caller_of(request), "logout")
+    return _without_cookie(request, auth)
+
+
+@post("/api/v1/logout-everywhere", status_code=200, opt=access("self"))
+async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Done]:
+    """End all of your sessions, on every device."""
+    caller = caller_of(request)
+    if caller.account_id is not None:
+        await auth.sessions.end_all(caller.account_id)
+    await auth.audit.record(caller, "logout everywhere")
+    return _without_cookie(request, auth)
+
+
+@get("/api/v1/me/sessions", opt=access("self"))
+async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
+    """Where you are logged in."""
+    caller = caller_of(request)
+    found = await auth.sessions.list(caller.account_id) if caller.account_id is not None else []
+    this = read_cookie(request.headers.get("cookie", ""))
+    own = hash_secret(this)
+    return SessionList(
+        [OneSession(one.created_at, one.seen_at, one.address, one.user_agent, own.startswith(one.id)) for one in found]
+    )
+
+
+@post(
+    "/api/v1/me/password",
+    status_code=200,
+    opt=access("self"),
+    responses={
+        200: documented(Me, "Changed; all other sessions have ended"),
+        400: documented(ErrorBody, "The new password will not do"),
+        401: documented(ErrorBody, "The old password is another one"),
+    },
+)
+async def change_password(request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth) -> Response[Me]:
+    """Change your password. Everywhere else you are logged out."""
+    caller = caller_of(request)
+    agent = request.headers.get("user-agent", "")[:256]
+    try:
+        account, _ = await auth.login.log_in(caller.name, data.old, caller.address, agent)
+        await auth.accounts.set_password(caller.name, data.new)
+        secret = await auth.sessions.start(account, caller.address, agent)
+    except LoginRefused as refusal:
+        raise _refuse(refusal) from refusal
+    except UsageError as error:
+        raise ValidationException(str(error)) from error
+    await auth.audit.record(caller, "change password", caller.name)
+    shown = _describe(auth.caller_of(account, caller.address), request.app.state.policy, auth)
+    return _with_cookie(shown, secret, request, auth)
+
+
+@post(
+    "/api/v1/first-admin",
+    status_code=201,
+    opt=access("open"),
+    responses={
+        201: documented(Me, "Made, and logged in"),
+        400: documented(ErrorBody, "The name or the password will not do"),
+        403: documented(ErrorBody, "The link has been used, or has ended"),
+    },
+)
+async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth) -> Response[Me]:
+    """Make the first admin, with the secret of the link that the hub printed when it started."""
+    address = request.client.host if request.client else ""
+    try:
+        account = await auth.first_admin.redeem(data.secret, data.name, data.password)
+    except LinkRefused as refusal:
+        raise PermissionDeniedException(str(refusal)) from refusal
+    except UsageError as error:
+        raise ValidationException(str(error)) from error
+    auth.has_accounts = True
+    caller = auth.caller_of(account, address)
+    await auth.audit.record(caller, "make first admin", account.name)
+    _, secret = await auth.login.log_in(data.name, data.password, address, request.headers.get("user-agent", "")[:256])
+    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, auth, status=201)
+
+
+def _refuse(refusal: LoginRefused) -> HTTPException:
+    if not refusal.retry_after:
+        return NotAuthorizedException(str(refusal))
+    return TooManyRequestsException(str(refusal), headers={"Retry-After": str(math.ceil(refusal.retry_after))})
+
+
+def _describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
+    return Me(
+        kind=caller.kind,
+        role=caller.role,
+        name=caller.name,
+        logins=sorted(caller.logins),
+        may_read=policy.is_readable or caller.is_at_least("viewer"),
+        may_write=caller.is_at_least("user"),
+        may_administer=caller.is_at_least("admin"),
+        can_log_in=auth.has_accounts,
+        needs_first_admin=policy.needs_accounts and not auth.has_accounts,
+    )
+
+
+def _with_cookie(me: Me, secret: str, request: AuthRequest, auth: Auth, status: int = 200) -> Response[Me]:
+    """Without an age: the browser forgets it when it ends, the hub when it has been idle for too long."""
+    cookie = _cookie(request, auth, secret)
+    return Response(me, status_code=status, cookies=[cookie], headers={"Cache-Control": "no-store"})
+
+
+def _without_cookie(request: AuthRequest, auth: Auth) -> Response[Done]:
+    gone = _cookie(request, auth, "", max_age=0)
+    return Response(Done(), cookies=[gone], headers={"Cache-Control": "no-store"})
+
+
+def _cookie(request: AuthRequest, auth: Auth, secret: str, max_age: int | None = None) -> Cookie:
+    return Cookie(
+        key=COOKIE,
+        value=secret,
+        path=_path(request),
+        max_age=max_age,
+        httponly=True,
+        samesite="lax",
+        secure=auth.is_secure or request.url.scheme == "https",
+    )
+
+
+def _path(request: AuthRequest) -> str:
+    """The prefix below which the hub is served, so that a cookie does not reach what else is on that server."""
+    prefix: str = request.app.state.prefix
+    return f"{prefix}/" if prefix else "/"

@@ -1,0 +1,112 @@
+"""Everything of this room as one: what the API and the wiring hold on to."""
+
+from collections.abc import Sequence
+
+from gpudeck.auth.accounts import Account, Accounts
+from gpudeck.auth.audit import Audit
+from gpudeck.auth.caller import Caller, Kind
+from gpudeck.auth.first_admin import FirstAdmin
+from gpudeck.auth.login import Login
+from gpudeck.auth.passwords import Passwords
+from gpudeck.auth.people import People
+from gpudeck.auth.proxy import caller_of
+from gpudeck.auth.sessions import Sessions
+from gpudeck.auth.settings import AuthSettings
+from gpudeck.auth.settings import People as Logins
+from gpudeck.auth.throttle import Throttle
+from gpudeck.auth.tokens import Tokens
+from gpudeck.database.engine import Database
+from gpudeck.model import clock
+from gpudeck.model.errors import UsageError
+
+
+class Auth:
+    """Who people and programs are. `load` once before anybody is asked; then `refresh` every few seconds.
+
+    `has_accounts` is asked for every request, and so kept here. `is_secure` says that cookies may travel over TLS only.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: AuthSettings,
+        logins: Logins | None = None,
+        *,
+        is_secure: bool = False,
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        passwords = Passwords()
+        self.is_secure = is_secure
+        self.has_accounts = False
+        self.accounts = Accounts(database, passwords, now)
+        self.audit = Audit(database, now)
+        self.sessions = Sessions(database, settings, now)
+        self.tokens = Tokens(database, now)
+        self.people = People(logins)
+        self.login = Login(self.accounts, self.sessions, passwords, Throttle(now), self.audit)
+        self.first_admin = FirstAdmin(self.accounts, now)
+        self.accounts.watch(self.tokens.forget_account)
+        self._proxy = settings.proxy
+
+    async def load(self) -> None:
+        """Raises Temporary."""
+        await self.tokens.load()
+        self.has_accounts = await self.accounts.count() > 0
+
+    async def refresh(self) -> None:
+        """See what other processes changed, and write down which tokens were used. Raises Temporary."""
+        await self.tokens.flush()
+        await self.tokens.refresh()
+        self.has_accounts = await self.accounts.count() > 0
+
+    async def find_session(self, secret: str) -> Caller | None:
+        account = await self.sessions.find(secret)
+        return None if account is None else self.caller_of(account)
+
+    def find_token(self, secret: str) -> Caller | None:
+        """Whoever holds a token. One of an account has that account's logins."""
+        token = self.tokens.find(secret)
+        if token is None:
+            return None
+        self.tokens.note_use(token)
+        return Caller(
+            kind="token",
+            role=token.role,
+            name=token.account or f"token {token.name}",
+            account_id=token.account_id,
+            token_id=token.id,
+            logins=self.people.logins_of(token.account) if token.account else frozenset(),
+        )
+
+    async def find_proxied(self, told: Sequence[str], address: str) -> Caller | None:
+        """Whom a trusted proxy names; somebody new gets an account. None where the proxy is not trusted, or names
+        nobody, or somebody who is disabled."""
+        name = caller_of(told, address, self._proxy)
+        if name is None:
+            return None
+        account = await self.accounts.find(name) or await self._welcome(name)
+        return None if account.is_disabled else self.caller_of(account, kind="proxy")
+
+    def caller_of(self, account: Account, address: str = "", kind: Kind = "account") -> Caller:
+        """Somebody who is known by their account."""
+        return Caller(
+            kind=kind,
+            role=account.role,
+            name=account.name,
+            account_id=account.id,
+            logins=self.people.logins_of(account.name),
+            address=address,
+        )
+
+    async def _welcome(self, name: str) -> Account:
+        try:
+            account = await self.accounts.add(name, self._proxy.role, None)
+        except UsageError:
+            # Two first requests at once: the other one made it.
+            known = await self.accounts.find(name)
+            if known is None:
+                raise
+            return known
+        self.has_accounts = True
+        await self.audit.record(self.caller_of(account, kind="proxy"), "add account", name, details="by the proxy")
+        return account

@@ -1,0 +1,143 @@
+"""Every route × every role × every mode: who gets in, and who does not. A route without an entry fails here."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from fakes.clock import FakeClock
+from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, ClosedBook, make_auth, make_door
+from fakes.reports import make_envelope
+from gpudeck.api.access import Policy
+from gpudeck.api.app import build_framework
+from gpudeck.hub.hub import Hub
+from gpudeck.wire import encode
+
+EVERYBODY = {"nobody", "agent", "viewer", "user", "admin"}
+READERS = {"viewer", "user", "admin"}
+USERS, ADMINS = {"user", "admin"}, {"admin"}
+NOBODY: set[str] = set()
+
+# Who gets in where reading is open, and who where it needs a log-in.
+MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
+    ("GET", "/"): (EVERYBODY, EVERYBODY),
+    ("GET", "/assets/{name:str}"): (EVERYBODY, EVERYBODY),
+    ("GET", "/healthz"): (EVERYBODY, EVERYBODY),
+    ("GET", "/readyz"): (EVERYBODY, EVERYBODY),
+    ("GET", "/schema"): (EVERYBODY, EVERYBODY),
+    ("GET", "/schema/openapi.json"): (EVERYBODY, EVERYBODY),
+    ("GET", "/schema/{path:path}"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api/v1/me"): (EVERYBODY, EVERYBODY),
+    ("POST", "/api/v1/login"): (EVERYBODY, EVERYBODY),
+    ("POST", "/api/v1/logout"): (EVERYBODY, EVERYBODY),
+    ("POST", "/api/v1/first-admin"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api/v1/fleet"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/stream"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/hosts"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/gpus"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
+    ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
+    ("DELETE", "/api/v1/hosts/{host:str}"): (ADMINS, ADMINS),
+    # Tokens without an account have no self.
+    ("POST", "/api/v1/logout-everywhere"): (NOBODY, NOBODY),
+    ("GET", "/api/v1/me/sessions"): (NOBODY, NOBODY),
+    ("POST", "/api/v1/me/password"): (NOBODY, NOBODY),
+    ("GET", "/api/v1/tokens"): (USERS, USERS),
+    ("POST", "/api/v1/tokens"): (USERS, USERS),
+    ("DELETE", "/api/v1/tokens/{token_id:int}"): (USERS, USERS),
+    ("GET", "/api/v1/accounts"): (ADMINS, ADMINS),
+    ("POST", "/api/v1/accounts"): (ADMINS, ADMINS),
+    ("PATCH", "/api/v1/accounts/{name:str}"): (ADMINS, ADMINS),
+    ("DELETE", "/api/v1/accounts/{name:str}"): (ADMINS, ADMINS),
+    ("GET", "/api/v1/audit"): (ADMINS, ADMINS),
+}
+RAW = {("POST", "/api/v1/reports"), ("GET", "/api/v1/stream")}
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/api/v1/tokens"): {"name": "t", "role": "viewer"},
+}
+SECRETS = {
+    "stranger": "gd_admin_made-up",
+    "agent": AGENT_TOKEN,
+    "viewer": "viewer-token",
+    "user": "user-token",
+    "admin": ADMIN_TOKEN,
+}
+REFUSED = {401, 403}
+
+
+def routes_of(app: Litestar) -> set[tuple[str, str]]:
+    return {
+        (method, route.path_format)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method in route.methods
+        if method != "OPTIONS"
+    }
+
+
+def in_words(route: tuple[str, str]) -> tuple[str, str]:
+    """As the framework writes a path with parameters."""
+    method, path = route
+    return method, path.replace(":str}", "}").replace(":int}", "}").replace(":path}", "}")
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
+    """A hub that is open to readers, and one that is not."""
+    made = {}
+    for is_readable in (True, False):
+        hub = Hub(now=FakeClock())
+        hub.fleet.apply(make_envelope(), via="push", now=hub.stream.time)
+        hub.stream.tick()
+        made[is_readable] = make_door(hub, is_readable=is_readable, folder=tmp_path_factory.mktemp("hub"))
+    return made
+
+
+def ask(door: Any, route: tuple[str, str], role: str) -> int:
+    """The status; a stream is left as soon as it has begun."""
+    method, path = route
+    filled = (
+        path.replace("{host:str}", "nobody")
+        .replace("{name:str}", "nobody")
+        .replace("{token_id:int}", "999")
+        .replace("{path:path}", "x")
+    )
+    headers = {"Authorization": f"Bearer {SECRETS[role]}"} if role in SECRETS else {}
+    options: dict[str, Any] = {"json": BODIES.get(route, {})} if method in {"POST", "PATCH"} else {}
+    if route == ("POST", "/api/v1/reports"):
+        options = {"content": encode(make_envelope("gpu09"))}
+        headers |= {"Content-Type": "application/msgpack", "Content-Encoding": "zstd"}
+    # A stream never ends; who may open it may look at its head.
+    method = "HEAD" if route[1] == "/api/v1/stream" else method
+
+    async def call() -> int:
+        transport = httpx.ASGITransport(door, client=("192.0.2.7", 40000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
+            return (await client.request(method, filled, headers=headers, **options)).status_code
+
+    return asyncio.run(call())
+
+
+def test_every_route_has_an_entry_and_every_entry_a_route(tmp_path: Path) -> None:
+    app = build_framework(Hub(), make_auth(tmp_path), Policy(is_readable=True), ClosedBook())
+    assert routes_of(app) | RAW == {in_words(route) for route in MATRIX}
+
+
+@pytest.mark.parametrize("is_readable", [True, False], ids=["read-open", "read-login"])
+@pytest.mark.parametrize("route", MATRIX, ids=" ".join)
+def test_route_lets_in_whom_it_should_and_nobody_else(
+    doors: dict[bool, Any], route: tuple[str, str], is_readable: bool
+) -> None:
+    wanted = MATRIX[route][0 if is_readable else 1]
+    let_in = {role for role in EVERYBODY if ask(doors[is_readable], route, role) not in REFUSED}
+    assert let_in == wanted
+
+
+@pytest.mark.parametrize("route", [("GET", "/api/v1/fleet"), ("POST", "/api/v1/hosts")], ids=" ".join)
+def test_token_that_nobody_knows_opens_nothing(doors: dict[bool, Any], route: tuple[str, str]) -> None:
+    assert ask(doors[True], route, "stranger") == 401

@@ -1,0 +1,253 @@
+"""Logging in and out, sessions, proxies, and what other sites cannot make a browser do."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import make_auth, make_door
+from fakes.reports import make_busy_gpu, make_envelope
+from gpudeck.auth.settings import AuthSettings, ProxySettings
+from gpudeck.hub.hub import Hub
+
+PASSWORD = "correct horse battery"
+
+
+class Browser:
+    """Keeps cookies, as browsers do, and says from which page it asks."""
+
+    def __init__(self, station: "Station", client: str = "192.0.2.7") -> None:
+        self.station = station
+        self.client = client
+        self.cookies = httpx.Cookies()
+
+    def call(self, method: str, path: str, headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.station.door, client=(self.client, 40000))
+            base = f"http://{self.station.name}"
+            async with httpx.AsyncClient(transport=transport, base_url=base, cookies=self.cookies) as http:
+                answer = await http.request(method, path, headers={"Origin": base} | (headers or {}), **options)
+                self.cookies = http.cookies
+                return answer
+
+        return asyncio.run(ask())
+
+    def log_in(self, name: str = "ada", password: str = PASSWORD) -> httpx.Response:
+        return self.call("POST", "/api/v1/login", json={"name": name, "password": password})
+
+    def me(self) -> Any:
+        return self.call("GET", "/api/v1/me").json()
+
+    def fleet_status(self) -> int:
+        return self.call("GET", "/api/v1/fleet").status_code
+
+
+class Station:
+    def __init__(self, folder: Path, settings: AuthSettings | None = None, **options: Any) -> None:
+        self.name = "hub.example"
+        self.hub = Hub(now=FakeClock())
+        gpus = [make_busy_gpu(0, "ada"), make_busy_gpu(1, "bob", uuid="GPU-b")]
+        self.hub.fleet.apply(make_envelope("gpu01", 1, gpus), via="push", now=self.hub.stream.time)
+        self.hub.stream.tick()
+        self.auth = make_auth(folder, settings)
+        self.door: Any = make_door(self.hub, auth=self.auth, settings=settings, **({"is_readable": False} | options))
+
+    def add(self, name: str, role: Any, password: str | None = PASSWORD) -> None:
+        asyncio.run(self.auth.accounts.add(name, role, password))
+        self.auth.has_accounts = True
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Station:
+    station = Station(tmp_path)
+    station.add("ada", "user")
+    return station
+
+
+def test_who_logs_in_may_look_until_they_log_out(hub: Station) -> None:
+    ada = Browser(hub)
+    assert ada.fleet_status() == 401
+    answer = ada.log_in()
+    assert (answer.status_code, answer.json()["name"], answer.json()["role"]) == (200, "ada", "user")
+    assert ada.fleet_status() == 200
+    assert ada.me()["logins"] == ["ada"]
+    ada.call("POST", "/api/v1/logout")
+    assert ada.fleet_status() == 401
+
+
+def test_cookie_is_for_the_hub_alone(hub: Station) -> None:
+    cookie = Browser(hub).log_in().headers["set-cookie"]
+    assert cookie.startswith("gpudeck_session=")
+    assert {"HttpOnly", "SameSite=lax", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+
+
+def test_cookie_that_was_taken_before_the_logout_opens_nothing_after_it(hub: Station) -> None:
+    ada, thief = Browser(hub), Browser(hub)
+    ada.log_in()
+    thief.cookies = httpx.Cookies(ada.cookies)
+    assert thief.fleet_status() == 200
+    ada.call("POST", "/api/v1/logout-everywhere")
+    assert thief.fleet_status() == 401
+
+
+def test_wrong_password_and_unknown_name_get_the_same_answer(hub: Station) -> None:
+    wrong = Browser(hub, "192.0.2.1").log_in("ada", "wrong horse battery")
+    unknown = Browser(hub, "192.0.2.2").log_in("nobody", "wrong horse battery")
+    assert (wrong.status_code, wrong.content) == (unknown.status_code, unknown.content)
+    assert wrong.status_code == 401
+
+
+def test_who_guesses_is_told_to_wait_and_others_are_not(hub: Station) -> None:
+    guesser = Browser(hub, "192.0.2.66")
+    answers = [guesser.log_in("ada", f"guess number {number}") for number in range(12)]
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["retry-after"]) > 0
+    assert Browser(hub, "192.0.2.9").log_in().status_code == 200
+
+
+def test_new_password_ends_all_other_sessions(hub: Station) -> None:
+    ada, elsewhere = Browser(hub), Browser(hub)
+    ada.log_in()
+    elsewhere.log_in()
+    change = {"old": PASSWORD, "new": "another horse entirely"}
+    assert ada.call("POST", "/api/v1/me/password", json=change).status_code == 200
+    assert (ada.fleet_status(), elsewhere.fleet_status()) == (200, 401)
+    assert Browser(hub).log_in().status_code == 401
+    assert Browser(hub).log_in(password="another horse entirely").status_code == 200
+
+
+def test_old_password_is_asked_for(hub: Station) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    change = {"old": "not the old one", "new": "another horse entirely"}
+    assert ada.call("POST", "/api/v1/me/password", json=change).status_code == 401
+
+
+def test_sessions_are_listed_and_this_one_is_marked(hub: Station) -> None:
+    ada = Browser(hub)
+    Browser(hub).log_in()
+    ada.log_in()
+    sessions = ada.call("GET", "/api/v1/me/sessions").json()["sessions"]
+    assert [session["is_this"] for session in sessions].count(True) == 1
+    assert len(sessions) == 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://hub.example.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_page_of_another_site_changes_nothing_with_the_visitors_cookie(hub: Station, headers: dict[str, str]) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    answer = ada.call("POST", "/api/v1/tokens", headers, json={"name": "t", "role": "viewer"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "other_site")
+
+
+def test_admin_manages_accounts_and_users_do_not(hub: Station) -> None:
+    hub.add("root", "admin")
+    admin, ada = Browser(hub), Browser(hub)
+    admin.log_in("root")
+    ada.log_in()
+    new = {"name": "Bob", "role": "viewer", "password": PASSWORD}
+    assert ada.call("POST", "/api/v1/accounts", json=new).status_code == 403
+    assert admin.call("POST", "/api/v1/accounts", json=new).status_code == 201
+    assert Browser(hub).log_in("bob").json()["role"] == "viewer"
+    assert admin.call("PATCH", "/api/v1/accounts/bob", json={"is_disabled": True}).status_code == 200
+    assert Browser(hub, "192.0.2.3").log_in("bob").status_code == 401
+    assert admin.call("DELETE", "/api/v1/accounts/root").status_code == 400
+    assert admin.call("DELETE", "/api/v1/accounts/bob").status_code == 200
+    names = [account["name"] for account in admin.call("GET", "/api/v1/accounts").json()["accounts"]]
+    assert names == ["ada", "root"]
+
+
+def test_tokens_of_a_user_do_no_more_than_the_user(hub: Station) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    refused = [
+        ada.call("POST", "/api/v1/tokens", json={"name": "t", "role": role}).status_code for role in ("admin", "agent")
+    ]
+    assert refused == [403, 403]
+    made = ada.call("POST", "/api/v1/tokens", json={"name": "script", "role": "viewer"}).json()
+    script = {"Authorization": f"Bearer {made['secret']}"}
+    assert Browser(hub).call("GET", "/api/v1/fleet", script).status_code == 200
+    assert made["secret"] not in ada.call("GET", "/api/v1/tokens").text
+    assert ada.call("DELETE", f"/api/v1/tokens/{made['token']['id']}").status_code == 200
+    assert Browser(hub).call("GET", "/api/v1/fleet", script).status_code == 401
+
+
+def test_what_was_done_is_in_the_audit_log(hub: Station) -> None:
+    hub.add("root", "admin")
+    admin = Browser(hub)
+    admin.log_in("root", "not this one at all")
+    admin.log_in("root")
+    made = admin.call("POST", "/api/v1/tokens", json={"name": "gpu07", "role": "agent", "hosts": "gpu07"}).json()
+    entries = admin.call("GET", "/api/v1/audit").json()["entries"]
+    assert [(entry["action"], entry["outcome"]) for entry in entries] == [
+        ("create token", "done"),
+        ("log in", "done"),
+        ("log in", "refused"),
+    ]
+    assert made["secret"] not in admin.call("GET", "/api/v1/audit").text
+
+
+def test_first_admin_is_made_once_with_the_link(tmp_path: Path) -> None:
+    hub = Station(tmp_path)
+    secret = asyncio.run(hub.auth.first_admin.make())
+    browser = Browser(hub)
+    assert browser.me()["needs_first_admin"]
+    wrong = {"secret": "made-up", "name": "root", "password": PASSWORD}
+    assert browser.call("POST", "/api/v1/first-admin", json=wrong).status_code == 403
+    right = wrong | {"secret": secret}
+    assert browser.call("POST", "/api/v1/first-admin", json=right | {"password": "short"}).status_code == 400
+    assert browser.call("POST", "/api/v1/first-admin", json=right).json()["role"] == "admin"
+    assert browser.me()["may_administer"]
+    assert Browser(hub).call("POST", "/api/v1/first-admin", json=right | {"name": "b"}).status_code == 403
+
+
+def test_name_of_a_trusted_proxy_logs_in_and_of_anybody_else_does_not(tmp_path: Path) -> None:
+    hub = Station(tmp_path, AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"])))
+    told = {"Remote-User": "Carol"}
+    assert Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", told).json()["name"] == "carol"
+    assert Browser(hub, "192.0.2.2").call("GET", "/api/v1/me", told).json()["kind"] == "nobody"
+
+
+@pytest.mark.parametrize(
+    ("commands", "nobody", "ada", "root"),
+    [("everyone", 2, 2, 2), ("login", 0, 2, 2), ("admin", 0, 0, 2), ("owner", 0, 1, 2)],
+)
+def test_commands_are_seen_by_whom_the_settings_say(
+    tmp_path: Path, commands: str, nobody: int, ada: int, root: int
+) -> None:
+    hub = Station(tmp_path, commands=commands, is_readable=True)
+    hub.add("ada", "user")
+    hub.add("root", "admin")
+    people = [Browser(hub), Browser(hub), Browser(hub)]
+    people[1].log_in("ada")
+    people[2].log_in("root")
+    for path in ("/api/v1/fleet", "/api/v1/hosts", "/api/v1/hosts/gpu01", "/api/v1/gpus", "/?term=true&detail=true"):
+        seen = [person.call("GET", path).text.count("python train.py") for person in people]
+        assert seen == [nobody, ada, root], path
+
+
+def test_hub_on_loopback_asks_nothing_of_who_sits_there_until_there_are_accounts(tmp_path: Path) -> None:
+    hub = Station(tmp_path, is_private=True, is_decided=False)
+    hub.name = "127.0.0.1:8042"
+    here = Browser(hub, "127.0.0.1")
+    assert (here.me()["kind"], here.me()["role"], here.fleet_status()) == ("local", "admin", 200)
+    hub.add("root", "admin")
+    assert here.fleet_status() == 401
+
+
+def test_hub_on_loopback_that_is_reached_under_another_name_shows_nothing(tmp_path: Path) -> None:
+    hub = Station(tmp_path, is_private=True, is_decided=False)
+    answer = Browser(hub, "127.0.0.1").call("GET", "/api/v1/fleet")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "undecided")
+    assert "read: open" in answer.json()["error"]["hint"]
