@@ -108,12 +108,15 @@ def test_whatever_was_wrong_the_same_is_told(stage: Stage) -> None:
     }
 
 
-def test_whatever_was_wrong_the_same_work_is_done(stage: Stage) -> None:
+def test_whatever_was_wrong_the_same_work_is_done(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, transactions = Database.begin, []
+    monkeypatch.setattr(Database, "begin", lambda self: transactions.append(1) or begin(self))
     work = []
     for number, (name, password) in enumerate(REFUSED):
         stage.hasher.verified.clear()
+        transactions.clear()
         stage.refusal(name, password, f"10.0.0.{number}")
-        work.append((list(stage.hasher.verified), stage.hasher.hashed))
+        work.append((list(stage.hasher.verified), stage.hasher.hashed, len(transactions)))
     run(stage.log_in("ada"))
     assert len(work[0][0]) == 1
     assert work == [work[0]] * len(REFUSED)
