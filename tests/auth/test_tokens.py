@@ -235,6 +235,7 @@ def test_change_of_an_account_counts_at_once_where_it_is_told(tokens: Tokens) ->
     alice = add_account(tokens.database)
     token, secret = create(tokens, role="user", account_id=alice)
     other, other_secret = create(tokens)
+    asyncio.run(tokens.refresh())
     tokens.forget_account(alice)
     assert (tokens.find(secret), tokens.find(other_secret)) == (None, other)
     asyncio.run(tokens.refresh())
