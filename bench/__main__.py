@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-NAMES = ("hub", "ingest_http", "startup", "agent_cost", "page", "pull", "ssh_poll")
+NAMES = ("hub", "ingest_http", "startup", "agent_cost", "page", "pull", "ssh_poll", "hostile")
 
 
 def main() -> None:
