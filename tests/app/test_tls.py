@@ -65,7 +65,7 @@ def connected(port: int, context: ssl.SSLContext) -> Iterator[http.client.HTTPSC
         yield connection
 
 
-def ask(connection: http.client.HTTPSConnection) -> bytes:
+def ask(connection: http.client.HTTPConnection) -> bytes:
     connection.request("GET", "/")
     return connection.getresponse().read()
 
@@ -196,6 +196,18 @@ def test_plain_http_and_half_handshakes_keep_nobody_out(authority: Authority, pa
             assert b"HTTP" not in rude.recv(100)
         with connected(port, client_context(authority.ca_file)) as connection:
             assert ask(connection) == b"https 0"
+
+
+def test_a_socket_for_this_machine_alone_may_stay_plain(authority: Authority, pair: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as plain,
+        serving(Wall(), tls=Tls(settings_of(pair)), plain=[plain]) as port,
+        connected(port, client_context(authority.ca_file)) as connection,
+    ):
+        assert ask(connection) == b"https 0"
+        own = http.client.HTTPConnection("127.0.0.1", plain.getsockname()[1], timeout=20)
+        with contextlib.closing(own):
+            assert ask(own) == b"http 0"
 
 
 def test_a_missing_file_is_named(pair: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import uvloop
@@ -35,10 +35,12 @@ class _Server(LimitedServer):
 
 
 @contextlib.contextmanager
-def serving(wall: Wall, app: Any = say_hello, tls: Tls | None = None) -> Iterator[int]:
+def serving(
+    wall: Wall, app: Any = say_hello, tls: Tls | None = None, plain: Sequence[socket.socket] = ()
+) -> Iterator[int]:
     """The port of a server behind that wall."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = _Server(app, wall, tls, timeout_graceful_shutdown=2)
+        server = _Server(app, wall, tls, plain=plain, timeout_graceful_shutdown=2)
         thread = threading.Thread(target=lambda: uvloop.run(server.serve(sockets=[listening])))
         thread.start()
         try:

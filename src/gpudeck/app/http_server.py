@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,11 @@ _PAUSE_SECONDS = 0.1
 class LimitedServer(uvicorn.Server):
     """A server of `app` behind `wall`. With `tls` it speaks nothing else, and looks after the certificate's files."""
 
-    def __init__(self, app: Any, wall: Wall, tls: Tls | None = None, **options: Any) -> None:
-        """`options` are those of uvicorn.Config that others decide about."""
+    def __init__(
+        self, app: Any, wall: Wall, tls: Tls | None = None, *, plain: Sequence[socket.socket] = (), **options: Any
+    ) -> None:
+        """`plain` are sockets that get no TLS all the same, such as one for the hub's own agent: a certificate is for
+        the name by which others know the hub. `options` are those of uvicorn.Config that others decide about."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -43,10 +47,11 @@ class LimitedServer(uvicorn.Server):
         )
         self._wall = wall
         self._tls = tls
+        self._plain = list(plain)
         self._doors: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets if self._tls is None else [])
+        await super().startup([*(sockets or ()), *self._plain] if self._tls is None else self._plain)
         if self._tls is not None:
             self._doors = [asyncio.create_task(self._accept_forever(opened, self._tls)) for opened in sockets or ()]
             self._doors.append(asyncio.create_task(self._tls.keep_fresh()))
