@@ -81,7 +81,8 @@ class ManagedHosts:
 
 class Book:
     """What the API needs to add and remove hosts. `url` is the hub's address for other machines, None if they have
-    none; `configured` finds the target of a name among all that discovery knows."""
+    none; `configured` finds the target of a name among all that discovery knows, and raises UsageError on a hub that
+    watches nothing."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Book:
         return AddedHosts(names, new.via, token, self._command(entry.name, token), note)
 
     async def remove(self, name: str) -> bool:
-        target = self._configured(name)
+        target = self._find(name)
         if target is not None and target.origin != ORIGIN:
             raise _Conflict(f"{name} is named by {target.origin}: take it out there")
         try:
@@ -141,9 +142,15 @@ class Book:
                 await self._tokens.revoke(token.id)
 
     def _check_free(self, name: str) -> None:
-        target = self._configured(name) or next((one for one in self._managed.targets() if one.name == name), None)
+        target = self._find(name) or next((one for one in self._managed.targets() if one.name == name), None)
         if target is not None:
             raise _Conflict(f"{name} is there already, by {target.origin}")
+
+    def _find(self, name: str) -> Target | None:
+        try:
+            return self._configured(name)
+        except UsageError as error:
+            raise _Conflict(str(error)) from error
 
     def _command(self, name: str, token: str) -> str:
         """One line for a shell on the new host. The token goes into a file, not into the list of processes."""

@@ -1,25 +1,33 @@
 """The hosts that a hub watches by itself: discovery says which, the poller reads them, the fleet takes the reports."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
+from gpudeck.app.host_book import ORIGIN
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.roster import Roster
 from gpudeck.hub.hub import Hub
-from gpudeck.model.errors import ReportRefused
+from gpudeck.model.errors import ReportRefused, UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.poller import Poller, Way
 
 log = logging.getLogger(__name__)
 
+GRACE = 3.0
+"""Seconds for which a host stays that a list no longer names: who moves one between two lists writes one after the
+other, and either may be read first."""
+
 
 class Watching:
     """Keeps the fleet's expectations and the poller at what the providers say. `start` and `stop` in the event loop."""
 
-    def __init__(self, hub: Hub, providers: Sequence[Provider], ways: dict[str, Way]) -> None:
+    def __init__(self, hub: Hub, providers: Sequence[Provider], ways: dict[str, Way], *, grace: float = GRACE) -> None:
         self._hub = hub
+        self._grace = grace
         self._targets: dict[str, Target] = {}
+        self._leaving: dict[str, tuple[Target, asyncio.TimerHandle]] = {}
         self._poller = Poller(ways, self._deliver, self._note_failure)
         self._roster = Roster(providers, self._take, self._note_problems)
 
@@ -28,19 +36,43 @@ class Watching:
 
     async def stop(self) -> None:
         await self._roster.stop()
+        for _, timer in self._leaving.values():
+            timer.cancel()
+        self._leaving.clear()
         await self._poller.stop()
 
     def find(self, name: str) -> Target | None:
-        """The host that is configured under that name, by whomever."""
+        """The host that is configured under that name, by whomever. Raises UsageError where nothing is watched, as a
+        demo was asked for."""
+        if self._hub.ingest.demo and self._hub.ingest.end_demo is None:
+            raise UsageError("this hub was started with --demo and watches no real hosts.", "Start it without --demo.")
         return self._targets.get(name)
 
     def _take(self, targets: Sequence[Target]) -> None:
         """A demo that was asked for shows nothing else; any other ends when there are hosts to watch."""
         if targets and not self._hub.ingest.leave_demo():
             return
-        self._targets = {target.name: target for target in targets}
-        self._hub.fleet.expect(targets)
-        self._poller.watch(targets)
+        before, self._targets = self._targets, {target.name: target for target in targets}
+        for name in self._leaving.keys() & self._targets.keys():
+            self._leaving.pop(name)[1].cancel()
+        for name in before.keys() - self._targets.keys():
+            self._part_with(before[name])
+        self._watch()
+
+    def _part_with(self, target: Target) -> None:
+        """One that a person removed goes at once."""
+        if target.origin != ORIGIN:
+            timer = asyncio.get_running_loop().call_later(self._grace, self._drop, target.name)
+            self._leaving[target.name] = target, timer
+
+    def _drop(self, name: str) -> None:
+        self._leaving.pop(name, None)
+        self._watch()
+
+    def _watch(self) -> None:
+        watched = [*self._targets.values(), *(target for target, _ in self._leaving.values())]
+        self._hub.fleet.expect(watched)
+        self._poller.watch(watched)
 
     def _note_problems(self, problems: list[str]) -> None:
         self._hub.fleet.problems = problems

@@ -1,0 +1,84 @@
+"""The hosts that a hub watches by itself, while the lists that name them change."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from discovery.script import ScriptedProvider, eventually
+from gpudeck.app.host_book import ORIGIN
+from gpudeck.app.watching import Watching
+from gpudeck.hub.hub import Hub
+from gpudeck.model.errors import UsageError
+from gpudeck.model.target import Target
+
+
+def named(*names: str, origin: str = "list") -> list[Target]:
+    return [Target(name=name, via="push", origin=origin) for name in names]
+
+
+@asynccontextmanager
+async def watching(hub: Hub, *lists: ScriptedProvider, grace: float = 60.0) -> AsyncIterator[Watching]:
+    started = Watching(hub, lists, {}, grace=grace)
+    started.start()
+    try:
+        yield started
+    finally:
+        await started.stop()
+
+
+def shown(hub: Hub) -> set[str]:
+    return set(hub.fleet.hosts)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def go() -> None:
+        await work()
+
+    asyncio.run(go())
+
+
+def test_host_that_moves_from_one_list_to_another_stays_whichever_is_read_first() -> None:
+    async def work() -> None:
+        hub = Hub()
+        left, right = ScriptedProvider(named("a", "b"), pause=0.01), ScriptedProvider(named("c"), pause=0.01)
+        async with watching(hub, left, right) as watched:
+            await eventually(lambda: shown(hub) == {"a", "b", "c"}, "the lists")
+            moved = hub.fleet.hosts["b"]
+            left.then(named("a"))
+            await eventually(lambda: watched.find("b") is None, "the removal")
+            assert shown(hub) == {"a", "b", "c"}
+            right.then(named("b", "c", origin="other"))
+            await eventually(lambda: watched.find("b") is not None, "the move")
+            assert hub.fleet.hosts["b"] is moved
+
+    run(work)
+
+
+def test_host_that_no_list_names_any_more_goes_after_a_while() -> None:
+    async def work() -> None:
+        hub = Hub()
+        only = ScriptedProvider(named("a", "b"), named("a"), pause=0.01)
+        async with watching(hub, only, grace=0.1):
+            await eventually(lambda: shown(hub) == {"a", "b"}, "the list")
+            await eventually(lambda: shown(hub) == {"a"}, "the removal")
+
+    run(work)
+
+
+def test_host_that_a_person_removed_goes_at_once() -> None:
+    async def work() -> None:
+        hub = Hub()
+        book = ScriptedProvider(named("a", "b", origin=ORIGIN), named("a", origin=ORIGIN), pause=0.01)
+        async with watching(hub, book):
+            await eventually(lambda: shown(hub) == {"a", "b"}, "the book")
+            await eventually(lambda: shown(hub) == {"a"}, "the removal")
+
+    run(work)
+
+
+def test_hub_with_a_demo_that_was_asked_for_says_that_it_watches_nothing() -> None:
+    watched = Watching(Hub(demo=True), [], {})
+    with pytest.raises(UsageError, match="with --demo and watches no real hosts"):
+        watched.find("gpu01")
