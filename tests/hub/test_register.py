@@ -129,6 +129,27 @@ def test_host_keeps_the_name_it_is_read_under_when_its_agent_reports_under_anoth
     assert hub.shown() == [("m1", "srv-a17", "up", "push")]
 
 
+def test_machine_with_two_configured_names_is_shown_under_one_and_the_other_says_so(hub: Station) -> None:
+    hub.fleet.expect([Target(name="pulled", via="pull"), Target(name="pushed", via="push")])
+    hub.fetch("pulled", "pull", "m1")
+    hub.push("pushed", "m1")
+    assert hub.shown() == [("m1", "pulled", "up", "push"), ("pushed", "pushed", "never", "push")]
+    told = "its agent runs on the machine that is shown as pulled: take one of the two names out"
+    assert (hub.problems("m1"), hub.problems("pushed")) == ([], [told])
+    hub.expect("pushed", via="push")
+    hub.push("pushed", "m1")
+    assert hub.shown() == [("m1", "pushed", "up", "push")]
+    assert hub.problems("m1") == []
+
+
+def test_machine_renamed_from_one_configured_name_to_another_leaves_the_first_missing(hub: Station) -> None:
+    hub.expect("old", "new", via="push")
+    hub.push("old", "m1")
+    hub.push("new", "m1")
+    assert hub.shown() == [("m1", "new", "up", "push"), ("old", "old", "never", "push")]
+    assert hub.problems("m1") == hub.problems("old") == []
+
+
 def test_renamed_machine_that_is_only_expected_shows_its_new_name(hub: Station) -> None:
     hub.expect("old", via="push")
     hub.push("old", "m1")

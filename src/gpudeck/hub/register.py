@@ -42,10 +42,14 @@ class Register:
         return host, host_id
 
     def name(self, host: HostState, envelope: Envelope) -> Envelope:
-        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it."""
+        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it.
+
+        Where that is the name of another configured host, which so never reports, that one says why.
+        """
         target = self._targets.get(host.target or "")
-        if target is None or target.via == "push" or envelope.host in self._targets:
+        if target is None or target.via == "push" or envelope.host == target.name:
             return envelope
+        self._explain_absence(envelope.host, host)
         return msgspec.structs.replace(envelope, host=target.name)
 
     def settle(self, host: HostState, host_id: str, envelope: Envelope, target: str | None) -> None:
@@ -58,6 +62,7 @@ class Register:
         self._release_name(host.name, host_id)
         host.name = envelope.host
         self._claim_name(host)
+        self._change_target(host, envelope.host)
         self._link(host, target or envelope.host)
         self._note_clone(host, envelope)
 
@@ -73,12 +78,7 @@ class Register:
             self._dismiss(self._targeted.pop(name, None))
         self._targets = wanted
         for name, target in wanted.items():
-            host = self._targeted.get(name) or self._find_own(name)
-            if host is None:
-                host = self._add(HostState(name, target.via, self._settings, self._names))
-            self._targeted[name] = host
-            host.expect(name, target.via, target.labels)
-            self.dirty.add(host.id)
+            self._stand_for(target, self._targeted.get(name) or self._find_own(name))
 
     def remove(self, host_id: str) -> None:
         """Forget a host; it comes back with its next report."""
@@ -158,6 +158,28 @@ class Register:
         self._place(host, host.id)
         self._claim_name(host)
         return host
+
+    def _stand_for(self, target: Target, host: HostState | None) -> None:
+        """None: a host that was never seen."""
+        host = host or self._add(HostState(target.name, target.via, self._settings, self._names))
+        self._targeted[target.name] = host
+        host.expect(target.name, target.via, target.labels)
+        self.dirty.add(host.id)
+
+    def _explain_absence(self, name: str, shown: HostState) -> None:
+        absent = self._targeted.get(name)
+        if absent is None or absent is shown or absent.status == "up":
+            return
+        told = f"its agent runs on the machine that is shown as {shown.target}: take one of the two names out"
+        if absent.flag("read", told):
+            self.dirty.add(absent.id)
+
+    def _change_target(self, host: HostState, name: str) -> None:
+        """A machine that was expected under one name and now reports under that of another: the first is missed."""
+        before = self._targets.get(host.target or "")
+        if before is not None and before.via == "push" and name in self._targets and name != before.name:
+            host.expect(None, host.via, {})
+            self._stand_for(before, None)
 
     def _link(self, host: HostState, name: str) -> None:
         """Join the host to the target of that name, in place of one never seen, or one that was there before (a machine
