@@ -10,8 +10,10 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import make_auth, make_door
 from fakes.reports import make_busy_gpu, make_envelope
+from gpudeck.api.limits import LimitedApp
 from gpudeck.auth.settings import AuthSettings, ProxySettings
 from gpudeck.hub.hub import Hub
+from gpudeck.model.limits_settings import LimitsSettings
 
 PASSWORD = "correct horse battery"
 
@@ -251,3 +253,13 @@ def test_hub_on_loopback_that_is_reached_under_another_name_shows_nothing(tmp_pa
     answer = Browser(hub, "127.0.0.1").call("GET", "/api/v1/fleet")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "undecided")
     assert "read: open" in answer.json()["error"]["hint"]
+
+
+def test_proxy_is_trusted_by_its_own_address_and_not_by_the_one_it_speaks_for(tmp_path: Path) -> None:
+    settings = AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"]))
+    hub = Station(tmp_path, settings)
+    hub.door = LimitedApp(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
+    told = {"Remote-User": "carol", "X-Forwarded-For": "198.51.100.9"}
+    assert Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", told).json()["name"] == "carol"
+    liar = told | {"X-Forwarded-For": "192.0.2.1"}
+    assert Browser(hub, "203.0.113.5").call("GET", "/api/v1/me", liar).json()["kind"] == "nobody"

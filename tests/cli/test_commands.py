@@ -18,7 +18,7 @@ from gpudeck import __version__
         (["sho"], 2, "Did you mean show?"),
         (["frobnicate"], 2, "Commands: up, agent, show, hosts, check"),
         (["up", "--listen", "nonsense"], 2, "is not HOST:PORT"),
-        (["up", "--listen", "0.0.0.0:0"], 2, "`read: open` to ./gpudeck.yaml"),
+        (["up", "--listen", "0.0.0.0:0"], 2, "(who has an account) to ./gpudeck.yaml"),
         (["up", "--listen", "203.0.113.7:0"], 2, "`read: open`"),
         (["up", "--demo", "0"], 2, "--demo"),
         (["up", "--config", "absent.yaml"], 2, "absent.yaml"),

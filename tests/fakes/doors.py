@@ -10,6 +10,7 @@ from typing import Any
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.callers import Door, Doorkeeper
+from gpudeck.api.headers import SafeApp
 from gpudeck.api.host_book import AddedHosts, NewHost
 from gpudeck.app.auth import grant_by
 from gpudeck.app.host_book import Book, ManagedHosts
@@ -57,7 +58,7 @@ def make_door(
     is_decided: bool = True,
     commands: Commands = "everyone",
     settings: AuthSettings | None = None,
-) -> FrontDoor:
+) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
     auth = auth or make_auth(folder or Path(tempfile.mkdtemp()), settings)
@@ -74,7 +75,7 @@ def make_door(
     )
     policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)
     book = ClosedBook() if folder is None else make_book(hub, auth, folder)
-    return FrontDoor(hub, grant_by(auth), prefix, keeper=keeper, policy=policy, auth=auth, book=book)
+    return SafeApp(FrontDoor(hub, grant_by(auth), prefix, keeper=keeper, policy=policy, auth=auth, book=book))
 
 
 def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:

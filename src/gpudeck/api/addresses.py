@@ -31,9 +31,10 @@ class Callers:
 
     def place(self, scope: Scope) -> str:
         """The caller's address; "" where there is none. Behind a trusted proxy the scope is corrected: `client` is
-        the caller then, and `scheme` what the caller spoke with the proxy."""
+        the caller then, and `scheme` what it spoke with the proxy. `peer` is the other end of the connection."""
         client = scope.get("client")
         peer: str = client[0] if client else ""
+        scope["peer"] = peer
         if self.proxies.is_empty or not self.proxies.has(peer):
             return peer
         told = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]

@@ -1,5 +1,7 @@
 """The hub's HTTP front door: who is it? Then two raw routes, and the framework for all others, below a prefix."""
 
+from collections.abc import Mapping
+
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.di import Provide
@@ -7,12 +9,13 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 
 from gpudeck import __version__
-from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, page, probes, tokens
+from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, metrics, page, probes, tokens
 from gpudeck.api.access import Policy, check_access
-from gpudeck.api.asgi import SAFE, App, Message, Receive, Scope, Send, send_error, send_json
+from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
 from gpudeck.api.callers import Doorkeeper, Refusal
 from gpudeck.api.errors import on_bug, on_http_error, on_trouble
 from gpudeck.api.host_book import HostBook
+from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
@@ -24,8 +27,11 @@ from gpudeck.model.errors import Temporary
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 
 
-def build_framework(hub: Hub, auth: Auth, policy: Policy, book: HostBook, prefix: str = "") -> Litestar:
-    texts = TextViews()
+def build_framework(
+    hub: Hub, auth: Auth, policy: Policy, book: HostBook, *, prefix: str = "", hits: Mapping[str, int] | None = None
+) -> Litestar:
+    """`hits` are what the limits refused, for those who read the hub's metrics."""
+    texts, numbers = TextViews(), MetricsPage(hub, hits)
     return Litestar(
         route_handlers=[
             fleet.read_fleet,
@@ -55,6 +61,7 @@ def build_framework(hub: Hub, auth: Auth, policy: Policy, book: HostBook, prefix
             tokens.create_token,
             tokens.revoke_token,
             audit.read_audit,
+            metrics.read_metrics,
             probes.read_health,
             probes.read_readiness,
             page.read_page,
@@ -66,6 +73,7 @@ def build_framework(hub: Hub, auth: Auth, policy: Policy, book: HostBook, prefix
             "texts": Provide(lambda: texts, sync_to_thread=False),
             "auth": Provide(lambda: auth, sync_to_thread=False),
             "policy": Provide(lambda: policy, sync_to_thread=False),
+            "metrics": Provide(lambda: numbers, sync_to_thread=False),
             "book": Provide(lambda: book, sync_to_thread=False),
         },
         exception_handlers={HTTPException: on_http_error, Temporary: on_trouble, Exception: on_bug},
@@ -74,7 +82,7 @@ def build_framework(hub: Hub, auth: Auth, policy: Policy, book: HostBook, prefix
         ),
         logging_config=None,
         state=State({"policy": policy, "prefix": prefix}),
-        signature_types=[Hub, TextViews, HostBook, Auth, Policy],
+        signature_types=[Hub, TextViews, MetricsPage, HostBook, Auth, Policy],
     )
 
 
@@ -95,9 +103,10 @@ class FrontDoor:
         policy: Policy,
         auth: Auth,
         book: HostBook,
+        hits: Mapping[str, int] | None = None,
     ) -> None:
         self._prefix = prefix.rstrip("/")
-        self._framework: App = build_framework(hub, auth, policy, book, self._prefix)  # type: ignore[assignment]
+        self._framework: App = build_framework(hub, auth, policy, book, prefix=self._prefix, hits=hits)  # type: ignore[assignment]
         self._reports = ReportsRoute(hub, find_grant)
         self._stream = StreamRoute(hub, policy)
         self._keeper = keeper
@@ -135,13 +144,4 @@ class FrontDoor:
         if scope["method"] == "HEAD":
             # As GET; the server itself leaves the body out.
             scope = {**scope, "method": "GET"}
-        await self._framework(scope, receive, _with_safe_headers(send))
-
-
-def _with_safe_headers(send: Send) -> Send:
-    async def send_safely(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *SAFE]
-        await send(message)
-
-    return send_safely
+        await self._framework(scope, receive, send)

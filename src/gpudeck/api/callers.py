@@ -64,7 +64,8 @@ class Doorkeeper:
         address = scope["client"][0] if scope.get("client") else ""
         if authorization:
             return _at(self._by_token(authorization), address)
-        caller = await self._by_browser(scope, cookies, host, address)
+        # Behind a trusted proxy `client` is whom the proxy speaks for; `peer` is the proxy.
+        caller = await self._by_browser(scope, cookies, host, scope.get("peer", address))
         if scope["method"] not in SAFE_METHODS and caller is not NOBODY:
             _check_origin(host, origin, site)
         return _at(caller, address)
@@ -76,16 +77,16 @@ class Doorkeeper:
             raise Refusal(401, "unauthorized", "this hub does not know that token, or it has ended")
         return caller
 
-    async def _by_browser(self, scope: Scope, cookies: str, host: str, address: str) -> Caller:
+    async def _by_browser(self, scope: Scope, cookies: str, host: str, peer: str) -> Caller:
         secret = read_cookie(cookies)
         caller = await self._door.find_session(secret) if secret else None
         if caller is None and self._door.proxy_header is not None:
             wanted = self._door.proxy_header.lower().encode()
             told = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
-            caller = await self._door.find_proxied(told, address) if told else None
-        return caller or self._at_this_machine(scope, host, address)
+            caller = await self._door.find_proxied(told, peer) if told else None
+        return caller or self._at_this_machine(scope, host, peer)
 
-    def _at_this_machine(self, scope: Scope, host: str, address: str) -> Caller:
+    def _at_this_machine(self, scope: Scope, host: str, peer: str) -> Caller:
         """Nothing is asked of whoever sits at the machine of a hub that nobody else can reach and that has no accounts.
 
         Raises Refusal where that hub was reached in another way after all: through a proxy, or by a page of another
@@ -94,7 +95,7 @@ class Doorkeeper:
         door = self._door
         if not door.is_private or door.has_accounts():
             return NOBODY
-        is_proxied = any(name in _FORWARDED for name, _ in scope["headers"]) or not is_loopback(address)
+        is_proxied = any(name in _FORWARDED for name, _ in scope["headers"]) or not is_loopback(peer)
         if not is_proxied and is_loopback(host_name(host)):
             return LOCAL_ADMIN
         if door.is_decided:

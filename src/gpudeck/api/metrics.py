@@ -14,6 +14,7 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 
 from gpudeck import __version__
+from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest
 from gpudeck.api.limits import KINDS
 from gpudeck.hub.host import HostState
@@ -172,7 +173,7 @@ def _join(lines: Iterable[str]) -> bytes:
     return f"{text}\n".encode() if text else b""
 
 
-@get("/metrics", media_type="text/plain")
+@get("/metrics", opt=access("read"), media_type="text/plain")
 async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Response[bytes]:
     """The fleet and the hub itself for Prometheus."""
     body = await metrics.read()

@@ -6,20 +6,25 @@ import gc
 import logging
 import resource
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
-import uvicorn
 from msgspec import Struct
 
 from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
+from gpudeck.api.asgi import App
+from gpudeck.api.headers import SafeApp
+from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.host_book import Book, ManagedHosts
-from gpudeck.app.http_limits import LimitedProtocol
+from gpudeck.app.http_limits import Wall
+from gpudeck.app.http_server import LimitedServer
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
+from gpudeck.app.tls import Tls
 from gpudeck.app.tokens import ensure_token
 from gpudeck.app.watching import Watching
 from gpudeck.app.ways import make_ways
@@ -112,10 +117,12 @@ class HubServer:
         self._listening = listening
         self._token_file = token_file
         self.hub = Hub(settings.fleet, names=settings.names, demo=plan.demo_hosts is not None)
-        self.url = _url_of(settings.listen, listening)
-        self._url_elsewhere = _url_elsewhere(settings.listen, listening)
+        scheme = "http" if settings.tls is None else "https"
+        self.url = _url_of(settings.listen, listening, scheme)
+        self._url_elsewhere = _url_elsewhere(settings.listen, listening, scheme)
         self._child: ChildAgent | None = None
         self._managed = managed
+        self._tls = None if settings.tls is None else Tls(settings.tls)
         self._watching = Watching(self.hub, providers, ways)
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -163,7 +170,9 @@ class HubServer:
         async with running_auth(self._settings, self._data_dir, self._token_file) as auth:
             policy = make_policy(self._settings)
             first_admin = await auth.first_admin.make() if policy.needs_accounts else None
-            server = _Server(self._open_door(auth, policy), lambda: self._begin(when_started, first_admin), self._end)
+            wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
+            door = self._open_door(auth, policy, wall.hits)
+            server = _Server(door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end)
             ticking = asyncio.create_task(tick_forever(self.hub.stream))
             try:
                 await server.serve(sockets=[self._listening])
@@ -171,17 +180,24 @@ class HubServer:
                 await self._watching.stop()
                 ticking.cancel()
 
-    def _open_door(self, auth: Auth, policy: Policy) -> FrontDoor:
+    def _open_door(self, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
+        """From the outside in: headers that every answer carries, limits, who it is, the routes."""
+        settings = self._settings
         book = Book(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
-        return FrontDoor(
+        door = FrontDoor(
             self.hub,
             grant_by(auth),
-            self._settings.path_prefix,
-            keeper=make_keeper(self._settings, auth),
+            settings.path_prefix,
+            keeper=make_keeper(settings, auth),
             policy=policy,
             auth=auth,
             book=book,
+            hits=hits,
         )
+        # A limit knows routes by their paths: those below the prefix are the same ones.
+        paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
+        proxies = settings.login.proxy.addresses
+        return SafeApp(LimitedApp(door, settings.limits, proxies=proxies, hits=hits, logins=paths))
 
     async def _end(self) -> None:
         """Before the door closes: the hub's own agent, which would find it closed, and the streams, which never end."""
@@ -191,6 +207,9 @@ class HubServer:
 
     def _begin(self, when_started: Callable[[Started], None], first_admin: str | None) -> None:
         arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
+        if self._settings.tls is not None:
+            # It is this very certificate, whoever signed it.
+            arguments += ["--ca-file", self._settings.tls.cert_file]
         if self._config is not None:
             arguments += ["--config", str(self._config)]
         if self._plan.demo_hosts is not None:
@@ -220,27 +239,18 @@ def _simulate(hosts: int) -> list[str]:
     return ["--simulate", str(hosts), "--interval", f"{max(2.0, hosts / 250):g}s"]
 
 
-class _Server(uvicorn.Server):
-    """uvicorn that tells when it has started and before it stops."""
+class _Server(LimitedServer):
+    """A server that tells when it has started and before it stops."""
 
     def __init__(
-        self, app: FrontDoor, when_started: Callable[[], None], before_end: Callable[[], Awaitable[None]]
+        self,
+        app: App,
+        wall: Wall,
+        tls: Tls | None,
+        when_started: Callable[[], None],
+        before_end: Callable[[], Awaitable[None]],
     ) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=LimitedProtocol,
-                lifespan="off",
-                ws="none",
-                access_log=False,
-                proxy_headers=False,
-                log_config=None,
-                server_header=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=5,
-                backlog=2048,
-            )
-        )
+        super().__init__(app, wall, tls, timeout_graceful_shutdown=5, backlog=2048)
         self._when_started = when_started
         self._before_end = before_end
 
@@ -267,7 +277,7 @@ async def tick_forever(stream: Stream) -> None:
         await asyncio.sleep(due - loop.time())
 
 
-def _url_of(address: Address, listening: socket.socket) -> str:
+def _url_of(address: Address, listening: socket.socket, scheme: str) -> str:
     """The address for a browser on this machine."""
     host = address.host
     if host in _ANYWHERE:
@@ -275,19 +285,19 @@ def _url_of(address: Address, listening: socket.socket) -> str:
             socket.IPPROTO_IPV6, socket.IPV6_V6ONLY
         )
         host = "127.0.0.1" if takes_ipv4 else "::1"
-    return _write_url(host, listening)
+    return _write_url(host, listening, scheme)
 
 
-def _url_elsewhere(address: Address, listening: socket.socket) -> str | None:
+def _url_elsewhere(address: Address, listening: socket.socket, scheme: str) -> str | None:
     """The address for other machines, which know this one by its name; None where they cannot reach the hub."""
     if is_loopback(address.host):
         return None
-    return _write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening)
+    return _write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening, scheme)
 
 
-def _write_url(host: str, listening: socket.socket) -> str:
+def _write_url(host: str, listening: socket.socket, scheme: str) -> str:
     port = listening.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:

@@ -13,8 +13,10 @@ from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import Hosts
 from gpudeck.model.errors import ConfigurationError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.model.names import Names
 from gpudeck.model.settings import Address, is_loopback
+from gpudeck.model.tls_settings import TlsSettings
 from gpudeck.sources.pull_settings import PullSettings
 from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.ssh_settings import SshSettings
@@ -51,6 +53,9 @@ class Settings(Struct, frozen=True):
     """Whether the hub watches the machine it runs on, if that has GPUs."""
     demo: Literal["auto", "never"] = "auto"
     """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports."""
+    tls: TlsSettings | None = None
+    """The hub's certificate; without one it speaks plain HTTP, for which a reverse proxy has to stand before it."""
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
     login: AuthSettings = field(default_factory=AuthSettings)
     people: People = field(default_factory=dict)
     """The logins on the hosts that belong to an account; without an entry an account has the login of its own name."""

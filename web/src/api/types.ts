@@ -17,6 +17,19 @@ export type NewHost = Partial<Schemas['NewHost']> & { name: string }
 export type AddedHosts = Required<Schemas['AddedHosts']>
 export type Via = AddedHosts['via']
 
+/** Who the page is used by, and what they may do. */
+export type Me = Schemas['Me']
+export type Session = Schemas['OneSession']
+export type Account = Schemas['Account']
+export type AccountChange = Schemas['AccountChange']
+export type NewAccount = Schemas['NewAccount']
+export type AccountRole = Account['role']
+export type Token = Required<Schemas['Token']>
+export type NewToken = Schemas['NewToken']
+export type MadeToken = { token: Token; secret: string }
+export type TokenRole = NewToken['role']
+export type AuditEntry = Schemas['AuditEntry']
+
 /** A process with every field; what is not known is null. */
 export type Process = Required<Schemas['ShownProcess']>
 
