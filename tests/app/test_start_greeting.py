@@ -29,7 +29,7 @@ def test_a_hub_on_loopback_names_the_file_that_opens_it(tmp_path: Path) -> None:
         assert "./gpudeck.yaml (a new file)" in without_file.greeting
     write(tmp_path, "127.0.0.1:0")
     with running_hub(tmp_path) as with_file:
-        assert f"`read: open` are set in\n            {tmp_path}/gpudeck.yaml\n" in with_file.greeting
+        assert f"`read: open` (or login) are set in\n            {tmp_path}/gpudeck.yaml\n" in with_file.greeting
         assert "gpudeck agent" not in with_file.greeting
 
 
@@ -41,7 +41,7 @@ def test_a_demo_that_was_asked_for_invites_nobody(tmp_path: Path) -> None:
 def test_listening_in_the_open_names_the_file_that_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("demo: never\n")
     answer = gpudeck(tmp_path, "up", "--config", "mine.yaml", "--listen", "0.0.0.0:0")
-    assert (answer.returncode, f"`read: open` to {tmp_path}/mine.yaml" in answer.stderr) == (2, True)
+    assert (answer.returncode, f"(who has an account) to {tmp_path}/mine.yaml" in answer.stderr) == (2, True)
 
 
 def test_a_path_beside_the_hub_is_told_from_a_hub(tmp_path: Path) -> None:

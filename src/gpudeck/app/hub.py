@@ -307,6 +307,7 @@ def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
     # A hub keeps hundreds of thousands of small objects that never form circles: looking through all of them often
     # would cost tens of milliseconds each time, in the middle of a tick.
     gc.freeze()
+    gc.enable()
     # Each viewer and each agent is a descriptor, and the usual limit of 1,024 is soon used up.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,5 +1,6 @@
 """gpudeck up: the hub."""
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ def command(
 ) -> None:
     """Start the hub and print the page's address. It watches this machine too if it has GPUs."""
     start_logging(verbose)
+    # Loading the hub makes hundreds of thousands of objects, all of which stay: looking through them is in vain.
+    gc.disable()
     try:
         from gpudeck.app.hub import HubServer, make_plan, run_hub  # noqa: PLC0415 - the hub may not be installed
     except ImportError as error:
