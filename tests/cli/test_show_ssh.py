@@ -49,7 +49,7 @@ def test_json_of_hosts_that_fail_has_their_reason_beside_those_that_answer(home:
     assert answer.returncode == 0
     assert (hosts["gpu01"]["status"], hosts["127.0.0.1"]["status"]) == ("up", "never")
     assert abs(hosts["gpu01"]["clock_skew_seconds"]) < 5
-    reason = "127.0.0.1 (127.0.0.1:1) refuses connections: no sshd listens on port 1."
+    reason = "127.0.0.1:1 refuses connections: no sshd listens on port 1."
     assert hosts["127.0.0.1"]["problems"] == [reason]
     assert answer.stderr == f"gpudeck: 127.0.0.1: {reason}\n"
 

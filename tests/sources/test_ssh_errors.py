@@ -61,3 +61,16 @@ ATTEMPT = Attempt("gpu01", "gpu01.example.org", 2222, "ada")
 def test_each_failure_has_its_kind_and_its_words(error: Exception, kind: type[PluginError], told: str) -> None:
     explained = explain(error, ATTEMPT)
     assert (type(explained), str(explained)) == (kind, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "port", "place"),
+    [
+        ("gpu01", "gpu01", 22, "gpu01"),
+        ("gpu01", "gpu01", 2222, "gpu01:2222"),
+        ("gpu01", "10.0.0.1", 22, "gpu01 (10.0.0.1)"),
+        ("gpu01", "fd00::1", 2222, "gpu01 ([fd00::1]:2222)"),
+    ],
+)
+def test_place_is_named_once(name: str, host: str, port: int, place: str) -> None:
+    assert Attempt(name, host, port, "ada").place == place

@@ -19,6 +19,7 @@ from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.ssh import make
 from gpudeck.sources.ssh_settings import SshSettings
+from sources.scrape_pages import send, web_server
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)
 
@@ -185,6 +186,30 @@ def test_next_step_for_an_unknown_host_key_helps(sshd: Sshd, tmp_path: Path) -> 
     scan = failure(settings, sshd.target()).hint.split(": ", 1)[1].split("  or  ")[0]
     subprocess.run(["sh", "-c", scan], check=True, capture_output=True, timeout=20)
     assert read(settings, sshd.target()).envelope.host == "gpu01"
+
+
+def test_next_step_for_an_unknown_host_key_makes_the_folder_that_is_not_there(sshd: Sshd, tmp_path: Path) -> None:
+    known = tmp_path / "new" / "known"
+    settings = sshd.settings(known_hosts=[str(known)])
+    scan = failure(settings, sshd.target()).hint.split(": ", 1)[1].split("  or  ")[0]
+    subprocess.run(["sh", "-c", scan], check=True, capture_output=True, timeout=20)
+    assert read(settings, sshd.target()).envelope.host == "gpu01"
+
+
+def test_without_any_key_the_next_step_begins_with_making_one(sshd: Sshd, home: Path) -> None:
+    use_home(sshd, home)
+    (home / ".ssh/id_ed25519").unlink()
+    error = failure(SshSettings(agent=False), sshd.target())
+    assert "no key was there to try" in error.message
+    install = f"ssh-copy-id -p {sshd.port} {sshd.user}@127.0.0.1"
+    assert error.hint == f"Make a key: ssh-keygen -t ed25519  and then: {install}"
+
+
+def test_port_of_another_program_is_told_from_an_sshd_that_closes(sshd: Sshd) -> None:
+    with web_server(lambda handler: send(handler, b"", 400)) as port:
+        error = failure(sshd.settings(), sshd.target(port=port))
+    assert isinstance(error, Temporary)
+    assert f"without the greeting of an sshd: another program listens on port {port}" in error.message
 
 
 def test_configuration_that_wants_no_check_does_not_get_its_way(sshd: Sshd, home: Path) -> None:
@@ -415,7 +440,7 @@ def test_unknown_key_of_a_jump_host_names_that_host(sshd: Sshd, bastion: Sshd) -
     settings = behind(sshd, bastion, known_hosts=[str(sshd.known_hosts)])
     error = failure(settings, sshd.target(jump=jump))
     assert isinstance(error, Refused)
-    assert error.message.startswith(f"The jump host 127.0.0.1 (127.0.0.1:{bastion.port})'s host key is not known")
+    assert error.message.startswith(f"The jump host 127.0.0.1:{bastion.port}'s host key is not known")
 
 
 def test_unknown_key_behind_a_jump_host_gives_the_way_through_it(sshd: Sshd, bastion: Sshd) -> None:

@@ -1,7 +1,7 @@
 """What a source is: the hub's side of one way in, for one host.
 
-Sources are found by the name of their way in `registry`. What they read goes to the hub in an envelope, as if the host
-had pushed it; who calls them, how often and with which deadline is `poller`'s.
+What sources read goes to the hub in an envelope, as if the host had pushed it. Which module makes them for which way
+stands in `app.ways`; who calls them, how often and with which deadline is `poller`'s.
 """
 
 from collections.abc import Callable

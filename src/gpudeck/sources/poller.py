@@ -148,7 +148,9 @@ class _Turns:
     def _fail(self, reason: str) -> float:
         self._failures += 1
         if reason != self._trouble:
-            log.log(logging.INFO if self._trouble else logging.WARNING, "%s: %s", self._target.name, reason)
+            name = self._target.name
+            told = reason if reason.startswith(name) else f"{name}: {reason}"
+            log.log(logging.INFO if self._trouble else logging.WARNING, "%s", told)
         self._trouble = reason
         self._failed(self._target, reason)
         longest = max(LONGEST_PAUSE, self._way.interval)

@@ -48,6 +48,9 @@ class _Client(asyncssh.SSHClient):
         self._known_hosts = known_hosts
         self._accept_new = accept_new
 
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._attempt.connection = conn
+
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """Called for keys that no file has. A key that differs from a known one is never accepted."""
         self._attempt.offered = key

@@ -29,7 +29,7 @@ class Attempt(Struct):
 
     `name` is what people call the host; `host` and `port` are what is connected to, `through` the jump host before it.
     `known_as` is its name and port in the files of known hosts, `trusted` what these have, `offered` the host key that
-    was shown and not believed, `note` why it could not be kept.
+    was shown and not believed, `note` why it could not be kept. `connection` is there once something was connected to.
     """
 
     name: str
@@ -46,12 +46,19 @@ class Attempt(Struct):
     has_password: bool = False
     offered: asyncssh.SSHKey | None = None
     note: str | None = None
+    connection: asyncssh.SSHClientConnection | None = None
+
+    @property
+    def is_sshd(self) -> bool:
+        """Whether what was connected to said that it speaks SSH; true where nothing was connected to yet."""
+        return self.connection is None or bool(self.connection.get_extra_info("server_version"))
 
     @property
     def place(self) -> str:
         """How the host is called in a sentence, with its address where that is another."""
-        address = self.host if self.port == _PORT else f"{self.host}:{self.port}"
-        shown = self.name if address == self.name else f"{self.name} ({address})"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        address = self.host if self.port == _PORT else f"{host}:{self.port}"
+        shown = address if self.host == self.name else f"{self.name} ({address})"
         return f"the jump host {shown}" if self.is_jump else shown
 
     @property
@@ -95,11 +102,21 @@ def _explain_host_key(error: Any, attempt: Attempt) -> PluginError:
             f"If it is right: {forget(attempt)}, then {attempt.login} once.",
         )
     scan = ["ssh-keyscan", *([] if attempt.port == _PORT else ["-p", str(attempt.port)]), attempt.host]
-    by_scan = "" if attempt.through else f"{shlex.join(scan)} >> {attempt.known_hosts}  or  "
+    by_scan = "" if attempt.through else f"{_make_folder(attempt)}{shlex.join(scan)} >> {attempt.known_hosts}  or  "
     return Refused(
         f"{place}'s host key is not known ({describe(shown)}).",
         f"If it is the right one: {by_scan}{attempt.login} once.",
     )
+
+
+def _make_folder(attempt: Attempt) -> str:
+    """The command that has to come first where the folder of the known hosts is not there."""
+    folder = attempt.known_hosts.rpartition("/")[0]
+    try:
+        is_there = not folder or Path(folder).expanduser().is_dir()
+    except (OSError, RuntimeError):
+        is_there = True  # nobody could make it
+    return "" if is_there else f"mkdir -p {folder} && "
 
 
 def forget(attempt: Attempt) -> str:
@@ -121,14 +138,14 @@ def _explain_denial(_: Any, attempt: Attempt) -> PluginError:
     message = f"{_begin(attempt.place)} does not let {attempt.user} in ({'; '.join(ways)})."
     if keys.locked and not keys.names:
         return LoginRefused(message, f"Unlock the key first: ssh-add {keys.locked[0]}")
+    first = "" if tried or keys.locked else "Make a key: ssh-keygen -t ed25519  and then: "
     if attempt.through and not attempt.is_jump:
         return LoginRefused(
-            message, f"Put a public key into that user's ~/.ssh/authorized_keys; try it with: {attempt.login}"
+            message, f"{first}Put a public key into that user's ~/.ssh/authorized_keys; try it with: {attempt.login}"
         )
     port = [] if attempt.port == _PORT else ["-p", str(attempt.port)]
-    return LoginRefused(
-        message, f"Install a key: {shlex.join(['ssh-copy-id', *port, f'{attempt.user}@{attempt.host}'])}"
-    )
+    install = shlex.join(["ssh-copy-id", *port, f"{attempt.user}@{attempt.host}"])
+    return LoginRefused(message, f"{first or 'Install a key: '}{install}")
 
 
 def _explain_channel(error: Any, attempt: Attempt) -> PluginError:
@@ -153,7 +170,15 @@ def _explain_end(error: Any, attempt: Attempt) -> PluginError:
         hint = "Name the one that fits: ssh.key_files, or IdentityFile and IdentitiesOnly in ~/.ssh/config."
         return Refused(f"{place} gave up before the right key was tried: too many keys were offered.", hint)
     is_silent = isinstance(error, asyncssh.ConnectionLost) and said in {"", "Connection lost"}
-    return Temporary(f"{place} closed the connection{'' if is_silent else f': {said}'}.")
+    return _explain_closing(attempt, "" if is_silent else f": {said}")
+
+
+def _explain_closing(attempt: Attempt, said: str = "") -> PluginError:
+    """Who closes before the greeting may be no sshd at all."""
+    if attempt.is_sshd:
+        return Temporary(f"{_begin(attempt.place)} closed the connection{said}.")
+    told = f"another program listens on port {attempt.port}, or sshd takes no more logins (MaxStartups)"
+    return Temporary(f"{_begin(attempt.place)} closed the connection without the greeting of an sshd: {told}.")
 
 
 def _explain_network(error: Any, attempt: Attempt) -> PluginError:
@@ -167,7 +192,7 @@ def _explain_network(error: Any, attempt: Attempt) -> PluginError:
     if error.errno in _NO_ROUTE:
         return Temporary(f"There is no route to {attempt.place}: it is down, or the network is.")
     if isinstance(error, ConnectionError):
-        return Temporary(f"{place} closed the connection.")
+        return _explain_closing(attempt)
     return Temporary(f"{place} cannot be reached: {quote(error.strerror or str(error)).lower()}.")
 
 
