@@ -14,7 +14,7 @@ import zstandard
 EACH = 25
 _ADDRESSES = 5
 """How many addresses the clients of one kind share."""
-_GET = b"GET /api/v1/fleet HTTP/1.1\r\nHost: hub\r\n\r\n"
+_GET = b"GET /api/v1/fleet HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 Attack = Callable[["Attacker"], Awaitable[None]]
 
@@ -43,7 +43,7 @@ class Attacker:
 
     def post(self, body: bytes, token: str, encoding: str = "zstd") -> bytes:
         head = (
-            f"POST /api/v1/reports HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\nContent-Encoding: "
+            f"POST /api/v1/reports HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Encoding: "
             f"{encoding}\r\nContent-Type: application/msgpack\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
@@ -88,7 +88,7 @@ async def _drip(attacker: Attacker, start: bytes, drop: bytes) -> None:
 
 
 async def slow_head(attacker: Attacker) -> None:
-    await _drip(attacker, b"GET / HTTP/1.1\r\nHost: hub\r\n", b"X: y\r\n")
+    await _drip(attacker, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"X: y\r\n")
 
 
 async def slow_body(attacker: Attacker) -> None:
@@ -113,7 +113,7 @@ async def guess(attacker: Attacker) -> None:
 async def giant_head(attacker: Attacker) -> None:
     _, writer = await attacker.connect()
     with contextlib.closing(writer):
-        writer.write(b"GET / HTTP/1.1\r\nHost: hub\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         while True:
             writer.write(b"X-Filler: " + b"a" * 8_000 + b"\r\n")
             await writer.drain()

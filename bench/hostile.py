@@ -112,7 +112,7 @@ async def push(port: int, token: str, number: int, bodies: Sequence[bytes], told
     client = Client(port, f"127.2.0.{1 + number}", told)
     for body in bodies:
         head = (
-            f"POST /api/v1/reports HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\nContent-Type: "
+            f"POST /api/v1/reports HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Type: "
             f"application/msgpack\r\nContent-Encoding: zstd\r\nGpudeck-Sent-At: {time.time()}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
@@ -128,7 +128,7 @@ async def read(port: int, number: int, seconds: float, told: Honest) -> None:
     until = time.perf_counter() + seconds - INTERVAL
     client = Client(port, f"127.2.1.{1 + number}", told)
     while (began := time.perf_counter()) < until:
-        if await client.ask(b"GET /api/v1/fleet HTTP/1.1\r\nHost: hub\r\n\r\n", b"200"):
+        if await client.ask(b"GET /api/v1/fleet HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"200"):
             told.reads.append(time.perf_counter() - began)
         await asyncio.sleep(max(0.0, INTERVAL - (time.perf_counter() - began)))
     client.close()
@@ -142,7 +142,7 @@ async def view(port: int, number: int, seconds: float, told: Honest) -> None:
             "127.0.0.1", port, local_addr=(f"127.2.2.{1 + number}", 0), limit=64 * 2**20
         )
         with contextlib.closing(writer):
-            writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: hub\r\n\r\n")
+            writer.write(b"GET /api/v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             while time.perf_counter() < until:
                 line = await asyncio.wait_for(reader.readuntil(b"\n"), 10)
                 told.events += line.startswith(b"event: ")
