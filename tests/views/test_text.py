@@ -12,7 +12,9 @@ from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
 from gpudeck.model.names import without_maker
-from gpudeck.model.report import GpuEvent, GpuReading
+from gpudeck.model.report import GpuEvent, GpuReading, Report
+from gpudeck.model.target import Target
+from gpudeck.views.hosts import render_hosts
 from gpudeck.views.safe import clean
 from gpudeck.views.table import fit
 from gpudeck.views.text import choose_hosts, render_fleet
@@ -167,3 +169,44 @@ def test_detail_lists_faults_with_their_owner_the_newest_first() -> None:
 def test_table_notes_a_critical_fault() -> None:
     gpu = make_gpu(0, events=[GpuEvent(FakeClock()(), 48)])
     assert "XID 48: " in render_fleet(fleet_of(("gpu01", [gpu])))
+
+
+REASON = "gpu09 does not let ada in (no key was there to try). Make a key: ssh-keygen  and then: ssh-copy-id ada@gpu09"
+
+
+def awaited_fleet(*, troubled: int = 1) -> dict[str, Any]:
+    """One host with a GPU and a problem, and others that never answered."""
+    clock = FakeClock()
+    hub = Hub(now=clock)
+    names = [f"gpu{number:02}" for number in range(9, 9 + troubled)]
+    hub.fleet.expect([Target(name=name) for name in names])
+    for name in names:
+        hub.fleet.note_failure(name, REASON.replace("gpu09", name))
+    lost = Report(gpus=[make_gpu()], problems=["a GPU fell off the bus"])
+    hub.fleet.apply(msgspec.structs.replace(make_envelope("gpu01"), report=lost), via="push", now=clock())
+    hub.stream.tick()
+    fleet: dict[str, Any] = msgspec.json.decode(hub.stream.document())
+    return fleet
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_problems_of_hosts_are_told_whole_whatever_the_width(detail: bool) -> None:
+    text = render_fleet(awaited_fleet(), width=80, detail=detail)
+    assert "a GPU fell off the bus" in text
+    assert REASON in text
+
+
+def test_host_that_never_reported_is_noted_with_what_keeps_it() -> None:
+    line = next(line for line in render_fleet(awaited_fleet()).splitlines() if line.startswith("gpu09"))
+    assert "does not let ada in" in line
+
+
+def test_many_problems_of_hosts_are_counted() -> None:
+    lines = render_fleet(awaited_fleet(troubled=40)).splitlines()
+    assert lines[-1] == "! 22 more problems of hosts: gpudeck hosts list"
+    assert sum(line.startswith("! ") for line in lines) == 20
+
+
+def test_list_of_hosts_has_their_problems_below_it_in_full() -> None:
+    lines = render_hosts(awaited_fleet()["hosts"], width=40).splitlines()
+    assert lines[-3:] == ["", "! gpu01: a GPU fell off the bus", f"! {REASON}"]

@@ -1,4 +1,4 @@
-"""The hosts of a fleet as a table: how each is read, whether it answers, what is wrong."""
+"""The hosts of a fleet as a table: how each is read, whether it answers, and below it what is wrong."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
+from gpudeck.views.text import name_problem
 
 _COLUMNS = (
     Column("HOST", keep=100, widest=40),
@@ -14,17 +15,21 @@ _COLUMNS = (
     Column("GPUS", keep=80, align="right", widest=6),
     Column("FREE", keep=70, align="right", widest=6),
     Column("LABELS", keep=40, widest=40),
-    Column("PROBLEM", keep=50, widest=160, least=20),
 )
 _COLOURS = {"up": "green", "late": "yellow", "down": "red", "never": "grey"}
 _NONE = "No host yet. `gpudeck hosts add NAME` adds one.\n"
 
 
 def render_hosts(hosts: Sequence[Mapping[str, Any]], width: int | None = None, colour: bool = False) -> str:
-    """One line a host, ending in a newline. `hosts` are as the API has them (see model.view.Host)."""
+    """One line a host, and below them what is wrong, ending in a newline. `hosts` are as the API has them (see
+    model.view.Host). Problems are never cut: many end in a command, which is to be copied."""
     if not hosts:
         return _NONE
-    return "\n".join(render(_COLUMNS, [_row(host) for host in hosts], width, colour)) + "\n"
+    lines = render(_COLUMNS, [_row(host) for host in hosts], width, colour)
+    problems = [name_problem(host["name"], problem) for host in hosts for problem in host["problems"]]
+    if problems:
+        lines += ["", *(f"! {clean(problem)}" for problem in problems)]
+    return "\n".join(lines) + "\n"
 
 
 def _row(host: Mapping[str, Any]) -> list[Cell]:
@@ -38,5 +43,4 @@ def _row(host: Mapping[str, Any]) -> list[Cell]:
         (str(len(host["gpus"])) if is_known else "-", ""),
         (str(states["free"]) if is_known else "-", ""),
         (clean(labels), "grey"),
-        (clean("; ".join(host["problems"])), ""),
     ]

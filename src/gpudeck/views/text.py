@@ -29,6 +29,8 @@ _COLUMNS = (
     Column("SINCE", keep=50, align="right", widest=8),
     Column("NOTE", keep=20, widest=60, least=12),
 )
+_PROBLEMS_AT_MOST = 20
+"""Of hosts, below the table. A site whose switch fails has hundreds of them, and one reason."""
 _EMPTY = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
 
 
@@ -37,7 +39,8 @@ def render_fleet(
 ) -> str:
     """The fleet as text, ending in a newline.
 
-    `hosts` limits it to hosts of these names; `detail` adds processes and the faults of the last day.
+    `hosts` limits it to hosts of these names; `detail` adds processes and the faults of the last day. Problems are not
+    cut to the width: many end in a command, which is to be copied.
     """
     fleet = choose_hosts(fleet, hosts)
     wanted = fleet["hosts"]
@@ -47,14 +50,25 @@ def render_fleet(
         lines += ["", *render(_COLUMNS, rows, width, colour)]
     else:
         lines += ["", *textwrap.wrap(_EMPTY, width or len(_EMPTY))]
-    if fleet["problems"]:
-        lines += [
-            "",
-            *(paint(shorten(f"! {clean(problem)}", width), "yellow", colour) for problem in fleet["problems"]),
-        ]
+    problems = [*fleet["problems"], *([] if detail else _host_problems(wanted))]
+    if problems:
+        lines += ["", *(paint(f"! {clean(problem)}", "yellow", colour) for problem in problems)]
     if detail:
         lines += [line for host in wanted for line in _detail(host, fleet["time"], width, colour)]
     return "\n".join(lines) + "\n"
+
+
+def _host_problems(hosts: Sequence[Json]) -> list[str]:
+    told = [name_problem(host["display_name"], problem) for host in hosts for problem in host["problems"]]
+    if len(told) <= _PROBLEMS_AT_MOST:
+        return told
+    kept = told[: _PROBLEMS_AT_MOST - 1]
+    return [*kept, f"{len(told) - len(kept)} more problems of hosts: gpudeck hosts list"]
+
+
+def name_problem(name: str, problem: str) -> str:
+    """The problem with the host that has it; many begin with its name by themselves."""
+    return problem if problem.startswith(name) else f"{name}: {problem}"
 
 
 def choose_hosts(fleet: Json, names: Sequence[str]) -> Json:
@@ -99,7 +113,9 @@ def _rows(host: Json, now: float) -> list[list[Cell]]:
     name: Cell = (clean(host["display_name"]), "grey" if host["status"] != "up" else "")
     note = _host_note(host, now)
     if not host["gpus"]:
-        reason = host["reasons"].get("gpus", "no GPUs")
+        # What keeps a host from reporting says more than that it has not.
+        is_awaited = host["status"] == "never" and host["problems"]
+        reason = host["problems"][0] if is_awaited else host["reasons"].get("gpus", "no GPUs")
         return [[name, *([("–", "grey")] * 9), (clean(note or reason), "grey")]]
     return [[name, *_cells(gpu, note, now)] for gpu in host["gpus"]]
 
@@ -161,6 +177,7 @@ def _detail(host: Json, now: float, width: int | None, colour: bool) -> list[str
     events = [_event_cells(gpu, event, now) for gpu in host["gpus"] for event in reversed(gpu.get("events", ()))]
     tables = [(_PROCESS_COLUMNS, processes), (_EVENT_COLUMNS, events)]
     lines = [line for columns, rows in tables if rows for line in render(columns, rows, width, colour)]
+    lines += [paint(f"  ! {clean(problem)}", "yellow", colour) for problem in host["problems"]]
     title = paint(shorten(clean(host["display_name"]), width), "bold", colour)
     return ["", title, *lines] if lines else []
 
