@@ -250,3 +250,8 @@ def test_an_amd_card_is_enough(tmp_path: Path) -> None:
     probe = Fake(Absent("never asked"))
     assert has_gpus(tmp_path, probe)
     assert probe.asked == 0
+
+
+def test_reasons_of_several_collectors_are_sentences_one_after_the_other() -> None:
+    parts = [Report(gpus_reason="There is no NVIDIA driver."), Report(gpus_reason="There is no AMD driver.")]
+    assert combine(parts).gpus_reason == "There is no NVIDIA driver. There is no AMD driver."

@@ -136,6 +136,12 @@ def test_unchanged_file_is_not_read_again(file: Path, provider: HostsFile) -> No
     assert asyncio.run(provider.find()) is first
 
 
+def test_message_calls_the_file_as_the_settings_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(Temporary, match=r"^~/racks\.txt cannot be read"):
+        asyncio.run(HostsFile(HostsFileSettings(path="~/racks.txt")).find())
+
+
 def test_missing_file_is_temporary_and_read_when_it_comes(file: Path, provider: HostsFile) -> None:
     with pytest.raises(Temporary, match=r"hosts\.txt cannot be read: no such file or directory\.$"):
         asyncio.run(provider.find())

@@ -94,6 +94,17 @@ def test_provider_that_fails_hides_no_neighbour_and_is_told_until_it_works() -> 
     assert asyncio.run(playing()) == [["1: no answer. Its last list of 1 host counts."], []]
 
 
+def test_problem_names_its_list_once() -> None:
+    async def run() -> list[str]:
+        stage = Stage(ScriptedProvider(Temporary("racks.txt cannot be read: no such file."), origin="racks.txt"))
+        stage.roster.start()
+        await eventually(lambda: stage.roster.problems, "the trouble")
+        await stage.roster.stop()
+        return stage.roster.problems
+
+    assert asyncio.run(run()) == ["racks.txt cannot be read: no such file."]
+
+
 def test_entries_that_make_no_sense_are_among_the_problems() -> None:
     async def playing() -> list[str]:
         provider = ScriptedProvider(["a"])

@@ -150,7 +150,7 @@ def combine(parts: Sequence[Report]) -> Report:
     unknown = {name: why for part in reversed(parts) for name, why in part.unknown.items() if name not in metrics}
     return Report(
         gpus=[gpu for gpus in lists for gpu in gpus] if lists else None,
-        gpus_reason=None if lists else "; ".join(reasons)[:_SENTENCE_LENGTH] or "nothing here reads GPUs",
+        gpus_reason=None if lists else _put_in_a_row(reasons) or "nothing here reads GPUs",
         metrics=metrics,
         unknown=unknown,
         driver_version=next((part.driver_version for part in parts if part.driver_version), None),
@@ -160,6 +160,12 @@ def combine(parts: Sequence[Report]) -> Report:
         addresses=[address for part in parts for address in part.addresses],
         problems=[problem for part in parts for problem in part.problems][:_PROBLEMS_AT_MOST],
     )
+
+
+def _put_in_a_row(reasons: Sequence[str]) -> str:
+    """Sentences one after the other; one alone as it is."""
+    row = reasons if len(reasons) < 2 else [f"{reason.rstrip('.')}." for reason in reasons]
+    return " ".join(row)[:_SENTENCE_LENGTH]
 
 
 def watch_this_machine(settings: CollectorSettings) -> Machine:

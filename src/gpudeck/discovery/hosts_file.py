@@ -40,7 +40,7 @@ class HostsFile:
 
     def _find(self) -> list[Target]:
         if self._file is None:
-            self._file = WatchedFile(find_path(self.origin))
+            self._file = WatchedFile(find_path(self.origin), self.origin)
         content = self._file.read_if_changed()
         if content is not None:
             self._findings = read_hosts(content, self.origin, self._via)

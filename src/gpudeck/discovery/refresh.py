@@ -25,6 +25,11 @@ OnTrouble = Callable[[str, str | None], None]
 Sleep = Callable[[float], Awaitable[None]]
 
 
+def name_trouble(origin: str, trouble: str) -> str:
+    """What is wrong, with who has it; some say so by themselves."""
+    return trouble if trouble.startswith(origin) else f"{origin}: {trouble}"
+
+
 class Refresh:
     """One provider, asked as long as it runs. `start` and `stop` in the event loop; `stop` closes the provider.
 
@@ -114,7 +119,7 @@ class Refresh:
         self._failures += 1
         if self._trouble is None:
             trace = bug or (error if isinstance(error, Wrong) else None)
-            log.warning("%s: %s", self._provider.origin, error, exc_info=trace)
+            log.warning("%s", name_trouble(self._provider.origin, str(error)), exc_info=trace)
         if self._trouble != str(error):
             self._trouble = str(error)
             self._on_trouble(self._provider.origin, self._trouble)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpudeck.discovery.base import MAX_HOSTS, Provider
 from gpudeck.discovery.ranges import is_host_name, quote
-from gpudeck.discovery.refresh import Refresh
+from gpudeck.discovery.refresh import Refresh, name_trouble
 from gpudeck.model.target import Target
 
 MAX_CLASHES = 100
@@ -59,7 +59,7 @@ class Roster:
     def _note(self, index: int, origin: str, trouble: str | None) -> None:
         kept = len(self._lists[index])
         still = f" Its last list of {kept} host{'' if kept == 1 else 's'} counts." if kept else ""
-        self._troubles[index] = trouble and f"{origin}: {trouble}{still}"
+        self._troubles[index] = trouble and f"{name_trouble(origin, trouble)}{still}"
         self._tell_problems()
 
     def _tell_problems(self) -> None:

@@ -49,10 +49,12 @@ class WatchedFile:
     """One file. Editors write it in place or put a new one there; either way its stamp changes.
 
     A file that has just changed may be half written: it is read once it is the same at two looks one after the other.
+    `named` is how messages call it, where that is not its path.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, named: str = "") -> None:
         self.path = path
+        self._named = named or str(path)
         self._read: _Stamp | None = None
         self._seen: _Stamp | None = None
         self._restless = 0
@@ -67,7 +69,7 @@ class WatchedFile:
         except OSError as error:
             self._read = None
             reason = (error.strerror or "unknown reason").lower()
-            raise Temporary(f"{self.path} cannot be read: {reason}.") from error
+            raise Temporary(f"{self._named} cannot be read: {reason}.") from error
         self._read, self._restless = stamp, 0
         return content
 
@@ -80,9 +82,9 @@ class WatchedFile:
     def _look(self) -> _Stamp:
         found = self.path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise Temporary(f"{self.path} cannot be read: it is no file.")
+            raise Temporary(f"{self._named} cannot be read: it is no file.")
         if found.st_size > MAX_FILE_BYTES:
-            raise Temporary(f"{self.path} cannot be read: it is larger than {MAX_FILE_BYTES // 2**20} MiB.")
+            raise Temporary(f"{self._named} cannot be read: it is larger than {MAX_FILE_BYTES // 2**20} MiB.")
         return _Stamp(found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
 
     def _read_all(self) -> bytes:
