@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from gpudeck.api.access import Policy
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.reports import FindGrant, Grant
 from gpudeck.app.settings import Settings
+from gpudeck.app.tokens import replace_file
+from gpudeck.auth.caller import Caller
 from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
 from gpudeck.database.engine import open_database
@@ -18,13 +21,16 @@ from gpudeck.model.settings import is_loopback
 
 log = logging.getLogger(__name__)
 
+_HUB = Caller(kind="local", role="admin", name="the hub")
 REFRESH_SECONDS = 3.0
 TRIM_SECONDS = 3600.0
 AUDIT_SECONDS = 400 * 86_400.0
 
 
 @contextlib.asynccontextmanager
-async def running_auth(settings: Settings, data_dir: Path, token_file: Path) -> AsyncIterator[Auth]:
+async def running_auth(
+    settings: Settings, data_dir: Path, token_file: Path, config: Path | None = None
+) -> AsyncIterator[Auth]:
     """Accounts, sessions and tokens, as long as the block lasts. Raises UsageError."""
     database = await open_database(settings.database, data_dir)
     try:
@@ -34,6 +40,7 @@ async def running_auth(settings: Settings, data_dir: Path, token_file: Path) -> 
             await auth.load()
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
+        await _note_configuration(auth, data_dir, config)
         refreshing = asyncio.create_task(_keep_fresh(auth, files))
         try:
             yield auth
@@ -44,6 +51,27 @@ async def running_auth(settings: Settings, data_dir: Path, token_file: Path) -> 
             await auth.tokens.flush(at_once=True)
     finally:
         await database.close()
+
+
+async def _note_configuration(auth: Auth, data_dir: Path, config: Path | None) -> None:
+    """Write down that the hub runs with another configuration than before. What is in it is nobody else's business."""
+    try:
+        changed = _keep_hash(data_dir / "config.sha256", config)
+    except OSError as error:
+        log.warning("whether the configuration has changed cannot be told: %s", error)
+        return
+    if changed is not None:
+        subject = "no file" if config is None else str(config)
+        await auth.audit.record(_HUB, "read configuration", subject, details=f"sha256 {changed[:16]}")
+
+
+def _keep_hash(kept: Path, config: Path | None) -> str | None:
+    """The hash of a configuration that is another than last time; None for the same. Raises OSError."""
+    now = "none" if config is None else hashlib.sha256(config.read_bytes()).hexdigest()
+    if kept.exists() and kept.read_text().strip() == now:
+        return None
+    replace_file(kept, f"{now}\n".encode())
+    return now
 
 
 def make_policy(settings: Settings) -> Policy:
