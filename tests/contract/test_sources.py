@@ -2,20 +2,30 @@
 
 import asyncio
 import contextlib
+import itertools
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pytest
 
 from fakes.hubs import wait_until
+from fakes.reports import make_envelope, make_gpu
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
 from gpudeck.model.errors import PluginError, Temporary
+from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival, Source
+from gpudeck.sources.pull import PullSettings, sources_of
+from gpudeck.sources.scrape import make as make_scrape_source
+from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.ssh import make as make_ssh_sources
 from gpudeck.wire import decode, encode
+from sources.scrape_pages import EIGHT, load, send, web_server
 
 Made = TypeVar("Made")
 
@@ -77,7 +87,73 @@ def over_ssh(folder: Path) -> Iterator[Subject]:
         yield OverSsh(sshd)
 
 
-SUBJECTS = [pytest.param(over_ssh, id="ssh", marks=pytest.mark.skipif(not IS_HERE, reason=WHY_NOT))]
+class OverHttp:
+    """A real server on a port that it keeps. `body` makes what it answers, of that `kind`; `make` the sources of it."""
+
+    def __init__(self, make: Callable[[Target], Source], body: Callable[[], bytes], kind: str) -> None:
+        self._make = make
+        self._body = body
+        self._kind = kind
+        self._port = 0
+        self._server = contextlib.ExitStack()
+        self._asked = threading.Event()
+        self._is_over = threading.Event()
+        self.come_back()
+
+    def source(self) -> Source:
+        return self._make(Target(name="gpu01", address="127.0.0.1", port=self._port))
+
+    def go_down(self) -> None:
+        self._is_over.set()
+        self._server.close()
+
+    def come_back(self) -> None:
+        self._serve(lambda handler: send(handler, self._body(), Content_Type=self._kind))
+
+    def talk_rubbish(self) -> None:
+        self._serve(lambda handler: send(handler, b"<html>Log in first</html>"))
+
+    def hang(self) -> None:
+        self._serve(self._wait)
+
+    def wait_for_question(self) -> None:
+        assert self._asked.wait(20.0)
+
+    def _serve(self, answer: Callable[[BaseHTTPRequestHandler], None]) -> None:
+        self.go_down()
+        self._is_over.clear()
+        self._port = self._server.enter_context(web_server(answer, self._port))
+
+    def _wait(self, _: BaseHTTPRequestHandler) -> None:
+        self._asked.set()
+        self._is_over.wait(30.0)
+
+
+@contextlib.contextmanager
+def over_http(make: Callable[[Target], Source], body: Callable[[], bytes], kind: str) -> Iterator[Subject]:
+    subject = OverHttp(make, body, kind)
+    try:
+        yield subject
+    finally:
+        subject.go_down()
+
+
+def by_pull(_: Path) -> AbstractContextManager[Subject]:
+    sequence = itertools.count(1)
+    reports = (encode(make_envelope("itself", number, [make_gpu()])) for number in sequence)
+    return over_http(sources_of(PullSettings(deadline=5.0)), partial(next, reports), "application/msgpack")
+
+
+def by_scrape(_: Path) -> AbstractContextManager[Subject]:
+    make = partial(make_scrape_source, settings=ScrapeSettings(deadline=5.0))
+    return over_http(make, load(EIGHT).encode, "text/plain")
+
+
+SUBJECTS = [
+    pytest.param(over_ssh, id="ssh", marks=pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)),
+    pytest.param(by_pull, id="pull"),
+    pytest.param(by_scrape, id="scrape"),
+]
 
 
 @pytest.fixture(params=SUBJECTS)
