@@ -20,7 +20,8 @@ from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival, Source
-from gpudeck.sources.pull import PullSettings, sources_of
+from gpudeck.sources.pull import sources_of
+from gpudeck.sources.pull_settings import PullSettings
 from gpudeck.sources.scrape import make as make_scrape_source
 from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.ssh import make as make_ssh_sources
