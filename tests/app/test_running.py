@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fakes.certificates import Authority
 from fakes.hubs import HubProcess, environment, gpudeck, running_hub, start, wait_until
 from fakes.reports import make_envelope
 from gpudeck.wire import encode
@@ -228,3 +230,19 @@ def test_a_data_folder_that_cannot_be_written_gets_one_line(tmp_path: Path) -> N
     assert answer.returncode == 2
     assert answer.stderr.startswith("gpudeck: the data folder ")
     assert answer.stderr.count("\n") == 1
+
+
+def test_a_hub_with_a_certificate_speaks_tls_and_its_own_agent_still_reaches_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.server_context("localhost")
+    (tmp_path / "gpudeck.yaml").write_text("tls: {cert_file: localhost.pem, key_file: localhost.pem}\n")
+    trust = ssl.create_default_context(cafile=str(authority.ca_file))
+    with running_hub(tmp_path, "--demo", "2") as hub:
+        assert hub.url.startswith("https://")
+        address = f"https://localhost:{hub.url.rpartition(':')[2]}/api/v1/fleet"
+
+        def hosts() -> int:
+            with urllib.request.urlopen(address, timeout=10, context=trust) as answer:
+                return int(json.load(answer)["totals"]["hosts"])
+
+        wait_until(lambda: hosts() == 2, "the simulated hosts")

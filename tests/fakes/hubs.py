@@ -61,7 +61,7 @@ class HubProcess:
         self.data_dir = data_dir
         self.process = start(data_dir, "log", "up", *arguments)
         self.greeting = self._read_greeting()
-        found = re.search(r"page +(http://\S+?)/?\n", self.greeting)
+        found = re.search(r"page +(https?://\S+?)/?\n", self.greeting)
         if found is None:
             self.process.kill()
             self.process.communicate()

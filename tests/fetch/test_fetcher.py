@@ -155,7 +155,7 @@ def test_gzip_is_unpacked() -> None:
     ("body", "encoding", "message"),
     [
         (b"hello", "gzip", "answers what is no gzip"),
-        (gzip.compress(b"hello")[:-4], "gzip", "answers gzip that ends early"),
+        (gzip.compress(b"hello", mtime=0)[:-4], "gzip", "answers gzip that ends early"),
         (zstandard.compress(b"hello"), "zstd", "answers in the encoding 'zstd', which was not asked for"),
     ],
 )

@@ -110,11 +110,13 @@ def _listening(settings: AgentSettings, address: Address, names: str) -> Iterato
     """A desk that others can ask on that address. Raises UsageError."""
     from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
     from gpudeck.agent.listen import Listener, Token  # noqa: PLC0415 - the same
+    from gpudeck.app.tls import Tls  # noqa: PLC0415 - the same
     from gpudeck.model.listening import open_socket  # noqa: PLC0415 - the same
 
     token = None if settings.token_file is None else Token(_find_token(settings, settings.token_file))
     desk = Desk()
-    listener = Listener(open_socket(address), desk, token)
+    certificate = None if settings.tls is None else Tls(settings.tls)
+    listener = Listener(open_socket(address), desk, token, certificate)
     thread = threading.Thread(target=listener.run, name="listener")
     thread.start()
     shown = Address(address.host, listener.port)

@@ -123,6 +123,7 @@ class HubServer:
         self._child: ChildAgent | None = None
         self._managed = managed
         self._tls = None if settings.tls is None else Tls(settings.tls)
+        self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
         self._watching = Watching(self.hub, providers, ways)
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -172,7 +173,10 @@ class HubServer:
             first_admin = await auth.first_admin.make() if policy.needs_accounts else None
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
             door = self._open_door(auth, policy, wall.hits)
-            server = _Server(door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end)
+            plain = [] if self._plain is None else [self._plain]
+            server = _Server(
+                door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
+            )
             ticking = asyncio.create_task(tick_forever(self.hub.stream))
             try:
                 await server.serve(sockets=[self._listening])
@@ -206,10 +210,7 @@ class HubServer:
         self.hub.stream.close()
 
     def _begin(self, when_started: Callable[[Started], None], first_admin: str | None) -> None:
-        arguments = ["--hub", self.url, "--token-file", str(self._token_file)]
-        if self._settings.tls is not None:
-            # It is this very certificate, whoever signed it.
-            arguments += ["--ca-file", self._settings.tls.cert_file]
+        arguments = ["--hub", self._url_of_child(), "--token-file", str(self._token_file)]
         if self._config is not None:
             arguments += ["--config", str(self._config)]
         if self._plan.demo_hosts is not None:
@@ -223,6 +224,10 @@ class HubServer:
         self._watching.start()
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
+
+    def _url_of_child(self) -> str:
+        """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""
+        return self.url if self._plain is None else _write_url("127.0.0.1", self._plain, "http")
 
     def _end_demo(self) -> None:
         log.info("a real host reports: the simulated fleet ends")
@@ -249,8 +254,10 @@ class _Server(LimitedServer):
         tls: Tls | None,
         when_started: Callable[[], None],
         before_end: Callable[[], Awaitable[None]],
+        *,
+        plain: Sequence[socket.socket],
     ) -> None:
-        super().__init__(app, wall, tls, timeout_graceful_shutdown=5, backlog=2048)
+        super().__init__(app, wall, tls, plain=plain, timeout_graceful_shutdown=5, backlog=2048)
         self._when_started = when_started
         self._before_end = before_end
 

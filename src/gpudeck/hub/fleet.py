@@ -69,6 +69,7 @@ class Fleet:
     def note_failure(self, target: str, reason: str | None) -> None:
         """A configured host cannot be read now, and why; None: it can again."""
         host = self._register.targeted(target)
+        self.counters["poll_failures"] += reason is not None
         if host is not None and host.flag("read", reason):
             self._register.dirty.add(host.id)
 
