@@ -138,19 +138,28 @@ def test_what_the_hub_refuses_stands_at_its_field(empty: HubProcess, chromium: B
     page.close()
 
 
-def test_who_may_not_add_is_told_the_command_instead(tmp_path: Path, chromium: Browser) -> None:
+def test_who_may_not_add_is_told_the_command_instead(empty: HubProcess, chromium: Browser) -> None:
+    page = chromium.new_page()
+    page.goto(empty.url)
+    form = open_form(page)
+    fill_ssh(form, "gpu07")
+    refusal = {"error": {"code": "forbidden", "message": "vera has the role viewer, and this needs admin"}}
+    page.route("**/api/v1/hosts", lambda route: route.fulfill(status=403, json=refusal))
+    form.get_by_role("button", name="Add", exact=True).click()
+    expect(form.get_by_role("alert")).to_contain_text("You may not do this here: vera has the role viewer")
+    command = "gpudeck hosts add gpu07 --via ssh --address 127.0.0.1 --port 1"
+    expect(form.locator("code")).to_have_text(command)
+    page.close()
+
+
+def test_strangers_are_not_offered_what_they_may_not_do(tmp_path: Path, chromium: Browser, visit: Visits) -> None:
     (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\nread: open\n")
     with running_hub(tmp_path, "--listen", "0.0.0.0:0") as hub:
-        page = chromium.new_page()
-        page.goto(re.sub(r"//[^:/]+", "//127.0.0.1", hub.url))
-        form = open_form(page)
-        fill_ssh(form, "gpu07")
-        form.get_by_role("button", name="Add", exact=True).click()
-        expect(form.get_by_role("alert")).to_contain_text("You may not do this here: ")
-        command = "gpudeck hosts add gpu07 --via ssh --address 127.0.0.1 --port 1"
-        expect(form.locator("code")).to_have_text(command)
-        page.close()
-    assert not (tmp_path / "hosts.yaml").exists()
+        page = visit(re.sub(r"//[^:/]+", "//127.0.0.1", hub.url))
+        expect(page.get_by_text("No host has reported yet")).to_be_visible()
+        expect(page.get_by_role("button", name="Add a machine")).to_have_count(0)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("dialog")).to_contain_text("gpudeck account add NAME --role admin")
 
 
 def test_a_demo_leaves_when_a_machine_is_added(tmp_path: Path, chromium: Browser, visit: Visits) -> None:

@@ -1,7 +1,8 @@
 /** Adding a host: what is asked for each way in, what is sent, what went wrong, and what has become of the host. */
-import type { Refusal } from '../api/hosts'
+import type { Refusal } from '../api/ask'
 import type { Host, NewHost, Via } from '../api/types'
 import { plain } from './format'
+import { explain, type Refused } from './refusal'
 import { inventory } from './models'
 
 export type Field = 'name' | 'address' | 'port' | 'user' | 'jump'
@@ -53,12 +54,9 @@ function said(draft: Draft): Partial<Record<Field, string>> {
   return Object.fromEntries(filled.filter(([, text]) => text !== ''))
 }
 
-export interface Complaint {
+export interface Complaint extends Refused {
   /** Where it belongs; null: to the whole. */
   field: Field | null
-  text: string
-  /** What to run instead, on the hub's machine. */
-  command?: string
 }
 
 /** What can be seen without asking; everything else the hub knows better. */
@@ -76,13 +74,6 @@ export function complaint(refusal: Refusal, draft: Draft): Complaint {
 /** A refusal to remove a host. */
 export function removalComplaint(refusal: Refusal, name: string): Complaint {
   return { field: null, ...explain(refusal, `gpudeck hosts remove ${quote(name)}`) }
-}
-
-/** `command` is what works where the page may not. */
-function explain({ status, message }: Refusal, command: string): Omit<Complaint, 'field'> {
-  if (status === null) return { text: 'The hub does not answer. Try again when it is back.' }
-  const words = plain(message).replace(/^(name|address|port|user|jump): /, '') || `The hub refuses (HTTP ${status})`
-  return status === 401 || status === 403 ? { text: `You may not do this here: ${words}.`, command } : { text: `${words}.` }
 }
 
 /** The hub's messages begin with what they are about. */

@@ -32,6 +32,8 @@ export class Board {
   trouble = $state<Trouble | null>(null)
   /** The last change came letter by letter and may go on. */
   isTyped = false
+  /** The hub does not show the fleet to whoever asks. */
+  onRefused = (): void => {}
 
   private now = $state(seconds())
   private hubOffset = $state(0)
@@ -58,7 +60,7 @@ export class Board {
     const listener = {
       snapshot: (fleet: Fleet) => this.onSnapshot(fleet),
       delta: (delta: Delta) => this.onEvent(this.fleet.apply(delta)),
-      trouble: (trouble: Trouble) => (this.trouble = trouble),
+      trouble: (trouble: Trouble) => this.onTrouble(trouble),
     }
     this.stream = new FleetStream(streamUrl, listener, browser)
   }
@@ -150,6 +152,11 @@ export class Board {
     const offset = this.fleet.time - this.now
     if (Math.abs(offset - this.hubOffset) > DRIFT_SECONDS) this.hubOffset = offset
     if (reshaped || this.isSettled()) this.arrange(reshaped)
+  }
+
+  private onTrouble(trouble: Trouble): void {
+    this.trouble = trouble
+    if (trouble === 'refused') this.onRefused()
   }
 
   private isSettled(): boolean {

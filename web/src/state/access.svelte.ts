@@ -1,0 +1,74 @@
+/** Who uses the page, as the hub sees it: asked at the start, and again whenever the hub no longer knows them. */
+import { logOut, logOutEverywhere, readMe } from '../api/accounts'
+import { watchStrangers, type Answer } from '../api/ask'
+import type { Me } from '../api/types'
+import { doorOf, identity, isKnown, secretIn } from './access'
+
+export class Access {
+  /** Null until the hub has said it, and where it does not say. */
+  me = $state.raw<Me | null>(null)
+  isAsked = $state(false)
+  /** Why the hub does not even say who asks. */
+  words = $state('')
+  /** What is to be said at the door. */
+  note = $state('')
+  secret = $state<string | null>(null)
+  readonly door = $derived(doorOf(this.me, this.secret))
+  readonly identity = $derived(identity(this.me))
+  private isAsking = false
+
+  start(): void {
+    watchStrangers(() => void this.ask())
+    void this.ask()
+  }
+
+  /** While one question is under way a second one waits for nothing: the answer is the same. */
+  async ask(): Promise<void> {
+    if (this.isAsking) return
+    this.isAsking = true
+    const answer = await readMe()
+    this.isAsking = false
+    this.words = 'refused' in answer ? answer.refused.message : ''
+    if ('done' in answer) this.take(answer.done)
+    this.isAsked = true
+  }
+
+  /** Somebody logged in: here they are. */
+  enter(me: Me): void {
+    this.secret = null
+    this.note = ''
+    this.me = me
+  }
+
+  /** Takes the secret out of an address; true when there was one, and then it should not stay there. */
+  readLink(hash: string): boolean {
+    const secret = secretIn(hash)
+    if (secret === null) return false
+    this.secret = secret
+    void this.ask()
+    return true
+  }
+
+  logOut(): Promise<Answer<object>> {
+    return this.leave(logOut)
+  }
+
+  logOutEverywhere(): Promise<Answer<object>> {
+    return this.leave(logOutEverywhere)
+  }
+
+  private async leave(way: () => Promise<Answer<object>>): Promise<Answer<object>> {
+    const answer = await way()
+    if ('refused' in answer) return answer
+    const known = await readMe()
+    if ('done' in known) this.enter(known.done)
+    return answer
+  }
+
+  private take(me: Me): void {
+    if (isKnown(this.me) && me.kind === 'nobody') this.note = 'Your session has ended. Log in again.'
+    else if (this.secret !== null && me.can_log_in) this.note = 'This link is for the first admin, and this hub has accounts by now. Log in with one of them.'
+    if (me.can_log_in) this.secret = null
+    this.me = me
+  }
+}
