@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from discovery.script import ScriptedProvider, eventually
 from gpudeck.discovery.base import MAX_HOSTS
 from gpudeck.discovery.roster import MAX_CLASHES, Roster, put_together
@@ -94,15 +96,23 @@ def test_provider_that_fails_hides_no_neighbour_and_is_told_until_it_works() -> 
     assert asyncio.run(playing()) == [["1: no answer. Its last list of 1 host counts."], []]
 
 
-def test_problem_names_its_list_once() -> None:
+@pytest.mark.parametrize(
+    ("origin", "trouble", "told"),
+    [
+        ("racks.txt", "racks.txt cannot be read.", "racks.txt cannot be read."),
+        ("http_sd http://a/sd", "http://a/sd answers 500.", "http_sd http://a/sd answers 500."),
+        ("consul gpus", "http://a answers 500.", "consul gpus: http://a answers 500."),
+    ],
+)
+def test_problem_names_its_list_once(origin: str, trouble: str, told: str) -> None:
     async def run() -> list[str]:
-        stage = Stage(ScriptedProvider(Temporary("racks.txt cannot be read: no such file."), origin="racks.txt"))
+        stage = Stage(ScriptedProvider(Temporary(trouble), origin=origin))
         stage.roster.start()
         await eventually(lambda: stage.roster.problems, "the trouble")
         await stage.roster.stop()
         return stage.roster.problems
 
-    assert asyncio.run(run()) == ["racks.txt cannot be read: no such file."]
+    assert asyncio.run(run()) == [told]
 
 
 def test_entries_that_make_no_sense_are_among_the_problems() -> None:

@@ -190,6 +190,21 @@ def test_other_status_is_told_with_what_was_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<!DOCTYPE html>\n<html><head><title>Bad\n gateway.</title><body>" + b"x" * 5000, "Bad gateway"),
+        (b"<html><body>", "a page for browsers"),
+        (b"\x1b[31mred\x07", "[31mred"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_what_was_said_is_fit_for_a_message(body: bytes, told: str) -> None:
+    with pytest.raises(Temporary) as caught:
+        ask(say(answer(body, "502 Bad Gateway")))
+    assert caught.value.message.endswith(f"/x answers 502: {told}.")
+
+
+@pytest.mark.parametrize(
     "content",
     [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", b"HTTP/1.1 2 \xff\r\n\r\n"],
 )

@@ -166,6 +166,12 @@ def test_a_token_file_without_a_token_is_refused(agent: Agent, tmp_path: Path, n
     assert name.rpartition("/")[0] in str(failure)
 
 
+def test_a_token_file_that_is_not_there_has_one_next_step(agent: Agent, tmp_path: Path) -> None:
+    failure = failure_of(agent.target(token_file=str(tmp_path / "absent")))
+    assert failure.hint == "Copy it from the host."
+    assert "Copy" not in failure.message
+
+
 def test_the_token_of_the_settings_is_used_where_the_host_has_none(agent: Agent) -> None:
     settings = PullSettings(interval=7.0, deadline=5.0, port=agent.port, token_file=str(agent.folder / "token"))
     arrival = read_once(Target(name="localhost", via="pull"), settings)

@@ -26,8 +26,11 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 def name_trouble(origin: str, trouble: str) -> str:
-    """What is wrong, with who has it; some say so by themselves."""
-    return trouble if trouble.startswith(origin) else f"{origin}: {trouble}"
+    """What is wrong, with who has it; many begin with their file or address by themselves."""
+    if trouble.startswith(origin):
+        return trouble
+    kind, _, place = origin.rpartition(" ")
+    return f"{kind} {trouble}" if kind and trouble.startswith(place) else f"{origin}: {trouble}"
 
 
 class Refresh:

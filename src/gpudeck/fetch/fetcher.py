@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import ssl
 import zlib
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 
 BYTES_AT_MOST = 8 * 1024 * 1024
 _SHOWN = 120
+_TITLE_WITHIN = 2000
 
 
 class Answer(Struct, frozen=True):
@@ -133,8 +135,18 @@ def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
     if response.has_redirect_location:
         elsewhere = show_url(response.headers["location"])[:_SHOWN]
         raise Temporary(f"{shown} leads elsewhere, to {elsewhere}.", "Give that address.")
-    said = " ".join(body[:_SHOWN].decode(errors="replace").split())
+    said = _quote(body)
     raise Temporary(f"{shown} answers {response.status_code}{f': {said}' if said else ''}.")
+
+
+def _quote(body: bytes) -> str:
+    """The beginning of an answer, fit for a message; of a page for browsers its title, as the rest is markup."""
+    text = body[:_TITLE_WITHIN].decode(errors="replace")
+    if text.lstrip()[:1] == "<":
+        found = re.search(r"<title[^>]*>([^<]*)", text, re.IGNORECASE)
+        text = found[1] if found else "a page for browsers"
+    line = " ".join(text.split())[:_SHOWN].rstrip(" .")
+    return "".join(letter for letter in line if letter.isprintable())
 
 
 def explain(error: Exception) -> str:

@@ -41,8 +41,9 @@ class PullSource:
 
     async def read(self, now: float) -> Arrival:
         """The newest report of the agent, which may be one that was read before."""
+        headers = self._ask()
         try:
-            answer = await self._fetcher.get(self._url, self._ask())
+            answer = await self._fetcher.get(self._url, headers)
         except Refused as error:
             # Whoever puts a new token into the file need not start the hub again.
             self._headers = None
@@ -70,8 +71,12 @@ class PullSource:
 def _authorize(token_file: str) -> dict[str, str]:
     try:
         token = read_token(Path(token_file).expanduser(), "Copy it from the host.", "Copy it from the host again.")
-    except (UsageError, RuntimeError) as error:
-        raise Refused(str(error)) from error
+    except UsageError as error:
+        raise Refused(error.message, error.hint) from error
+    except RuntimeError as error:
+        raise Refused(
+            f"the token file {token_file} cannot be found: there is no such home.", "Give its path."
+        ) from error
     return {"Authorization": f"Bearer {token}"}
 
 
