@@ -138,7 +138,7 @@ def test_a_wrong_password_is_told_and_too_many_have_to_wait(guarded: HubProcess,
     page.keyboard.type("a wrong one")
     page.keyboard.press("Enter")
     expect(page.get_by_text(re.compile(r"Try again in \d s\."))).to_be_visible()
-    expect(page.get_by_role("alert")).to_contain_text("There were too many tries.")
+    expect(page.get_by_role("alert")).to_contain_text("There were too many failed tries.")
     expect(page.get_by_role("button", name="Log in")).to_be_disabled()
     page.unroute("**/api/v1/login")
     expect(page.get_by_role("button", name="Log in")).to_be_enabled()
