@@ -21,13 +21,15 @@ from gpudeck.hub.hub import Hub
 SOURCE = ROOT / "src" / "gpudeck"
 PAGE = ROOT / "web" / "src"
 
-_PATH = re.compile(r"(?:src|tests|docs|web|bench|requirements|\.ci)/[\w./-]*|[\w./-]+\.(?:py|ts|svelte|md|toml|sh)")
+_PATH = re.compile(
+    r"(?:src|tests|docs|web|bench|deploy|requirements|\.ci)/[\w./-]*|[\w./-]+\.(?:py|ts|svelte|md|toml|sh)"
+)
 _CALL = re.compile(r"\w+\(\)")
 _CLASS = re.compile(r"[A-Z][a-z]\w*(?:\.\w+)?")
 _DOTTED = re.compile(r"[a-z]\w*(?:\.[a-z]\w*)+")
 _WORD = re.compile(r"[A-Za-z]\w*_\w+")
 _ROUTE = re.compile(
-    r"(?:\b(GET|POST|HEAD|PUT|DELETE) +)?[^\s`]*?(/api/v\d[\w{}/-]*|/healthz\b|/readyz\b|/schema\b[\w/.]*)"
+    r"(?:\b(GET|POST|HEAD|PUT|PATCH|DELETE) +)?[^\s`]*?(/api/v\d[\w{}/-]*|/healthz\b|/readyz\b|/schema\b[\w/.]*)"
 )
 _TYPESCRIPT_NAME = re.compile(
     r"^(?:export )?(?:async )?(?:class|function|const|let|interface|type) (\w+)", re.MULTILINE
@@ -36,9 +38,10 @@ _TYPESCRIPT_METHOD = re.compile(r"^  (?:private |readonly |static |async |get )*
 
 FOREIGN = {
     # Files that appear where gpudeck runs.
-    *("gpudeck.yaml", "agent.token", "report.json"),
+    *("gpudeck.yaml", "agent.token", "admin.token", "viewer.token", "report.json", "privkey.pem", "fullchain.pem"),
     # Names of browsers, of the operating system and of other programs.
-    *("CUDA_VISIBLE_DEVICES",),
+    *("CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "Origin"),
+    *("CAP_SYS_PTRACE", "CAP_SYSLOG", "CAP_NET_BIND_SERVICE", "CAP_DAC_READ_SEARCH"),
 }
 
 
@@ -94,13 +97,22 @@ def wrong_commands(document: Document) -> list[str]:
 
 
 def _mistakes_in_call(words: list[str]) -> Iterator[str]:
-    command, rest = (words[0], words[1:]) if not words[0].startswith("-") else ("", words)
+    command, rest = _split_call(words)
     known = command_options().get(command)
     if known is None:
         yield f"gpudeck {command}"
         return
     options = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(rest))
     yield from (f"gpudeck {command} {option}" for option in options if option not in known)
+
+
+def _split_call(words: list[str]) -> tuple[str, list[str]]:
+    """The command, with the one below it where it has some (`hosts add`), and what follows."""
+    if words[0].startswith("-"):
+        return "", words
+    if words[0] in _groups() and len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1]):
+        return f"{words[0]} {words[1]}", words[2:]
+    return words[0], words[1:]
 
 
 def wrong_routes(document: Document) -> list[str]:
@@ -118,8 +130,10 @@ def _is_route(method: str, route: str) -> bool:
 
 
 def wrong_defaults(document: Document) -> list[str]:
-    """Settings that stand first in the row of a table in which no other cell is their default."""
-    rows = [(cells[0].strip("`"), cells[1:]) for cells in document.rows]
+    """Settings that stand first in the row of a table in which no other cell is their default; its title aside."""
+    below = [*document.rows[1:], [""]]
+    titles = [cells for cells, line in zip(document.rows, below, strict=False) if set(line[0]) <= set("-|") and line[0]]
+    rows = [(cells[0].strip("`"), cells[1:]) for cells in document.rows if cells not in titles]
     defaults = settings_defaults()
     return [name for name, cells in rows if name in defaults and defaults[name] not in cells]
 
@@ -135,7 +149,17 @@ def command_options() -> dict[str, set[str]]:
     context = click.Context(gpudeck)
     commands: dict[str, click.Command] = {"": gpudeck}
     commands |= {name: gpudeck.get_command(context, name) for name in gpudeck.list_commands(context)}
+    groups = {name: command for name, command in commands.items() if name and isinstance(command, click.Group)}
+    commands |= {
+        f"{name} {part}": command for name, group in groups.items() for part, command in group.commands.items()
+    }
     return {name: _options_of(command) for name, command in commands.items()}
+
+
+@cache
+def _groups() -> set[str]:
+    """The commands that have commands of their own, such as `hosts`."""
+    return {name.split()[0] for name in command_options() if " " in name}
 
 
 def _options_of(command: click.Command) -> set[str]:
