@@ -12,6 +12,8 @@ from gpudeck.wire.envelope import VERSION, Envelope
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DECODED_BYTES = 8 * 1024 * 1024
+_LEAST_LIMIT, _MOST_RATIO = 256 * 1024, 200
+"""A report packs to a tenth, one of many equal processes to a fiftieth. What unpacks to more than this was made to."""
 CONTENT_TYPES = ("application/msgpack", "application/json")
 
 
@@ -86,17 +88,29 @@ def unpack(body: bytes, encoding: str) -> bytes:
     return plain
 
 
+def _limit_of(body: bytes) -> int:
+    """How much a packed body may unpack to: a bomb is refused before it has cost more than an honest report."""
+    return min(MAX_DECODED_BYTES, max(_LEAST_LIMIT, _MOST_RATIO * len(body)))
+
+
 def _unzstd(body: bytes) -> bytes:
+    limit = _limit_of(body)
     size = zstandard.frame_content_size(body)
-    if size > MAX_DECODED_BYTES:
-        raise _too_large(MAX_DECODED_BYTES)
-    return _zstd.unpack(body, max_output_size=MAX_DECODED_BYTES + 1, allow_extra_data=False)
+    if size > limit:
+        raise _too_large(limit)
+    plain = _zstd.unpack(body, max_output_size=limit + 1, allow_extra_data=False)
+    if len(plain) > limit:
+        raise _too_large(limit)
+    return plain
 
 
 def _gunzip(body: bytes) -> bytes:
     unpacker = zlib.decompressobj(wbits=31)
-    plain = unpacker.decompress(body, MAX_DECODED_BYTES + 1)
-    if len(plain) <= MAX_DECODED_BYTES and not unpacker.eof:
+    limit = _limit_of(body)
+    plain = unpacker.decompress(body, limit + 1)
+    if len(plain) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof:
         raise zlib.error("the stream ends early")
     return plain
 
