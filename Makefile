@@ -36,7 +36,7 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(BIN)/pytest -m "not browser"
+	$(BIN)/pytest -m "not browser" -n auto --dist loadfile
 
 e2e: setup
 	$(BIN)/python hatch_build.py check
