@@ -1,6 +1,7 @@
 """The hosts that were added while the hub runs: on the page, or with `gpudeck hosts add`. Kept in the data folder."""
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from gpudeck.model.target import Target
 
 ORIGIN = "hosts added here"
 _HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
+_GONE_SECONDS = 5.0
+"""Discovery looks at these hosts twice before it believes that none is left."""
 _UNREACHABLE = "others cannot reach this hub yet: set `listen: :8042` and `read: open` in its gpudeck.yaml first"
 
 
@@ -126,9 +129,20 @@ class Book:
             raise _Conflict(f"{name} is named by {target.origin}: take it out there")
         try:
             await self._revoke_tokens(name)
-            return self._managed.remove(name)
+            was_there = self._managed.remove(name)
         except OSError as error:
             raise _cannot_write(error) from error
+        if was_there:
+            await self._wait_until_gone(name)
+        return was_there
+
+    async def _wait_until_gone(self, name: str) -> None:
+        """Whoever adds the host again at once is then not told that it is there, and adds it anew."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GONE_SECONDS):
+                # Discovery takes lists in a task of its own, and tells nobody when it has.
+                while (target := self._configured(name)) is not None and target.origin == ORIGIN:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
     async def _make_token(self, host: str, created_by: str) -> str:
         """In place of the one it had."""
