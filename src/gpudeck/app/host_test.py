@@ -194,8 +194,8 @@ def _ask_hub(target: Target, hub: str) -> Iterator[Step]:
     yield Step("hub", True, f"{hub} answers")
     found = next((host for host in hosts if host["name"] == target.name), None)
     if found is None or found["status"] == "never":
-        told = "has not reported yet: is its agent running, with this hub's address and its token?"
-        yield Step("report", False, told)
+        asked = "has not reported yet: is its agent running, with this hub's address and its token?"
+        yield Step("report", False, "; ".join(found["problems"] if found else ()) or asked)
         return
     is_up = found["status"] == "up"
     age = time.time() - found["last_report_at"]

@@ -1,0 +1,29 @@
+"""What `gpudeck hosts test` says of a host that its hub does not read by itself."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpudeck.app.host_test import Step, try_host
+from gpudeck.app.settings import Settings
+from gpudeck.model.target import Target
+from sources.scrape_pages import send, web_server
+
+
+def steps_of(**host: Any) -> list[Step]:
+    """The steps for a host of which the hub answers this."""
+    body = json.dumps({"hosts": [{"name": "gpu01", "gpus": [], "reasons": {}, "problems": []} | host]}).encode()
+    with web_server(lambda handler: send(handler, body, Content_Type="application/json")) as port:
+        return list(try_host(Settings(), Target(name="gpu01", via="push"), f"http://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize(
+    ("problems", "told"),
+    [
+        ([], "has not reported yet: is its agent running, with this hub's address and its token?"),
+        (["its agent runs elsewhere"], "its agent runs elsewhere"),
+    ],
+)
+def test_host_that_never_reported_says_what_the_hub_knows_of_it(problems: list[str], told: str) -> None:
+    assert steps_of(status="never", problems=problems)[-1] == Step("report", False, told)
