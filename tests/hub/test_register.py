@@ -142,6 +142,15 @@ def test_machine_with_two_configured_names_is_shown_under_one_and_the_other_says
     assert hub.problems("m1") == []
 
 
+def test_machine_that_is_read_under_two_names_keeps_the_reason_of_the_second(hub: Station) -> None:
+    hub.expect("first", "second", via="pull")
+    hub.fetch("first", "pull", "m1")
+    hub.fleet.note_failure("second", "it answers as first")
+    hub.push("second", "m1")
+    assert hub.shown() == [("m1", "first", "up", "push"), ("second", "second", "never", "pull")]
+    assert hub.problems("second") == ["it answers as first"]
+
+
 def test_machine_renamed_from_one_configured_name_to_another_leaves_the_first_missing(hub: Station) -> None:
     hub.expect("old", "new", via="push")
     hub.push("old", "m1")

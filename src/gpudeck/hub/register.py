@@ -167,8 +167,9 @@ class Register:
         self.dirty.add(host.id)
 
     def _explain_absence(self, name: str, shown: HostState) -> None:
-        absent = self._targeted.get(name)
-        if absent is None or absent is shown or absent.status == "up":
+        """One that is read hears of it when it is asked: what it answers is refused."""
+        target, absent = self._targets.get(name), self._targeted.get(name)
+        if target is None or target.via != "push" or absent is None or absent is shown or absent.status == "up":
             return
         told = f"its agent runs on the machine that is shown as {shown.target}: take one of the two names out"
         if absent.flag("read", told):
