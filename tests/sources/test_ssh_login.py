@@ -209,7 +209,7 @@ def test_port_of_another_program_is_told_from_an_sshd_that_closes(sshd: Sshd) ->
     with web_server(lambda handler: send(handler, b"", 400)) as port:
         error = failure(sshd.settings(), sshd.target(port=port))
     assert isinstance(error, Temporary)
-    assert f"without the greeting of an sshd: another program listens on port {port}" in error.message
+    assert f"does not greet as an sshd does: another program listens on port {port}" in error.message
 
 
 def test_configuration_that_wants_no_check_does_not_get_its_way(sshd: Sshd, home: Path) -> None:

@@ -152,7 +152,7 @@ def test_what_does_not_work_is_said_with_the_step_at_which_it_fails(site: Site) 
         ("127.0.0.1", "--via", "pull", "--port", "1"): "✗ port port 1 of 127.0.0.1: connection refused",
         ("127.0.0.1", "--via", "pull", "--port", exporter): "✗ agent http://127.0.0.1:",
         ("127.0.0.1", "--via", "scrape", "--port", agent): "✗ exporter http://127.0.0.1:",
-        ("127.0.0.1", "--via", "ssh", "--port", exporter): "without the greeting of an sshd",
+        ("127.0.0.1", "--via", "ssh", "--port", exporter): "does not greet as an sshd does",
         ("127.0.0.1", "--via", "ssh", "--port", sshd, "--user", "nobody"): "does not let nobody in",
     }
     answers = site.run_all(*(("test", *arguments) for arguments in wrong))

@@ -178,7 +178,7 @@ def _explain_closing(attempt: Attempt, said: str = "") -> PluginError:
     if attempt.is_sshd:
         return Temporary(f"{_begin(attempt.place)} closed the connection{said}.")
     told = f"another program listens on port {attempt.port}, or sshd takes no more logins (MaxStartups)"
-    return Temporary(f"{_begin(attempt.place)} closed the connection without the greeting of an sshd: {told}.")
+    return Temporary(f"{_begin(attempt.place)} does not greet as an sshd does: {told}.")
 
 
 def _explain_network(error: Any, attempt: Attempt) -> PluginError:
