@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,17 +80,9 @@ def choose(page: Page, name: str, entry: str) -> Locator:
     return page.get_by_role("dialog")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def test_the_link_of_the_hub_makes_the_first_admin_whose_session_can_end(
-    tmp_path: Path, chromium: Browser, opened: Opens
-) -> None:
+def test_the_link_of_the_hub_makes_the_first_admin(tmp_path: Path, chromium: Browser, opened: Opens) -> None:
     (tmp_path / "gpudeck.yaml").write_text(CLOSED)
-    arguments = ("--listen", f"127.0.0.1:{free_port()}", "--demo", "2")
-    with running_hub(tmp_path, *arguments) as hub:
+    with running_hub(tmp_path, "--demo", "2") as hub:
         page = opened(hub.url, width=390, height=844)
         expect(page.get_by_role("heading")).to_have_text("This hub has no accounts yet")
         expect(page.locator("code").last).to_have_text("gpudeck account add NAME --role admin")
@@ -107,12 +98,22 @@ def test_the_link_of_the_hub_makes_the_first_admin_whose_session_can_end(
         page.get_by_role("textbox", name="again").fill(PASSWORD)
         page.keyboard.press("Enter")
         expect(page.locator(".card").first).to_be_visible()
-        assert page.request.post(f"{hub.url}/api/v1/logout-everywhere").ok
-    with running_hub(tmp_path, *arguments):
-        expect(page.get_by_text("Your session has ended. Log in again.")).to_be_visible(timeout=20_000)
-        expect(page.locator(".card")).to_have_count(0)
-        log_in(page, "ada")
-        expect(page.locator(".card").first).to_be_visible()
+        expect(page.get_by_role("banner").get_by_role("button", name="ada")).to_be_visible()
+
+
+def test_a_session_that_has_ended_leads_back_to_the_door(guarded: HubProcess, opened: Opens) -> None:
+    page = opened(guarded.url)
+    assert page.request.post(f"{guarded.url}/api/v1/login", data={"name": "vera", "password": PASSWORD}).ok
+    # A stream that breaks after its first event, as behind a proxy that closes connections.
+    event = f"retry: 200\nevent: snapshot\ndata: {page.request.get(f'{guarded.url}/api/v1/fleet').text()}\n\n"
+    page.route("**/api/v1/stream", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
+    page.reload()
+    expect(page.locator(".card").first).to_be_visible()
+    assert page.request.post(f"{guarded.url}/api/v1/logout-everywhere").ok
+    page.unroute("**/api/v1/stream")
+    expect(page.get_by_text("Your session has ended. Log in again.")).to_be_visible()
+    log_in(page, "vera")
+    expect(page.locator(".card").first).to_be_visible()
 
 
 def test_a_wrong_password_is_told_and_too_many_have_to_wait(guarded: HubProcess, opened: Opens) -> None:
@@ -129,10 +130,8 @@ def test_a_wrong_password_is_told_and_too_many_have_to_wait(guarded: HubProcess,
         "**/api/v1/login",
         lambda route: route.fulfill(
             status=429,
-            headers={"Retry-After": "2"},
-            json={
-                "error": {"code": "too_many", "message": "there were too many failed tries. Try again in 2 seconds."}
-            },
+            headers={"Retry-After": "1"},
+            json={"error": {"code": "too_many", "message": "there were too many failed tries. Try again in 1 second."}},
         ),
     )
     page.keyboard.type("a wrong one")
@@ -144,3 +143,107 @@ def test_a_wrong_password_is_told_and_too_many_have_to_wait(guarded: HubProcess,
     expect(page.get_by_role("button", name="Log in")).to_be_enabled()
     log_in(page, "uli")
     expect(page.locator(".card").first).to_be_visible()
+
+
+def test_an_admin_makes_changes_and_removes_accounts_but_not_the_last_admin(guarded: HubProcess, opened: Opens) -> None:
+    page = opened(guarded.url, width=390, height=844)
+    log_in(page, "ada")
+    people = choose(page, "ada", "Accounts")
+    people.get_by_role("button", name="New account").click()
+    people.get_by_role("textbox", name="Name").fill("grace")
+    people.get_by_role("textbox", name="Password").fill("short")
+    page.keyboard.press("Enter")
+    expect(people.get_by_role("alert")).to_contain_text("fewer than 10 characters")
+    people.get_by_role("textbox", name="Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    grace = people.get_by_role("listitem").filter(has_text="grace")
+    expect(grace).to_contain_text("user · never logged in")
+    grace.get_by_role("button", name="Change grace").click()
+    people.get_by_role("combobox", name="Role").select_option("viewer")
+    people.get_by_role("button", name="Save").click()
+    expect(grace).to_contain_text("viewer · never logged in")
+    grace.get_by_role("button", name="Change grace").click()
+    grace.get_by_role("button", name="Disable").click()
+    expect(grace).to_contain_text("disabled")
+    assert not is_wider_than_its_window(page)
+    grace.get_by_role("button", name="Change grace").click()
+    grace.get_by_role("button", name="Remove…").click()
+    expect(grace.get_by_role("button", name="Keep it")).to_be_focused()
+    grace.get_by_role("button", name="Remove", exact=True).click()
+    expect(grace).to_have_count(0)
+    people.get_by_role("button", name="Change ada").click()
+    people.get_by_role("combobox", name="Role").select_option("viewer")
+    people.get_by_role("button", name="Save").click()
+    expect(people.get_by_role("alert")).to_contain_text("last")
+    page.keyboard.press("Escape")
+    log = choose(page, "ada", "Audit log")
+    expect(log.get_by_role("listitem").first).to_contain_text("ada: remove account grace")
+    expect(log).to_contain_text("ada: add account uli")
+
+
+def test_a_token_is_shown_once_and_worth_nothing_when_it_is_revoked(guarded: HubProcess, opened: Opens) -> None:
+    page = opened(guarded.url)
+    log_in(page, "uli")
+    tokens = choose(page, "uli", "Your tokens")
+    expect(tokens).to_contain_text("There are none yet.")
+    tokens.get_by_role("button", name="New token").click()
+    tokens.get_by_role("textbox", name="Name").fill("nightly")
+    roles = tokens.get_by_role("combobox", name="Role").locator("option")
+    assert [text.partition(":")[0] for text in roles.all_inner_texts()] == ["viewer", "user", "calendar"]
+    tokens.get_by_role("combobox", name="Expires").select_option("30 days")
+    tokens.get_by_role("button", name="Make it").click()
+    secret = tokens.locator("code").inner_text()
+    reads = {"headers": {"Authorization": f"Bearer {secret}"}}
+    assert page.request.get(f"{guarded.url}/api/v1/fleet", **reads).status == 200
+    page.keyboard.press("Escape")
+    tokens = choose(page, "uli", "Your tokens")
+    line = tokens.get_by_role("listitem").filter(has_text="nightly")
+    expect(line).to_contain_text("viewer · of uli")
+    assert secret not in page.content()
+    line.get_by_role("button", name="Revoke nightly").click()
+    line.get_by_role("button", name="Revoke", exact=True).click()
+    expect(line).to_contain_text("revoked")
+    assert page.request.get(f"{guarded.url}/api/v1/fleet", **reads).status == 401
+
+
+def test_a_viewer_is_offered_little_and_told_who_may_not(guarded: HubProcess, opened: Opens) -> None:
+    page = opened(guarded.url)
+    log_in(page, "vera")
+    expect(page.locator(".card").first).to_be_visible()
+    expect(page.get_by_role("button", name="Add a machine")).to_have_count(0)
+    page.get_by_role("banner").get_by_role("button", name="vera").click()
+    expect(page.get_by_role("list", name="Account").get_by_role("button")).to_have_text(["Your account", "Log out"])
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("list", name="Account")).to_have_count(0)
+    # Somebody whose rights were taken away while the page stood open.
+    me = page.request.get(f"{guarded.url}/api/v1/me").json()
+    rights = {"may_write": True, "may_administer": True}
+    page.route("**/api/v1/me", lambda route: route.fulfill(json=me | rights))
+    page.reload()
+    for entry in ("Accounts", "Tokens", "Audit log"):
+        dialog = choose(page, "vera", entry)
+        expect(dialog.get_by_role("alert")).to_contain_text("You may not do this here: vera has the role viewer")
+        page.keyboard.press("Escape")
+
+
+def test_a_password_is_changed_and_somebody_logs_out(guarded: HubProcess, opened: Opens) -> None:
+    page = opened(guarded.url)
+    log_in(page, "ada")
+    own = choose(page, "ada", "Your account")
+    expect(own).to_contain_text("On the hosts you are ada, ada-l")
+    expect(own.get_by_role("listitem").filter(has_text="(this one)")).to_have_count(1)
+    own.get_by_role("button", name="Change the password").click()
+    own.get_by_label("Your password now").fill("not this one")
+    own.get_by_label("The new one", exact=True).fill(PASSWORD)
+    own.get_by_label("The new one again").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(own.get_by_label("Your password now")).to_have_accessible_description("This is not your password.")
+    own.get_by_label("Your password now").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(own.get_by_role("status")).to_have_text("Changed. Everywhere else you are logged out.")
+    expect(own.get_by_role("listitem")).to_have_count(1)
+    page.keyboard.press("Escape")
+    page.get_by_role("banner").get_by_role("button", name="ada").click()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    assert page.context.cookies() == []

@@ -67,7 +67,7 @@ export function passwordMistake(password: string, again: string): PasswordMistak
   return password === again ? null : { field: 'again', text: 'The two passwords are not the same.' }
 }
 
-const ROLES: Record<string, string> = { viewer: 'may look', user: 'may look, book and make tokens', admin: 'may do everything' }
+const ROLES: Record<string, string> = { viewer: 'may look', user: 'may look, and change what is theirs', admin: 'may do everything' }
 
 export function roleText(role: string): string {
   return ROLES[role] ?? ''

@@ -95,6 +95,14 @@ export function clockTime(unix: number | null, now: number): string {
   return isToday ? time : `${MONTHS[then.getMonth()]} ${then.getDate()}, ${time}`
 }
 
+/** As `clockTime`, for what may be years away: `Nov 3, 2027` in another year. */
+export function moment(unix: number | null, now: number): string {
+  if (!isMoment(unix)) return DASH
+  const then = new Date(unix * 1000)
+  const isThisYear = then.getFullYear() === new Date(now * 1000).getFullYear()
+  return isThisYear ? clockTime(unix, now) : `${MONTHS[then.getMonth()]} ${then.getDate()}, ${then.getFullYear()}`
+}
+
 /** For a hover: the same moment where everybody agrees on it. */
 export function utcTime(unix: number | null): string {
   return isMoment(unix) ? `${new Date(unix * 1000).toISOString().slice(0, -5).replace('T', ' ')} UTC` : DASH

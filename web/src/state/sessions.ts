@@ -1,6 +1,6 @@
 /** Where somebody is logged in, in words. */
 import type { Session } from '../api/types'
-import { clockTime, plain } from './format'
+import { moment, plain } from './format'
 
 export interface SessionLine {
   isThis: boolean
@@ -37,6 +37,6 @@ export function sessionLine(session: Session, now: number): SessionLine {
   return {
     isThis: session.is_this,
     where: `${browserName(session.user_agent)}${session.address ? `, ${plain(session.address)}` : ''}`,
-    when: `since ${clockTime(session.created_at, now)}, last used ${clockTime(session.seen_at, now)}`,
+    when: `since ${moment(session.created_at, now)}, last used ${moment(session.seen_at, now)}`,
   }
 }
