@@ -17,7 +17,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
-        time.sleep(0.02)
+        time.sleep(0.05)  # a hub answers one address 50 times a second
 
 
 def environment(data_dir: Path) -> dict[str, str]:
