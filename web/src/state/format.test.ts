@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { bytes, celsius, clockTime, count, duration, elapsed, fraction, memoryPair, percent, plain, shortDuration, utcTime, watts } from './format'
+import { bytes, celsius, clockTime, count, duration, elapsed, fraction, memoryPair, moment, percent, plain, shortDuration, utcTime, watts } from './format'
 
 const GIB = 2 ** 30
 
@@ -81,4 +81,11 @@ it('counts one and many', () => {
 
 it('makes unseen characters visible and leaves all others alone', () => {
   expect(plain('a\u202eb\u0007c 日本 🦊 <b>')).toBe('a\ufffdb\ufffdc 日本 🦊 <b>')
+})
+
+it('names the year of a moment in another one', () => {
+  const now = new Date(2026, 10, 15, 12).getTime() / 1000
+  expect(moment(now - 60, now)).toBe('11:59')
+  expect(moment(new Date(2027, 1, 3, 12).getTime() / 1000, now)).toBe('Feb 3, 2027')
+  expect(moment(null, now)).toBe('–')
 })
