@@ -1,5 +1,8 @@
 """schemathesis against the real app: what the document allows is answered as the document says, never by a bug."""
 
+import tempfile
+from pathlib import Path
+
 import msgspec
 import schemathesis
 from hypothesis import HealthCheck, settings
@@ -39,3 +42,18 @@ def test_reports_of_an_agent_are_answered_as_described(case: schemathesis.Case) 
     answer = case.call(headers={"Authorization": "Bearer agent-token"})
     assert answer.status_code < 500 or answer.json()["error"]["code"] == "fleet_full"
     assert answer.status_code in {200, 202} or answer.json()["error"]["message"]
+
+
+_admins_schema = (
+    schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub, folder=Path(tempfile.mkdtemp())))
+    .exclude(path="/api/v1/stream")
+    .exclude(path="/api/v1/reports")
+)
+
+
+@_admins_schema.parametrize()
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_an_admin_sends_is_done_or_refused_in_words(case: schemathesis.Case) -> None:
+    answer = case.call(headers={"Authorization": "Bearer admin-token"})
+    assert answer.status_code < 500, answer.text
+    assert answer.status_code < 400 or answer.json()["error"]["message"]
