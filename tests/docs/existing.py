@@ -29,7 +29,8 @@ _CLASS = re.compile(r"[A-Z][a-z]\w*(?:\.\w+)?")
 _DOTTED = re.compile(r"[a-z]\w*(?:\.[a-z]\w*)+")
 _WORD = re.compile(r"[A-Za-z]\w*_\w+")
 _ROUTE = re.compile(
-    r"(?:\b(GET|POST|HEAD|PUT|PATCH|DELETE) +)?[^\s`]*?(/api/v\d[\w{}/-]*|/healthz\b|/readyz\b|/schema\b(?!\.py)[\w/.]*)"
+    r"(?:\b(GET|POST|HEAD|PUT|PATCH|DELETE) +)?[^\s`]*?"
+    r"(/api/v\d[\w{}/-]*|/healthz\b|/readyz\b|/schema\b(?!\.py)[\w/.]*)"
 )
 _TYPESCRIPT_NAME = re.compile(
     r"^(?:export )?(?:async )?(?:class|function|const|let|interface|type) (\w+)", re.MULTILINE
