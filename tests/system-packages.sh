@@ -23,6 +23,7 @@ command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing+=(openssh-server 
 command -v ip >/dev/null || missing+=(iproute2)
 command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
 command -v sqlite3 >/dev/null || missing+=(sqlite3)
+command -v systemd-analyze >/dev/null || missing+=(systemd)
 command -v cc >/dev/null || command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
