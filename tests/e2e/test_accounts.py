@@ -39,7 +39,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iter
     """A hub that shows nothing to strangers: the admin ada, the user uli, the viewer vera."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "gpudeck.yaml").write_text(CLOSED + "people:\n  ada: [ada, ada-l]\n")
-    with running_hub(folder, "--demo", "3") as hub:
+    with running_hub(folder, "--demo", "1") as hub:
         secret = first_admin_link(hub).partition("=")[2]
         cookie = call(hub, "first-admin", {"secret": secret, "name": "ada", "password": PASSWORD})
         call(hub, "accounts", {"name": "uli", "role": "user", "password": PASSWORD}, cookie)
@@ -82,7 +82,7 @@ def choose(page: Page, name: str, entry: str) -> Locator:
 
 def test_the_link_of_the_hub_makes_the_first_admin(tmp_path: Path, chromium: Browser, opened: Opens) -> None:
     (tmp_path / "gpudeck.yaml").write_text(CLOSED)
-    with running_hub(tmp_path, "--demo", "2") as hub:
+    with running_hub(tmp_path, "--demo", "1") as hub:
         page = opened(hub.url, width=390, height=844)
         expect(page.get_by_role("heading")).to_have_text("This hub has no accounts yet")
         expect(page.locator("code").last).to_have_text("gpudeck account add NAME --role admin")

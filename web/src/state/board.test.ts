@@ -147,6 +147,19 @@ it('knows what kept it from starting, and forgets it when it works', async () =>
   expect(board.trouble).toBeNull()
 })
 
+it.each([
+  [401, 1],
+  [403, 1],
+  [502, 0],
+  [null, 0],
+])('asks who is here when the hub refuses to show the fleet, and only then: %s', async (status, times) => {
+  board.onRefused = vi.fn()
+  browser.status = status
+  browser.last.fail()
+  await vi.advanceTimersByTimeAsync(0)
+  expect(board.onRefused).toHaveBeenCalledTimes(times)
+})
+
 it('folds and unfolds by hand', () => {
   snapshot()
   board.foldAll(true)
