@@ -57,7 +57,8 @@ def test_json_of_hosts_that_fail_has_their_reason_beside_those_that_answer(home:
 def test_no_answer_at_all_is_exit_code_1(home: Path) -> None:
     answer = gpudeck(home, "show", "--ssh", "127.0.0.1:1", SSH_AUTH_SOCK="")
     assert answer.returncode == 1
-    assert "refuses connections" in answer.stderr
+    assert "refuses connections" in answer.stdout
+    assert answer.stderr == ""
 
 
 def test_settings_of_the_configuration_file_are_used(home: Path, sshd: Sshd) -> None:

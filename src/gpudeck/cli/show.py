@@ -39,13 +39,19 @@ _CONFIGURATIONS = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpude
 def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, local: bool, ssh: str | None) -> None:
     """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer.
 
-    With --ssh a host that cannot be read gets a line on the standard error; the exit code is 1 when there is no other.
+    With --ssh a host that cannot be read is shown with the reason; the exit code is 1 when there is no other.
     """
     if local and ssh is not None:
         raise UsageError("--local and --ssh exclude each other.")
     if sys.stdout is None:
         raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
-    fleet = _read_local() if local else _decode(_ask(hub), mask_password(hub)) if ssh is None else _read_ssh(ssh)
+    fleet = (
+        _read_local()
+        if local
+        else _decode(_ask(hub), mask_password(hub))
+        if ssh is None
+        else _read_ssh(ssh, as_json=as_json)
+    )
     _check_hosts(fleet, hosts)
     _print(fleet, hosts, detail=detail, as_json=as_json)
     if ssh is not None and not fleet["totals"]["hosts_up"]:
@@ -94,14 +100,15 @@ def _find_collector_settings() -> "CollectorSettings":
     return load_settings(None)[0].agent
 
 
-def _read_ssh(hosts: str) -> dict[str, Any]:
+def _read_ssh(hosts: str, *, as_json: bool) -> dict[str, Any]:
     from gpudeck.app.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
     from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
     from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - the same
 
     settings, _ = load_settings(None)
     seen = read_over_ssh(read_hosts(hosts, "--ssh"), settings.ssh, ask_password)
-    for name, reason in seen.failures.items():
+    # A table says it by itself; who pipes JSON on looks at the standard error.
+    for name, reason in seen.failures.items() if as_json else ():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
     fleet: dict[str, Any] = msgspec.json.decode(seen.fleet)
     return fleet

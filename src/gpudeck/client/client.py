@@ -10,6 +10,7 @@ from gpudeck import __version__
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
 
+_TRUST = "Name the authority that signed it with $SSL_CERT_FILE, or use the name that stands in it."
 _HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
 
 
@@ -64,6 +65,8 @@ class Client:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
             answer = self._pool.request(method, self.url + path, headers=headers, **body)
+        except urllib3.exceptions.SSLError as error:
+            raise Unreachable(f"the certificate of {self._shown} is not believed: {error}.", _TRUST) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(f"no hub answers at {self._shown}.", _HINT) from error
         if answer.status not in {200, 201}:
