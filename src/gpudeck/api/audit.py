@@ -21,7 +21,9 @@ class AuditLog(Struct, frozen=True):
 async def read_audit(
     auth: TheAuth,
     limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
-    before: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Only entries older than this one")] = None,
+    before: Annotated[
+        int | None, QueryParameter(ge=1, le=2**63 - 1, description="Only entries older than this one")
+    ] = None,
 ) -> AuditLog:
     """Logins, writes, tokens and changes of the configuration."""
     return AuditLog(await auth.audit.list(limit=limit, before_id=before))
