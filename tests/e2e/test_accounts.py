@@ -187,6 +187,8 @@ def test_a_token_is_shown_once_and_worth_nothing_when_it_is_revoked(guarded: Hub
     tokens = choose(page, "uli", "Your tokens")
     expect(tokens).to_contain_text("There are none yet.")
     tokens.get_by_role("button", name="New token").click()
+    page.keyboard.press("Enter")
+    expect(tokens.get_by_role("alert")).to_contain_text("The token needs a name")
     tokens.get_by_role("textbox", name="Name").fill("nightly")
     roles = tokens.get_by_role("combobox", name="Role").locator("option")
     assert [text.partition(":")[0] for text in roles.all_inner_texts()] == ["viewer", "user", "calendar"]

@@ -54,6 +54,11 @@ test('whoever the hub knows no longer is told so', async () => {
   expect([access.door, access.note]).toEqual([null, ''])
 })
 
+test('whoever comes for the first time is told of no session', async () => {
+  const access = await begun(nobody)
+  expect([access.door, access.note]).toEqual(['log-in', ''])
+})
+
 test('whoever logs out is not told that a session has ended', async () => {
   const access = await begun(ada)
   answers = { 'api/v1/me': nobody, 'api/v1/logout': { status: 'done' } }
