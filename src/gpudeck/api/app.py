@@ -108,7 +108,7 @@ class FrontDoor:
         self._prefix = prefix.rstrip("/")
         self._framework: App = build_framework(hub, auth, policy, book, prefix=self._prefix, hits=hits)  # type: ignore[assignment]
         self._reports = ReportsRoute(hub, find_grant)
-        self._stream = StreamRoute(hub, policy)
+        self._stream = StreamRoute(hub, policy, keeper.identify)
         self._keeper = keeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,15 +1,19 @@
 """GET /api/v1/stream: the fleet as server-sent events. A raw ASGI route: every viewer gets the very same bytes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from litestar.exceptions import HTTPException
 
 from gpudeck.api.access import Policy
 from gpudeck.api.asgi import SAFE, Receive, Scope, Send, read_headers, send_error
+from gpudeck.api.callers import Refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.sight import Sight
 from gpudeck.hub.stream import GZIP_HEADER, Event, Viewer, deflate
+from gpudeck.model.errors import Temporary
 
 MAX_VIEWERS = 2_000
 _HEADERS = [
@@ -23,10 +27,19 @@ _HEADERS = [
 _RETRY = b"retry: 2000\n\n"
 
 
+CHECK_SECONDS = 10.0
+"""How long somebody who was logged out elsewhere may still look."""
+Identify = Callable[[Scope], Awaitable[Caller]]
+
+
 class StreamRoute:
-    def __init__(self, hub: Hub, policy: Policy) -> None:
+    """`identify` says who a caller is now: a session may end, or a role change, while a stream is open."""
+
+    def __init__(self, hub: Hub, policy: Policy, identify: Identify, every: float = CHECK_SECONDS) -> None:
         self._hub = hub
         self._policy = policy
+        self._identify = identify
+        self._every = every
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in {"GET", "HEAD"}:
@@ -51,11 +64,30 @@ class StreamRoute:
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
-        viewer = self._hub.stream.watch(last_event_id, self._policy.sight(caller))
+        sight = self._policy.sight(caller)
+        viewer = self._hub.stream.watch(last_event_id, sight)
+        checking = asyncio.create_task(self._close_when_not_allowed(viewer, scope, sight))
         try:
             await _serve(viewer, packed, receive, send)
         finally:
+            checking.cancel()
             self._hub.stream.unwatch(viewer)
+
+    async def _close_when_not_allowed(self, viewer: Viewer, scope: Scope, sight: Sight) -> None:
+        """Whoever may see less than at the beginning, or more, has to come again."""
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                caller = await self._identify(scope)
+                self._policy.check("read", caller)
+            except (HTTPException, Refusal):
+                viewer.close()
+                return
+            except Temporary:
+                continue  # a database that is away ends no stream
+            if self._policy.sight(caller) != sight:
+                viewer.close()
+                return
 
 
 async def _serve(viewer: Viewer, packed: bool, receive: Receive, send: Send) -> None:
