@@ -40,7 +40,7 @@ unit: setup
 
 e2e: setup
 	$(BIN)/python hatch_build.py check
-	$(BIN)/pytest -m browser
+	$(BIN)/pytest -m browser -n auto --dist loadfile
 
 system-packages: ## what the tests want from the system: installed when root and apt are there, else named
 	@bash tests/system-packages.sh

@@ -393,7 +393,7 @@ def test_what_takes_too_long_is_given_up(answering: Answering) -> None:
 
 def test_a_bomb_of_few_bytes_is_not_unpacked() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(512 * 1024 * 1024))
-    with pytest.raises(Temporary, match="no report: the report is larger than 8192 KiB"):
+    with pytest.raises(Temporary, match="no report: the report is larger than"):
         ask(saying(bomb, "application/msgpack", ZSTD))
 
 
