@@ -108,6 +108,13 @@ def test_a_prefix_does_not_open_another_door(door: Guarded) -> None:
     assert answers[2] == 429
 
 
+@pytest.mark.parametrize("path", ["/api/v1/login/", "//api/v1/login", "/api/v1//login", "/gpus/api//v1/login//"])
+def test_slashes_that_are_too_many_do_not_open_another_door(door: Guarded, path: str) -> None:
+    answers = [door.call("POST", f"http://hub{path}", json={}).status_code for _ in range(3)]
+    assert answers[2] == 429
+    assert door.app.hits == {"logins": 1}
+
+
 class Streaming:
     """A stream that stays open until `end`."""
 

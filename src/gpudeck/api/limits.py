@@ -164,7 +164,7 @@ class LimitedApp:
             send = self._judge_report(bearer, caller, wait is not None, send)
             if wait is not None:
                 return self._reports, wait, send
-        elif path.endswith(self._login_paths) and scope["method"] == "POST":
+        elif scope["method"] == "POST" and _without_empty_parts(path).endswith(self._login_paths):
             return self._logins, self._logins.take(caller, now), send
         else:
             send = self._weigh_answer(caller, send)
@@ -235,6 +235,11 @@ _WORDS = {
     "streams": "as many live views are open as this hub allows",
     "streams_per_address": "this address has as many live views open as this hub allows",
 }
+
+
+def _without_empty_parts(path: str) -> str:
+    """The path as the framework reads it: /api/v1//login/ is /api/v1/login there."""
+    return "/" + "/".join(part for part in path.split("/") if part)
 
 
 def _authorization(scope: Scope) -> bytes:
