@@ -129,6 +129,14 @@ def test_host_that_nobody_knows_cannot_be_removed(hub: Station) -> None:
     assert hub.call("DELETE", "/api/v1/hosts/gpu99", headers=ADMIN).status_code == 404
 
 
+def test_removing_a_host_that_nobody_knows_is_in_the_audit_log_for_its_tokens_are_revoked(hub: Station) -> None:
+    made = hub.call("POST", "/api/v1/tokens", json={"name": "r", "role": "agent", "hosts": "gpu3*"}, headers=ADMIN)
+    assert hub.call("DELETE", "/api/v1/hosts/gpu3*", headers=ADMIN).status_code == 404
+    assert hub.report(made.json()["secret"], "gpu31").status_code == 401
+    newest = hub.call("GET", "/api/v1/audit", headers=ADMIN).json()["entries"][0]
+    assert (newest["action"], newest["subject"], newest["outcome"]) == ("remove host", "gpu3*", "refused")
+
+
 def test_hub_that_others_can_reach_takes_changes_with_the_admin_token_alone(hub: Station) -> None:
     assert hub.call("POST", "/api/v1/hosts", json={"name": "a"}).status_code == 401
     for token, status in ((AGENT_TOKEN, 403), ("user-token", 403), ("rubbish", 401)):

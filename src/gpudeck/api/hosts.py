@@ -102,6 +102,8 @@ async def remove_host(
     if found is not None and found.id in hub.fleet.hosts:
         hub.fleet.remove(found.id)
     elif not was_added:
+        # Its tokens were revoked all the same: it may have had some before it was ever seen.
+        await auth.audit.record(caller_of(request), "remove host", host, outcome="refused", details="no such host")
         raise NotFoundException(_no_such(host))
     await auth.audit.record(caller_of(request), "remove host", host)
     body = msgspec.json.encode(RemovedHost(found.name if found else host))
