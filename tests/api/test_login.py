@@ -263,3 +263,55 @@ def test_proxy_is_trusted_by_its_own_address_and_not_by_the_one_it_speaks_for(tm
     assert Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", told).json()["name"] == "carol"
     liar = told | {"X-Forwarded-For": "192.0.2.1"}
     assert Browser(hub, "203.0.113.5").call("GET", "/api/v1/me", liar).json()["kind"] == "nobody"
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_page_of_another_site_cannot_log_its_visitor_in(hub: Station, site: str) -> None:
+    form = {"Content-Type": "text/plain", "Sec-Fetch-Site": site}
+    told = {"name": "ada", "password": PASSWORD}
+    answer = Browser(hub).call("POST", "/api/v1/login", form, json=told)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "other_site")
+    assert "set-cookie" not in answer.headers
+
+
+def test_who_comes_through_a_proxy_that_changes_the_hubs_name_can_log_in(hub: Station) -> None:
+    headers = {"Origin": "https://gpus.example", "Sec-Fetch-Site": "same-origin"}
+    told = {"name": "ada", "password": PASSWORD}
+    assert Browser(hub).call("POST", "/api/v1/login", headers, json=told).status_code == 200
+
+
+def test_token_of_a_calendar_neither_sees_nor_ends_sessions(hub: Station) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    made = ada.call("POST", "/api/v1/tokens", json={"name": "phone", "role": "calendar"}).json()
+    calendar = {"Authorization": f"Bearer {made['secret']}"}
+    assert Browser(hub).call("GET", "/api/v1/me/sessions", calendar).status_code == 403
+    assert Browser(hub).call("POST", "/api/v1/logout-everywhere", calendar).status_code == 403
+    assert ada.fleet_status() == 200
+
+
+def test_logging_out_with_a_made_up_cookie_leaves_no_trace(hub: Station) -> None:
+    stranger = {"Cookie": "gpudeck_session=made-up"}
+    assert Browser(hub).call("POST", "/api/v1/logout", stranger).status_code == 200
+    assert asyncio.run(hub.auth.audit.list()) == []
+
+
+def test_change_before_a_refused_one_is_in_the_audit_log(hub: Station) -> None:
+    hub.add("root", "admin")
+    admin = Browser(hub)
+    admin.log_in("root")
+    both = {"role": "admin", "password": "short"}
+    assert admin.call("PATCH", "/api/v1/accounts/ada", json=both).status_code == 400
+    newest = admin.call("GET", "/api/v1/audit").json()["entries"][0]
+    assert (newest["action"], newest["subject"], newest["details"]) == ("change account", "ada", "role admin")
+
+
+def test_first_admin_is_logged_in_though_somebody_at_that_address_guessed_before(tmp_path: Path) -> None:
+    hub = Station(tmp_path)
+    secret = asyncio.run(hub.auth.first_admin.make())
+    browser = Browser(hub)
+    for _ in range(20):
+        hub.auth.login._throttle.note_failure("root", browser.client)
+    answer = browser.call("POST", "/api/v1/first-admin", json={"secret": secret, "name": "root", "password": PASSWORD})
+    assert answer.status_code == 201
+    assert browser.me()["may_administer"]

@@ -63,7 +63,8 @@ class Policy(Struct, frozen=True):
         if caller.role == "nobody":
             raise NotAuthorizedException(_needs(level))
         if level == "self":
-            if caller.account_id is None:
+            # A calendar's token belongs to an account, and stands in addresses that others get to see.
+            if caller.account_id is None or not caller.is_at_least("viewer"):
                 raise PermissionDeniedException("this is for people with an account")
         elif not caller.is_at_least(_ROLES[level]):
             raise PermissionDeniedException(f"{caller.name} has the role {caller.role}, and this needs {_ROLES[level]}")

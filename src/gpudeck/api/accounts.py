@@ -90,7 +90,10 @@ async def change_account(
             told.append("new password")
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    await auth.audit.record(caller_of(request), "change account", name, details=", ".join(told))
+    finally:
+        # Also where the second of two changes was refused: the first was made.
+        if told:
+            await auth.audit.record(caller_of(request), "change account", name, details=", ".join(told))
     return await _find(auth, name)
 
 

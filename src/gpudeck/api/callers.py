@@ -66,8 +66,10 @@ class Doorkeeper:
             return _at(self._by_token(authorization), address)
         # Behind a trusted proxy `client` is whom the proxy speaks for; `peer` is the proxy.
         caller = await self._by_browser(scope, cookies, host, scope.get("peer", address))
-        if scope["method"] not in SAFE_METHODS and caller is not NOBODY:
-            _check_origin(host, origin, site)
+        if scope["method"] not in SAFE_METHODS:
+            # Another site's page could log its visitor in under its own name. Of strangers only the browser's own word
+            # counts: a proxy that changes Host does not keep people from logging in.
+            _check_origin(host, origin if caller is not NOBODY else "", site)
         return _at(caller, address)
 
     def _by_token(self, authorization: str) -> Caller:

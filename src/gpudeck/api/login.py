@@ -122,9 +122,11 @@ async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAut
 async def log_out(request: AuthRequest, auth: TheAuth) -> Response[Done]:
     """End this session."""
     secret = read_cookie(request.headers.get("cookie", ""))
-    if secret:
+    caller = caller_of(request)
+    # Strangers with a made-up cookie would fill the audit log.
+    if secret and caller.role != "nobody":
         await auth.sessions.end(secret)
-        await auth.audit.record(caller_of(request), "logout")
+        await auth.audit.record(caller, "logout")
     return _without_cookie(request, auth)
 
 
@@ -190,6 +192,7 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
 async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth) -> Response[Me]:
     """Make the first admin, with the secret of the link that the hub printed when it started."""
     address = request.client.host if request.client else ""
+    agent = request.headers.get("user-agent", "")[:256]
     try:
         account = await auth.first_admin.redeem(data.secret, data.name, data.password)
     except LinkRefused as refusal:
@@ -199,7 +202,11 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     auth.has_accounts = True
     caller = auth.caller_of(account, address)
     await auth.audit.record(caller, "make first admin", account.name)
-    _, secret = await auth.login.log_in(data.name, data.password, address, request.headers.get("user-agent", "")[:256])
+    try:
+        _, secret = await auth.login.log_in(data.name, data.password, address, agent)
+    except LoginRefused:
+        # Somebody at this address has guessed before. Whoever had the link need not wait for that.
+        secret = await auth.sessions.start(account, address, agent)
     return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, auth, status=201)
 
 
