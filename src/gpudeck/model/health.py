@@ -64,6 +64,8 @@ def judge_health(
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
     heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
+    if faults is OK and wear is OK:
+        return heat
     # Of two that are equally bad the first one here is told: a fault says more than the wear behind it.
     return max((faults, wear, heat), key=lambda health: _SEVERITY[health.level])
 
