@@ -315,3 +315,11 @@ def test_first_admin_is_logged_in_though_somebody_at_that_address_guessed_before
     answer = browser.call("POST", "/api/v1/first-admin", json={"secret": secret, "name": "root", "password": PASSWORD})
     assert answer.status_code == 201
     assert browser.me()["may_administer"]
+
+
+@pytest.mark.parametrize(
+    "cookies", ['prefs={"a": 1}; %s', "%s; gpudeck_session=of-another-hub", "=;;a b; %s", "xgpudeck_session=x;%s"]
+)
+def test_cookies_of_others_do_not_hide_the_session(hub: Station, cookies: str) -> None:
+    cookie = Browser(hub).log_in().headers["set-cookie"].partition(";")[0]
+    assert Browser(hub).call("GET", "/api/v1/fleet", {"Cookie": cookies % cookie}).status_code == 200

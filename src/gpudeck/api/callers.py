@@ -5,7 +5,6 @@ for a change only if one of the hub's own pages asked for it.
 """
 
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -114,14 +113,16 @@ def _check_origin(host: str, origin: str, site: str) -> None:
 
 
 def read_cookie(header: str) -> str:
-    """The session's secret in a Cookie header; empty where there is none."""
-    if COOKIE not in header:
-        return ""
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+    """The session's secret in a Cookie header; empty where there is none.
+
+    The first of several: browsers send that of the longest path first, and another hub may be above this one's. Parsed
+    by hand because SimpleCookie gives up all cookies for one of another program that it does not like.
+    """
+    for part in header.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
 
 
 def host_name(authority: str) -> str:
