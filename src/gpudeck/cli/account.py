@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from gpudeck.auth.settings import ROLES, AccountRole
+from gpudeck.cli.own_database import use_database
 from gpudeck.model.errors import UsageError
 from gpudeck.model.quantity import show_span
 from gpudeck.views.table import Cell, Column, render
@@ -80,7 +81,7 @@ def add_account(
 @_CONFIG
 def list_accounts(*, as_json: bool, config: Path | None) -> None:
     """All accounts."""
-    found = _use(config, lambda database: _open(database).list())
+    found = use_database(config, "accounts", lambda database: _open(database).list())
     if as_json:
         click.echo(msgspec.json.encode({"accounts": found}))
     elif not found:
@@ -158,19 +159,7 @@ def _change(
         await Audit(database).record(caller_here(), action, changed.name, details=details)
         return changed
 
-    return _use(config, change)
-
-
-def _use(config: Path | None, work: "Callable[[Database], Awaitable[_T]]") -> _T:
-    """Do something with the database of this machine's hub."""
-    try:
-        from gpudeck.app.own_database import use_database  # noqa: PLC0415 - the hub may not be installed
-    except ImportError as error:
-        raise UsageError(
-            f"the hub's parts are not installed ({error.name}), and accounts are made where the hub runs.",
-            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
-        ) from error
-    return use_database(config, work)
+    return use_database(config, "accounts", change)
 
 
 def _open(database: "Database") -> "Accounts":

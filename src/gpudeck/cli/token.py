@@ -1,18 +1,16 @@
 """gpudeck token: what agents, scripts and calendars show instead of a password. Works on the hub's own database."""
 
-import asyncio
-import getpass
 import os
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
+from gpudeck.cli.own_database import use_database
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.quantity import show_span
 from gpudeck.views.safe import clean
@@ -75,7 +73,9 @@ def create_token(
     expires_at = None if expires is None else time.time() + _parse_duration(expires)
 
     async def create(database: "Database") -> None:
-        tokens, caller = _open_tokens(database), _caller()
+        from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+
+        tokens, caller = _open_tokens(database), caller_here()
         account_id = await _find_account(database, account) if account is not None else None
         token, secret = await tokens.create(
             name, role, hosts=host, expires_at=expires_at, account_id=account_id, created_by=caller.name
@@ -85,7 +85,7 @@ def create_token(
         click.echo(f"Token {token.id} is kept in {database.place}; its secret is shown only now.", err=True)
         click.echo(f"`gpudeck token revoke {token.id}` takes it back.", err=True)
 
-    _run(config, create)
+    use_database(config, "tokens", create)
 
 
 @command.command("list")
@@ -93,7 +93,7 @@ def create_token(
 @_CONFIG
 def list_tokens(*, as_json: bool, config: Path | None) -> None:
     """All tokens, also those that are worth nothing any more."""
-    found = _run(config, lambda database: _open_tokens(database).list())
+    found = use_database(config, "tokens", lambda database: _open_tokens(database).list())
     now = time.time()
     if as_json:
         shown = [msgspec.to_builtins(token) | {"state": _state(token, now)} for token in found]
@@ -114,37 +114,16 @@ def revoke_token(token_id: int, *, config: Path | None) -> None:
     """Take the token with that ID back, for ever. Exit code 1 when there is none."""
 
     async def revoke(database: "Database") -> "Token":
+        from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+
         token = await _open_tokens(database).revoke(token_id)
         if token is None:
             raise GpudeckError(f"no token has the id {token_id} in {database.place}.", "`gpudeck token list` has all.")
-        await _record(database, _caller(), "revoke token", token)
+        await _record(database, caller_here(), "revoke token", token)
         return token
 
-    token = _run(config, revoke)
+    token = use_database(config, "tokens", revoke)
     click.echo(f"Token {token.id} ({clean(token.name)}) is revoked: a running hub refuses it within seconds.")
-
-
-def _run(config: Path | None, work: "Callable[[Database], Awaitable[_T]]") -> _T:
-    """Do something with the database of this machine's hub."""
-    from gpudeck.app.settings import find_data_dir, load_settings  # noqa: PLC0415 - the help needs none
-
-    try:
-        from gpudeck.database.engine import open_database  # noqa: PLC0415 - the hub may not be installed
-    except ImportError as error:
-        raise UsageError(
-            f"the hub's parts are not installed ({error.name}), and tokens are made where the hub runs.",
-            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
-        ) from error
-    settings, _ = load_settings(config)
-
-    async def run() -> _T:
-        database = await open_database(settings.database, find_data_dir(settings))
-        try:
-            return await work(database)
-        finally:
-            await database.close()
-
-    return asyncio.run(run())
 
 
 def _open_tokens(database: "Database") -> "Tokens":
@@ -178,17 +157,6 @@ async def _record(database: "Database", caller: "Caller", action: str, token: "T
 
     details = ", ".join(filter(None, [token.role, f"for {token.hosts}" if token.hosts else ""]))
     await Audit(database, time.time).record(caller, action, f"{token.id} {token.name}", details=details)
-
-
-def _caller() -> "Caller":
-    """Whoever can write the hub's database may do everything, and is known to the machine alone."""
-    from gpudeck.auth.caller import Caller  # noqa: PLC0415 - the help needs none
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"user {os.getuid()}"
-    return Caller(kind="local", role="admin", name=f"{user} on the hub's machine")
 
 
 def _parse_duration(text: str) -> float:
