@@ -5,11 +5,8 @@ single hosts.
 """
 
 import errno
-import hashlib
-import hmac
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 from gpudeck.agent.push import read_token
@@ -61,16 +58,6 @@ def _put(begun: Path, file: Path) -> None:
         if error.errno not in _CANNOT_LINK:
             raise
         begun.rename(file)
-
-
-def token_check(token: str) -> Callable[[str], bool]:
-    """A function that says whether a text is that token; it keeps only the token's hash."""
-    wanted = hash_token(token)
-    return lambda candidate: hmac.compare_digest(hash_token(candidate), wanted)
-
-
-def hash_token(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def replace_file(file: Path, content: bytes) -> None:
