@@ -12,9 +12,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SAFE = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin")]
-"""What every answer carries: browsers guess no types and tell no other site where they were."""
-_JSON = [(b"content-type", b"application/json"), *SAFE]
+_JSON = [(b"content-type", b"application/json")]
 
 
 def read_headers(scope: Scope, *names: bytes) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from litestar.exceptions import HTTPException
 
 from gpudeck.api.access import Policy
-from gpudeck.api.asgi import SAFE, Receive, Scope, Send, read_headers, send_error
+from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error
 from gpudeck.api.callers import Refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
@@ -22,7 +22,6 @@ _HEADERS = [
     # nginx would otherwise hold events back until its buffer is full.
     (b"x-accel-buffering", b"no"),
     (b"vary", b"accept-encoding"),
-    *SAFE,
 ]
 _RETRY = b"retry: 2000\n\n"
 
