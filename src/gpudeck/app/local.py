@@ -5,7 +5,7 @@ import time
 
 from gpudeck import __version__
 from gpudeck.collectors.host import boot_id, host_name, machine_id
-from gpudeck.collectors.machine import read_in_process
+from gpudeck.collectors.machine import read_once
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.fleet_settings import FleetSettings
@@ -15,9 +15,9 @@ from gpudeck.wire import VERSION, Envelope
 def read_this_machine(settings: CollectorSettings) -> bytes:
     """One reading of this machine as a fleet of one host (see model.view.Fleet).
 
-    The driver is read in this process, not in a child: whoever waits for the answer can press Ctrl-C.
+    Drivers are read in forks of this process, with a deadline: one that hangs costs its GPUs, and Ctrl-C ends it.
     """
-    machine = read_in_process(settings)
+    machine = read_once(settings)
     now = time.time()
     try:
         report = machine.collect(now)

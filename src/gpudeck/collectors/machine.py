@@ -177,7 +177,7 @@ def watch_this_machine(settings: CollectorSettings) -> Machine:
     return Machine([nvidia, ChildCollector("drm", settings), HostCollector()], XidWatch())
 
 
-def read_in_process(settings: CollectorSettings) -> Machine:
+def read_once(settings: CollectorSettings) -> Machine:
     """The same without children that are kept: for a single reading. What may hang in a driver is read in a fork."""
     nvidia = NvidiaFallback(ForkedCollector("nvml", settings), find_factory("nvidia_smi")(settings))
     return Machine([nvidia, ForkedCollector("drm", settings), HostCollector()])
