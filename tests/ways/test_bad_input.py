@@ -120,6 +120,8 @@ def test_machine_that_is_there_over_ssh_already_is_not_shown_twice(site: Site) -
     site.hub.add("ssh-twin", via="ssh", port=site.sshd_port)
     words = "ssh-twin answers as the machine that is shown as logged-in already."
     wait_until(lambda: words in site.hub.problems_of("ssh-twin"), words)
+    twin, first = site.hub.hosts()["ssh-twin"], site.hub.hosts()["logged-in"]
+    assert (twin["status"], twin["gpus"], first["status"]) == ("never", [], "up")
 
 
 def test_neighbours_of_bad_hosts_stay_up_and_the_hub_stays_small(site: Site) -> None:
