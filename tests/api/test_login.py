@@ -1,6 +1,7 @@
 """Logging in and out, sessions, proxies, and what other sites cannot make a browser do."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -296,14 +297,63 @@ def test_logging_out_with_a_made_up_cookie_leaves_no_trace(hub: Station) -> None
     assert asyncio.run(hub.auth.audit.list()) == []
 
 
-def test_change_before_a_refused_one_is_in_the_audit_log(hub: Station) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"role": "admin", "password": "short"},
+        {"role": "admin", "is_disabled": True, "password": "ada"},
+        {"is_disabled": True, "password": "short"},
+    ],
+)
+def test_change_of_an_account_is_made_as_a_whole_or_not_at_all(hub: Station, change: dict[str, Any]) -> None:
+    hub.add("root", "admin")
+    admin, ada = Browser(hub), Browser(hub)
+    admin.log_in("root")
+    ada.log_in()
+    before = admin.call("GET", "/api/v1/accounts").json()
+    assert admin.call("PATCH", "/api/v1/accounts/ada", json=change).status_code == 400
+    assert admin.call("GET", "/api/v1/accounts").json() == before
+    assert ada.fleet_status() == 200
+    assert "change account" not in {entry.action for entry in asyncio.run(hub.auth.audit.list())}
+
+
+def test_change_of_an_account_is_one_entry_of_the_audit_log(hub: Station) -> None:
     hub.add("root", "admin")
     admin = Browser(hub)
     admin.log_in("root")
-    both = {"role": "admin", "password": "short"}
-    assert admin.call("PATCH", "/api/v1/accounts/ada", json=both).status_code == 400
+    change = {"role": "viewer", "is_disabled": False, "password": "another horse entirely"}
+    assert admin.call("PATCH", "/api/v1/accounts/Ada", json=change).json()["role"] == "viewer"
     newest = admin.call("GET", "/api/v1/audit").json()["entries"][0]
-    assert (newest["action"], newest["subject"], newest["details"]) == ("change account", "ada", "role admin")
+    told = (newest["action"], newest["subject"], newest["details"])
+    assert told == ("change account", "ada", "role viewer, enabled, new password")
+
+
+def test_new_password_that_will_not_do_leaves_all_sessions_as_they_are(hub: Station) -> None:
+    ada, elsewhere = Browser(hub), Browser(hub)
+    ada.log_in()
+    elsewhere.log_in()
+    before = asyncio.run(hub.auth.audit.list())
+    for new in ("short", "ada", "\ud800 is no letter"):
+        body = json.dumps({"old": PASSWORD, "new": new})
+        answer = ada.call("POST", "/api/v1/me/password", {"Content-Type": "application/json"}, content=body)
+        assert answer.status_code == 400, new
+    assert len(ada.call("GET", "/api/v1/me/sessions").json()["sessions"]) == 2
+    assert (ada.fleet_status(), elsewhere.fleet_status()) == (200, 200)
+    assert asyncio.run(hub.auth.audit.list()) == before
+
+
+def test_changed_password_leaves_one_session_and_one_entry_of_the_audit_log(hub: Station) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    ada.call("POST", "/api/v1/me/password", json={"old": "not the old one", "new": "another horse entirely"})
+    ada.call("POST", "/api/v1/me/password", json={"old": PASSWORD, "new": "another horse entirely"})
+    assert len(ada.call("GET", "/api/v1/me/sessions").json()["sessions"]) == 1
+    entries = asyncio.run(hub.auth.audit.list())
+    assert [(entry.action, entry.outcome) for entry in entries] == [
+        ("change password", "done"),
+        ("change password", "refused"),
+        ("log in", "done"),
+    ]
 
 
 def test_first_admin_is_logged_in_though_somebody_at_that_address_guessed_before(tmp_path: Path) -> None:

@@ -129,6 +129,16 @@ def test_a_role_is_changed(accounts: Accounts) -> None:
         run(accounts.set_role("ada", "owner"))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "change", [{"role": "viewer", "password": "short"}, {"role": "nobody"}, {"password": PASSWORD, "role": "root"}]
+)
+def test_a_change_is_made_as_a_whole_or_not_at_all(accounts: Accounts, change: dict[str, Any]) -> None:
+    before = run(accounts.add("ada", "user", None))
+    with pytest.raises(UsageError):
+        run(accounts.change("ada", **{"is_disabled": True} | change))
+    assert run(accounts.find("ada")) == before
+
+
 def test_a_new_password_counts_and_the_old_one_does_not(accounts: Accounts) -> None:
     run(accounts.add("ada", "user", PASSWORD))
     before = hash_of(accounts, "ada")

@@ -213,6 +213,21 @@ def test_an_account_that_changes_while_its_password_is_compared_stays_out(
     assert run(stage.sessions.list(mia.id)) == []
 
 
+def test_a_password_that_an_admin_sets_meanwhile_is_not_replaced(stage: Stage) -> None:
+    run(stage.accounts.add("mia", "user", PASSWORD))
+    stage.passwords.meanwhile = lambda: stage.accounts.set_password("mia", "what the admin chose")
+    with pytest.raises(LoginRefused):
+        run(stage.login.change_password("mia", PASSWORD, "what mia chose", HOME))
+    assert run(stage.log_in("mia", "what the admin chose"))[0].name == "mia"
+
+
+def test_who_guesses_the_old_password_waits_as_who_logs_in(stage: Stage) -> None:
+    for _ in range(FREE_TRIES):
+        with pytest.raises(LoginRefused):
+            run(stage.login.change_password("ada", "wrong password", "what ada chose", HOME))
+    assert stage.refusal("ada").retry_after > 0
+
+
 def test_disabling_somebody_counts_at_once(stage: Stage) -> None:
     run(stage.accounts.add("mia", "user", PASSWORD))
     _, secret = run(stage.log_in("mia"))

@@ -75,26 +75,14 @@ async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: Th
 async def change_account(
     request: AuthRequest, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth
 ) -> Account:
-    """Change an account's role or password, or switch it off."""
-    await _find(auth, name)
-    told: list[str] = []
+    """Change an account's role or password, or switch it off: all that is asked, or nothing."""
+    before = await _find(auth, name)
     try:
-        if data.role is not None:
-            await auth.accounts.set_role(name, data.role)
-            told.append(f"role {data.role}")
-        if data.is_disabled is not None:
-            await auth.accounts.set_disabled(name, data.is_disabled)
-            told.append("disabled" if data.is_disabled else "enabled")
-        if data.password is not None:
-            await auth.accounts.set_password(name, data.password)
-            told.append("new password")
+        account = await auth.accounts.change(name, role=data.role, is_disabled=data.is_disabled, password=data.password)
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    finally:
-        # Also where the second of two changes was refused: the first was made.
-        if told:
-            await auth.audit.record(caller_of(request), "change account", name, details=", ".join(told))
-    return await _find(auth, name)
+    await auth.audit.record(caller_of(request), "change account", before.name, details=_describe(data))
+    return account
 
 
 @delete(
@@ -116,12 +104,22 @@ async def remove_account(request: AuthRequest, name: AccountName, auth: TheAuth)
         raise ValidationException(str(error)) from error
     await auth.sessions.end_all(account.id)
     await auth.refresh()
-    await auth.audit.record(caller_of(request), "remove account", name)
+    await auth.audit.record(caller_of(request), "remove account", account.name)
     return Done()
 
 
 allow_accounts = allow("/api/v1/accounts", "GET", "POST")
 allow_account = allow("/api/v1/accounts/{name:str}", "DELETE", "PATCH")
+
+
+def _describe(change: AccountChange) -> str:
+    """For the audit log, without the password itself."""
+    told = [] if change.role is None else [f"role {change.role}"]
+    if change.is_disabled is not None:
+        told.append("disabled" if change.is_disabled else "enabled")
+    if change.password is not None:
+        told.append("new password")
+    return ", ".join(told) or "nothing"
 
 
 async def _find(auth: TheAuth, name: str) -> Account:

@@ -167,14 +167,12 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
     caller = caller_of(request)
     agent = request.headers.get("user-agent", "")[:256]
     try:
-        account, _ = await auth.login.log_in(caller.name, data.old, caller.address, agent)
-        await auth.accounts.set_password(caller.name, data.new)
+        account = await auth.login.change_password(caller.name, data.old, data.new, caller.address)
         secret = await auth.sessions.start(account, caller.address, agent)
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    await auth.audit.record(caller, "change password", caller.name)
     shown = _describe(auth.caller_of(account, caller.address), request.app.state.policy, auth)
     return _with_cookie(shown, secret, request, auth)
 

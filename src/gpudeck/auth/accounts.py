@@ -104,47 +104,83 @@ class Accounts:
         self._tell(account)
         return account
 
-    async def set_role(self, name: str, role: AccountRole) -> Account:
-        async with self._database.begin() as connection:
-            account = await _get(connection, name)
-            if check_role(role) != "admin":
-                await _check_admin_is_left(connection, account, f"made a {role}")
-            changed = await _change(connection, account, role=role)
-        self._tell(account)
-        return changed
+    async def change(
+        self,
+        name: str,
+        *,
+        role: AccountRole | None = None,
+        is_disabled: bool | None = None,
+        password: str | None = None,
+        keep: str | None = None,
+    ) -> Account:
+        """All of it or nothing; what is None stays. Raises UsageError for a bad role or password. Returns what it is now.
 
-    async def set_password(self, name: str, password: str, *, keep: str | None = None) -> Account:
-        """Also ends the account's sessions, but for the one whose secret is `keep`. Raises UsageError for a bad one."""
-        self._passwords.check(password, name)
-        password_hash = await self._passwords.hash(password)
-        async with self._database.begin() as connection:
-            # The account first, then the sessions: who logs in meanwhile relies on that order (see `note_login`).
-            account = await _change(connection, await _get(connection, name), password_hash=password_hash)
-            await _end_sessions(connection, account, keep)
-        self._tell(account)
-        return account
-
-    async def set_disabled(self, name: str, is_disabled: bool) -> Account:
-        """Somebody who is disabled is logged out everywhere, and nobody until they are enabled again."""
+        A new password ends the account's sessions, but for the one whose secret is `keep`. Somebody who is disabled is
+        logged out everywhere, and nobody until they are enabled again.
+        """
+        values = await self._read_change(name, role, is_disabled, password)
         async with self._database.begin() as connection:
             account = await _get(connection, name)
             if is_disabled:
                 await _check_admin_is_left(connection, account, "disabled")
-            changed = await _change(connection, account, is_disabled=int(is_disabled))
-            await _end_sessions(connection, account, None)
+            if role not in {None, "admin"}:
+                await _check_admin_is_left(connection, account, f"made a {role}")
+            # The account first, then the sessions: who logs in meanwhile relies on that order (see `note_login`).
+            changed = await _change(connection, account, **values) if values else account
+            if is_disabled is not None or password is not None:
+                await _end_sessions(connection, account, keep if is_disabled is None else None)
         self._tell(account)
         return changed
+
+    async def set_role(self, name: str, role: AccountRole) -> Account:
+        return await self.change(name, role=role)
+
+    async def set_password(self, name: str, password: str, *, keep: str | None = None) -> Account:
+        return await self.change(name, password=password, keep=keep)
+
+    async def set_disabled(self, name: str, is_disabled: bool) -> Account:
+        return await self.change(name, is_disabled=is_disabled)
+
+    def check_password(self, name: str, password: str) -> None:
+        """Raises UsageError when the account of that name cannot have that password."""
+        self._passwords.check(password, name)
+
+    async def _read_change(
+        self, name: str, role: str | None, is_disabled: bool | None, password: str | None
+    ) -> dict[str, object]:
+        """The new values of the columns; everything is checked before the first hash is made."""
+        values: dict[str, object] = {}
+        if role is not None:
+            values["role"] = check_role(role)
+        if is_disabled is not None:
+            values["is_disabled"] = int(is_disabled)
+        if password is not None:
+            self.check_password(name, password)
+            values["password_hash"] = await self._passwords.hash(password)
+        return values
 
     async def note_login(self, account: Account, password_hash: str, renewed: str | None = None) -> Account | None:
         """Write down that somebody logged in with the password of that hash, and a newer hash of it if there is one.
 
         None when it counts no more: the account was removed or disabled, or its password changed, in the meantime.
         """
-        is_still = (_table.c.id == account.id) & (_table.c.password_hash == password_hash) & (_table.c.is_disabled == 0)
         values = {"last_login_at": self._now(), "password_hash": renewed or password_hash}
         async with self._database.begin() as connection:
-            changed = await connection.execute(update(_table).where(is_still).values(values))
+            changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
             return await _get(connection, account.name) if changed.rowcount else None
+
+    async def replace_password(self, account: Account, password_hash: str, password: str) -> Account | None:
+        """As `set_password`, if the account's password still is the one of that hash; else None."""
+        self.check_password(account.name, password)
+        values = {"password_hash": await self._passwords.hash(password)}
+        async with self._database.begin() as connection:
+            changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
+            if not changed.rowcount:
+                return None
+            await _end_sessions(connection, account, None)
+            replaced = await _get(connection, account.name)
+        self._tell(account)
+        return replaced
 
     def _tell(self, account: Account) -> None:
         for changed in self._watchers:
@@ -180,6 +216,10 @@ def read_account(row: Row[Any]) -> Account:
 
 def _named(name: str) -> Select[Any]:
     return select(_table).where(_table.c.name == name)
+
+
+def _is_still(account: Account, password_hash: str) -> ColumnElement[bool]:
+    return (_table.c.id == account.id) & (_table.c.password_hash == password_hash) & (_table.c.is_disabled == 0)
 
 
 async def _get(connection: AsyncConnection, name: str) -> Account:

@@ -1,6 +1,9 @@
 """Log in with a name and a password: slow for whoever guesses, and silent about what was wrong."""
 
+import contextlib
 import math
+from collections.abc import AsyncIterator
+from typing import TypeVar
 
 from gpudeck.auth.accounts import Account, Accounts
 from gpudeck.auth.audit import Audit
@@ -14,6 +17,7 @@ from gpudeck.model.errors import GpudeckError, UsageError
 MOST_AT_ONCE = 32
 """Logins under way. More would only wait for each other: two passwords are compared at a time."""
 _BUSY_SECONDS = 2.0
+_T = TypeVar("_T")
 
 
 class LoginRefused(GpudeckError):
@@ -44,12 +48,38 @@ class Login:
         Raises LoginRefused, with the same text and after the same work for a name that nobody has, a wrong password,
         an account without one, and a disabled account; Temporary when the database does not answer.
         """
+        async with self._turn(name, address) as tried:
+            account, password_hash = await self._compare(tried, password)
+            started = None
+            if account is not None and password_hash is not None:
+                started = await self._start(account, password_hash, password, address, user_agent)
+            await self._record("log in", account, address, is_done=started is not None)
+            return self._pass(started, tried, address)
+
+    async def change_password(self, name: str, old: str, new: str, address: str) -> Account:
+        """The account with its new password, and without any session.
+
+        Raises UsageError for a new one that will not do, before the old one is looked at, and LoginRefused and
+        Temporary as `log_in` does. Then everything stays as it was.
+        """
+        self._accounts.check_password(name, new)
+        async with self._turn(name, address) as tried:
+            account, password_hash = await self._compare(tried, old)
+            changed = None
+            if account is not None and password_hash is not None:
+                changed = await self._accounts.replace_password(account, password_hash, new)
+            await self._record("change password", account, address, is_done=changed is not None)
+            return self._pass(changed, tried, address)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: str, address: str) -> AsyncIterator[str]:
+        """One try, under the name as it is counted: it is a failure until it has passed. Raises LoginRefused."""
         tried = read_name(name) or name
         self._check_turn(tried, address)
         self._throttle.note_failure(tried, address)
         self._under_way += 1
         try:
-            return await self._try(tried, password, address, user_agent)
+            yield tried
         finally:
             self._under_way -= 1
 
@@ -63,17 +93,18 @@ class Login:
             hint = f"Try again in {describe_wait(_BUSY_SECONDS)}."
             raise LoginRefused("too many people log in at this moment.", hint, retry_after=_BUSY_SECONDS)
 
-    async def _try(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str]:
+    async def _compare(self, name: str, password: str) -> tuple[Account | None, str | None]:
+        """Who has that name; and the hash of the password, if it is that one and they may use it. The same work for
+        everybody."""
         account, password_hash = await self._accounts.find_with_hash(name)
         is_right = await self._passwords.verify(password_hash, password)
-        started = None
-        if is_right and account is not None and password_hash is not None and not account.is_disabled:
-            started = await self._start(account, password_hash, password, address, user_agent)
-        await self._record(account, address, is_done=started is not None)
-        if started is None:
+        return account, password_hash if is_right and account is not None and not account.is_disabled else None
+
+    def _pass(self, done: _T | None, name: str, address: str) -> _T:
+        if done is None:
             raise LoginRefused("the name or the password is wrong.", "Ask an admin of this hub if you cannot log in.")
         self._throttle.note_success(name, address)
-        return started
+        return done
 
     async def _start(
         self, account: Account, password_hash: str, password: str, address: str, user_agent: str
@@ -91,13 +122,13 @@ class Login:
             return None
         return seen, secret
 
-    async def _record(self, account: Account | None, address: str, *, is_done: bool) -> None:
+    async def _record(self, action: str, account: Account | None, address: str, *, is_done: bool) -> None:
         """Names that nobody has are left out: people type their password there by mistake."""
         caller = Caller(address=address)
         if account is not None and is_done:
             caller = Caller("account", account.role, account.name, account.id, address=address)
         subject = account.name if account is not None else "a name that nobody has"
-        await self._audit.record(caller, "log in", subject, outcome="done" if is_done else "refused")
+        await self._audit.record(caller, action, subject, outcome="done" if is_done else "refused")
 
 
 def describe_wait(seconds: float) -> str:
