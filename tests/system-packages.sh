@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL. Installed where we may, else named.
+# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL, a Prometheus and a VictoriaMetrics. Installed where we may, else named.
 set -u
 
 # Debian 12 has no Consul, Debian 11 has one that runs anywhere: taken from the mirror that apt is set up with, checked
@@ -22,6 +22,8 @@ command -v chromium >/dev/null || command -v chromium-browser >/dev/null || miss
 command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || missing+=(openssh-server openssh-client)
 command -v ip >/dev/null || missing+=(iproute2)
 command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
+command -v prometheus >/dev/null || missing+=(prometheus)
+command -v victoria-metrics >/dev/null || missing+=(victoria-metrics)
 command -v sqlite3 >/dev/null || missing+=(sqlite3)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
 command -v cc >/dev/null || command -v gcc >/dev/null || missing+=(gcc libc6-dev)

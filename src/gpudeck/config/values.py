@@ -6,6 +6,7 @@ from decimal import Decimal
 _NUMBER = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,30})?"
 
 _SECONDS = {
+    "y": Decimal(365 * 86400),
     "w": Decimal(7 * 86400),
     "d": Decimal(86400),
     "h": Decimal(3600),
@@ -13,7 +14,7 @@ _SECONDS = {
     "s": Decimal(1),
     "ms": Decimal("0.001"),
 }
-_DURATION_PART = re.compile(rf"({_NUMBER})\s?(ms|[wdhms])(?![a-z])\s*")
+_DURATION_PART = re.compile(rf"({_NUMBER})\s?(ms|[ywdhms])(?![a-z])\s*")
 _PLAIN_NUMBER = re.compile(_NUMBER)
 
 # A plain G counts in thousands like GB: a card sold with 80 GB has 79.6 GiB, and whoever asks for 80G wants that card.
@@ -51,8 +52,10 @@ def format_duration(seconds: float) -> str:
     left = Decimal(repr(float(seconds)))
     if left % _SECONDS["ms"]:
         return f"{left:f}s"
+    if left and not left % _SECONDS["y"]:
+        return f"{left / _SECONDS['y']:f}y"
     parts = []
-    for unit, length in list(_SECONDS.items())[1:]:  # weeks are read, but days are easier to compare
+    for unit, length in list(_SECONDS.items())[2:]:  # years and weeks are read, but days are easier to compare
         count, left = divmod(left, length)
         if count:
             parts.append(f"{count:f}".split(".")[0] + unit)

@@ -1,0 +1,266 @@
+"""The questions that can be asked about the past, their answers, and what a store is.
+
+Every store answers the same questions alike: tests/contract/test_history.py holds them all to it. Times are Unix
+seconds. A mean is weighted by the seconds that were observed, and a moment that nobody observed has no point.
+"""
+
+from typing import Annotated, Literal, Protocol
+
+from msgspec import Meta, Struct, field
+
+from gpudeck.history.sample import HostSample
+from gpudeck.model.errors import GpudeckError
+
+Point = tuple[float, float | None, float | None, float | None]
+"""When the step begins, the mean over it, the smallest and the largest value. None: nobody knows."""
+By = Literal["user", "group", "host", "model"]
+Resolution = Literal["raw", "quarter_hour", "hour"]
+
+MOST_POINTS = 5_000
+MOST_SERIES = 512
+STATE_METRICS = ("gpus_free", "gpus_busy", "gpus_held", "gpus_booked", "gpus_unknown")
+"""How many GPUs were in a state: of a host or the fleet their number on average, of one GPU its share of the time."""
+USER_METRICS = ("gpus_used", "gpus_worked", "gpus_idle", "power_watts")
+"""Of a person: GPUs held, as far as they worked, as far as they sat idle, and what they drew, all on average."""
+
+
+class HistoryRefused(GpudeckError):
+    """A question that has no answer: unknown metric, absurd range. `code` is the word for programs."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class Ask(Struct, frozen=True):
+    """One of `gpu` (a UUID), `host` (id or name), `user`, `run` or `fleet` says whose past is asked for.
+
+    `metric` is a name of the catalog, one of STATE_METRICS, or for a user one of USER_METRICS. Metrics of the host itself
+    go by `host_` and their name, as `host_cpu_percent`; without it only if no GPU has one of that name. `by` splits:
+    `gpu` a host or a run into its GPUs, `user` the memory of one GPU into its users.
+    """
+
+    metric: str
+    start: float
+    end: float
+    points: int = 500
+    gpu: str | None = None
+    host: str | None = None
+    user: str | None = None
+    run: int | None = None
+    fleet: bool = False
+    by: Literal["gpu", "user"] | None = None
+
+
+class Series(Struct, omit_defaults=True):
+    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`."""
+
+    points: list[Point]
+    gpu: str | None = None
+    label: str | None = None
+    host: str | None = None
+    user: str | None = None
+    fleet: bool | None = None
+
+
+class Answer(Struct):
+    """`step` is how many seconds a point stands for, `resolution` what it was made from."""
+
+    metric: str
+    unit: str
+    step: float
+    start: float
+    end: float
+    resolution: Resolution
+    series: list[Series]
+
+
+class HeatAsk(Struct, frozen=True):
+    """A map host × time. `step` is a whole number of hours in seconds."""
+
+    metric: str
+    start: float
+    end: float
+    step: int = 3600
+
+
+class HeatRow(Struct):
+    host: str
+    name: str
+    values: list[float | None]
+
+
+class Heat(Struct):
+    """`times` are the beginnings of the columns; a row's None was not observed."""
+
+    metric: str
+    unit: str
+    step: int
+    times: list[float]
+    rows: list[HeatRow]
+
+
+class UsageAsk(Struct, frozen=True):
+    """`zone` is where days begin and end (an IANA name), `daily` whether each row has its days."""
+
+    by: By
+    start: float
+    end: float
+    user: str | None = None
+    host: str | None = None
+    model: str | None = None
+    group: str | None = None
+    daily: bool = False
+    zone: str = "UTC"
+
+
+class Use(Struct):
+    """GPU-seconds and joules. `measured` is the part of `held` with a known utilization, `metered` with a known power.
+
+    `peak` is the most memory that was held on one GPU at a moment, in bytes.
+    """
+
+    held: float = 0.0
+    worked: float = 0.0
+    idle: float = 0.0
+    measured: float = 0.0
+    metered: float = 0.0
+    joules: float = 0.0
+    peak: float = 0.0
+
+    def add(self, other: "Use") -> None:
+        self.held += other.held
+        self.worked += other.worked
+        self.idle += other.idle
+        self.measured += other.measured
+        self.metered += other.metered
+        self.joules += other.joules
+        self.peak = max(self.peak, other.peak)
+
+
+UseKey = tuple[int, str, str | None, str]
+"""The hour's start, the host's id, the user (None: nobody knows who), the model."""
+
+
+class Day(Struct):
+    """A day of a row: `day` is its date in the zone asked for, `time` when it begins there."""
+
+    day: str
+    time: float
+    gpu_hours: float
+    worked_hours: float | None
+
+
+class UsageRow(Struct, omit_defaults=True):
+    """Exactly one of user, group, host, model is the row's name; `unknown` marks those whom nobody could name.
+
+    `share` is of all GPU-hours that the fleet had and were observed. `worked_hours` is None when no utilization was
+    known at all, `energy_kwh` when no power was, `cost` when no price is set.
+    """
+
+    gpu_hours: float
+    worked_hours: float | None
+    idle_held_hours: float
+    share: float | None
+    peak_memory_bytes: float | None
+    energy_kwh: float | None
+    cost: float | None = None
+    user: str | None = None
+    group: str | None = None
+    host: str | None = None
+    model: str | None = None
+    unknown: bool = False
+    days: list[Day] = field(default_factory=list)
+
+
+class Usage(Struct):
+    """`coverage` is how much of the GPUs' time in the period was observed (0–1); None when no GPU was known then."""
+
+    by: By
+    start: float
+    end: float
+    coverage: float | None
+    observed_gpu_hours: float
+    currency: str
+    rows: list[UsageRow]
+    total: UsageRow
+
+
+class RunsAsk(Struct, frozen=True):
+    """Runs that were there at some time from `start` until `end`, newest first; `before` is for the next page."""
+
+    start: float | None = None
+    end: float | None = None
+    user: str | None = None
+    host: str | None = None
+    gpu: str | None = None
+    now: bool = False
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    before: int | None = None
+
+
+class Run(Struct):
+    """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
+
+    `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
+    theirs while it was there; both None when nobody knows.
+    """
+
+    id: int
+    host: str
+    host_name: str
+    pid: int
+    user: str | None
+    command: str | None
+    container: str | None
+    job: str | None
+    gpus: list[str]
+    labels: list[str]
+    model: str | None
+    started_at: float | None
+    seen_at: float
+    ended_at: float | None
+    gpu_seconds: float
+    peak_memory_bytes: float | None
+    mean_memory_bytes: float | None
+    mean_utilization_percent: float | None
+    idle_held_seconds: float
+    energy_joules: float | None
+
+
+class Runs(Struct):
+    """`next` is the `before` of the next page, None on the last."""
+
+    runs: list[Run]
+    next: int | None = None
+
+
+class Stats(Struct, omit_defaults=True):
+    """What a store says about itself, for people who keep it. Everything that was dropped is counted, never hidden."""
+
+    kind: str
+    size_bytes: int
+    samples_taken: int
+    samples_dropped: int
+    samples_late: int
+    rows: int
+    oldest: float | None
+    newest: float | None
+    behind_seconds: float
+    parts: dict[str, int] = field(default_factory=dict)
+    problem: str | None = None
+
+
+class Store(Protocol):
+    """Where the past is kept. `take` is called on the event loop and returns at once; the questions block a thread.
+
+    Questions raise HistoryRefused for what cannot be answered, and Temporary when the store is out of reach.
+    """
+
+    def take(self, samples: list[HostSample]) -> None: ...
+    def series(self, ask: Ask) -> Answer: ...
+    def heat(self, ask: HeatAsk) -> Heat: ...
+    def usage(self, ask: UsageAsk) -> Usage: ...
+    def runs(self, ask: RunsAsk) -> Runs: ...
+    def stats(self) -> Stats: ...
+    def close(self) -> None: ...

@@ -1,0 +1,80 @@
+"""What answers are made from: the embedded store as those see it who only read.
+
+Everything is by the store's own small numbers; `Names` tells whose they are. What is still being written is part of
+every answer: an hour that is not sealed yet comes like any other.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from gpudeck.history.base import Use, UseKey
+from gpudeck.history.hour import Hour
+from gpudeck.history.rollup import Quarters, Totals
+
+
+class KnownGpu(Struct, frozen=True):
+    """`first` and `last` are when it was first and last sampled."""
+
+    key: int
+    uuid: str
+    host: int
+    label: str
+    model: str
+    first: float
+    last: float
+
+
+class KnownHost(Struct, frozen=True):
+    key: int
+    host_id: str
+    name: str
+    first: float
+    last: float
+
+
+class KnownRun(Struct, frozen=True):
+    """As it is in the store's table, without its parts of hours that are not sealed yet."""
+
+    key: int
+    host: int
+    gpus: tuple[int, ...]
+    user: str | None
+    first: float
+    last: float
+
+
+class Past(Protocol):
+    """Hours come in order of time. `metrics` are the names wanted: nothing else need be decoded."""
+
+    def gpus(self) -> dict[int, KnownGpu]: ...
+    def hosts(self) -> dict[int, KnownHost]: ...
+    def run(self, key: int) -> KnownRun | None: ...
+    def raw_since(self) -> float:
+        """From when on samples are kept; before it there are quarter hours only."""
+        ...
+
+    def hours(
+        self, host: int, start: float, end: float, metrics: Collection[str], *, runs: bool = False
+    ) -> Iterator[Hour]:
+        """`metrics` are names of the catalog for GPUs, and with `host_` before them for the host itself."""
+        ...
+
+    def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]: ...
+    def host_hours(self, start: float, end: float, metrics: Collection[str]) -> Iterator[tuple[int, int, Totals]]:
+        """The hour's start, the host, its totals over its GPUs; of all hosts."""
+        ...
+
+    def fleet_quarters(self, start: float, end: float, metrics: Collection[str]) -> Iterator[Totals]: ...
+    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
+        """By hour. Without `by_host` the hosts are summed up and the key's host is empty: much less to read."""
+        ...
+
+    def observed(self, start: int, end: int) -> float:
+        """GPU-seconds that were observed."""
+        ...
+
+    def owner(self, run: int) -> str | None:
+        """The user of a run."""
+        ...
