@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.doors import make_auth, make_door
+from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.api.limits import LimitedApp
 from gpudeck.auth.settings import AuthSettings, ProxySettings
@@ -27,12 +27,12 @@ class Browser:
         self.client = client
         self.cookies = httpx.Cookies()
 
-    def call(self, method: str, path: str, headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:
+    def call(self, method: str, path: str, headers: Any = None, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.station.door, client=(self.client, 40000))
-            base = f"http://{self.station.name}"
+            base = f"{self.station.scheme}://{self.station.name}"
             async with httpx.AsyncClient(transport=transport, base_url=base, cookies=self.cookies) as http:
-                answer = await http.request(method, path, headers={"Origin": base} | (headers or {}), **options)
+                answer = await http.request(method, path, headers=_with_origin(base, headers), **options)
                 self.cookies = http.cookies
                 return answer
 
@@ -48,9 +48,16 @@ class Browser:
         return self.call("GET", "/api/v1/fleet").status_code
 
 
+def _with_origin(origin: str, headers: Any) -> list[tuple[str, str]]:
+    """A list may name a header twice."""
+    told = list(httpx.Headers(headers or {}).multi_items())
+    return told if "origin" in dict(told) else [("origin", origin), *told]
+
+
 class Station:
     def __init__(self, folder: Path, settings: AuthSettings | None = None, **options: Any) -> None:
         self.name = "hub.example"
+        self.scheme = "http"
         self.hub = Hub(now=FakeClock())
         gpus = [make_busy_gpu(0, "ada"), make_busy_gpu(1, "bob", uuid="GPU-b")]
         self.hub.fleet.apply(make_envelope("gpu01", 1, gpus), via="push", now=self.hub.stream.time)
@@ -373,3 +380,117 @@ def test_first_admin_is_logged_in_though_somebody_at_that_address_guessed_before
 def test_cookies_of_others_do_not_hide_the_session(hub: Station, cookies: str) -> None:
     cookie = Browser(hub).log_in().headers["set-cookie"].partition(";")[0]
     assert Browser(hub).call("GET", "/api/v1/fleet", {"Cookie": cookies % cookie}).status_code == 200
+
+
+def test_token_is_named_once_in_the_audit_log(hub: Station) -> None:
+    hub.add("root", "admin")
+    root = Browser(hub)
+    root.log_in("root")
+    made = root.call("POST", "/api/v1/tokens", json={"name": "nightly", "role": "user"}).json()
+    for secret in (ADMIN_TOKEN, made["secret"]):
+        bearer = {"Authorization": f"Bearer {secret}"}
+        assert Browser(hub).call("POST", "/api/v1/tokens", bearer, json={"name": "t", "role": "viewer"}).is_success
+    who = [entry.who for entry in asyncio.run(hub.auth.audit.list())]
+    assert who == [f"root (token {made['token']['id']})", "token admin", "root", "root"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/me", "/api/v1/fleet", "/api/v1/reports", "/"])
+@pytest.mark.parametrize("second", [f"Bearer {ADMIN_TOKEN}", "Bearer made-up", "", "Basic eDp5"])
+def test_request_with_several_tokens_is_refused(hub: Station, path: str, second: str) -> None:
+    headers = [("Authorization", f"Bearer {ADMIN_TOKEN}"), ("Authorization", second)]
+    for told in (headers, headers[::-1]):
+        answer = Browser(hub).call("POST" if path.endswith("reports") else "GET", path, told)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+        assert "several Authorization headers" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/login", "/api/v1/logout", "/api/v1/first-admin"])
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "https://evil.example", "null", "http://hub.example:81", "http://hub.example@evil"],
+)
+def test_page_of_another_site_cannot_log_its_visitor_in_over_plain_http(hub: Station, path: str, origin: str) -> None:
+    told = {"name": "ada", "password": PASSWORD}
+    answer = Browser(hub).call("POST", path, {"Origin": origin}, json=told)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "other_site")
+    assert "set-cookie" not in answer.headers
+
+
+def test_program_that_says_no_origin_can_log_in(hub: Station) -> None:
+    async def ask() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(hub.door), base_url="http://hub.example") as http:
+            told = {"name": "ada", "password": PASSWORD}
+            return (await http.post("/api/v1/login", json=told)).status_code
+
+    assert asyncio.run(ask()) == 200
+
+
+@pytest.mark.parametrize(
+    ("scheme", "prefix", "name", "path"),
+    [
+        ("http", "", "gpudeck_session", "/"),
+        ("http", "/gpus", "gpudeck_session", "/gpus/"),
+        ("https", "", "__Host-gpudeck_session", "/"),
+        ("https", "/gpus", "__Secure-gpudeck_session", "/gpus/"),
+    ],
+)
+def test_cookie_is_called_so_that_a_browser_keeps_it_to_tls_and_to_this_name(
+    tmp_path: Path, scheme: str, prefix: str, name: str, path: str
+) -> None:
+    hub = Station(tmp_path, prefix=prefix)
+    hub.add("ada", "user")
+    hub.scheme = scheme
+    ada = Browser(hub)
+    told = {"name": "ada", "password": PASSWORD}
+    cookie = ada.call("POST", f"{prefix}/api/v1/login", json=told).headers["set-cookie"]
+    parts = {part.strip() for part in cookie.split(";")}
+    assert cookie.startswith(f"{name}=")
+    assert f"Path={path}" in parts
+    assert ("Secure" in parts) == (scheme == "https")
+    assert not any(part.startswith("Domain") for part in parts)
+    assert ada.call("GET", f"{prefix}/api/v1/fleet").status_code == 200
+    assert [one["is_this"] for one in ada.call("GET", f"{prefix}/api/v1/me/sessions").json()["sessions"]] == [True]
+    assert ada.call("POST", f"{prefix}/api/v1/logout").headers["set-cookie"].startswith(f'{name}="";')
+    assert ada.call("GET", f"{prefix}/api/v1/fleet").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["gpudeck_session", "__Secure-gpudeck_session", "__host-gpudeck_session"])
+def test_cookie_that_a_neighbour_could_have_set_does_not_count_over_tls(hub: Station, name: str) -> None:
+    hub.scheme = "https"
+    secret = Browser(hub).log_in().headers["set-cookie"].partition(";")[0].partition("=")[2]
+    assert Browser(hub).call("GET", "/api/v1/fleet", {"Cookie": f"{name}={secret}"}).status_code == 401
+    right = {"Cookie": f"__Host-gpudeck_session={secret}"}
+    assert Browser(hub).call("GET", "/api/v1/fleet", right).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Authorization", "Bearer made-up")],
+        [("Authorization", "Basic eDp5")],
+        [("Authorization", f"Bearer {ADMIN_TOKEN}"), ("Authorization", "Bearer made-up")],
+        [("Cookie", "gpudeck_session=made-up")],
+    ],
+)
+def test_probes_are_answered_whatever_comes_with_them(hub: Station, path: str, headers: Any) -> None:
+    assert Browser(hub).call("GET", path, headers).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probes_are_answered_where_nobody_has_decided_who_may_look(tmp_path: Path, path: str) -> None:
+    hub = Station(tmp_path, is_private=True, is_decided=False)
+    assert Browser(hub, "127.0.0.1").call("GET", path).status_code == 200
+
+
+def test_readiness_tells_its_counters_to_who_may_look(hub: Station) -> None:
+    admin = [("Authorization", f"Bearer {ADMIN_TOKEN}")]
+    hosts = [Browser(hub).call("GET", "/readyz", headers).json()["hosts"] for headers in ([], admin)]
+    assert hosts == [None, 1]
+
+
+def test_me_says_whether_a_proxy_tells_who_people_are(tmp_path: Path, hub: Station) -> None:
+    (tmp_path / "proxied").mkdir()
+    proxy = ProxySettings(header="Remote-User", addresses=["192.0.2.1"])
+    proxied = Station(tmp_path / "proxied", AuthSettings(proxy=proxy))
+    assert (Browser(hub).me()["has_proxy"], Browser(proxied).me()["has_proxy"]) == (False, True)

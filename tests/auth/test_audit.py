@@ -21,7 +21,7 @@ from gpudeck.database.engine import Database, open_database
 Result = TypeVar("Result")
 DAY = 86_400.0
 ALICE = Caller("account", "admin", "alice", account_id=1, address="10.0.0.7")
-BACKUP = Caller("token", "user", "alice", token_id=7)
+BACKUP = Caller("token", "user", "alice", account_id=1, token_id=7)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_token_cannot_pass_for_the_account_whose_name_it_has(audit: Audit) -> No
             await audit.record(caller, "add host")
         return [entry.who for entry in await audit.list()]
 
-    assert run(playing()) == ["local admin", "nobody", "token alice", "alice"]
+    assert run(playing()) == ["local admin", "nobody", "alice (token 7)", "alice"]
 
 
 def test_newest_entries_come_first_and_paging_misses_none(audit: Audit) -> None:

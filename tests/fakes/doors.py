@@ -71,6 +71,7 @@ def make_door(
             is_private=is_private,
             is_decided=is_decided,
             proxy_header=settings.proxy.header,
+            prefix=prefix,
         )
     )
     policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)

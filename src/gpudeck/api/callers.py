@@ -39,7 +39,8 @@ class Door(Struct, frozen=True):
     """What the doorkeeper knows.
 
     `is_private`: nobody but this machine can reach the hub. `is_decided`: the configuration says who may look.
-    `has_accounts`: whether anybody could log in. `proxy_header` is None where no proxy is trusted.
+    `has_accounts`: whether anybody could log in. `proxy_header` is None where no proxy is trusted. `prefix` is the path
+    below which the hub is served.
     """
 
     find_token: FindToken
@@ -49,6 +50,7 @@ class Door(Struct, frozen=True):
     is_private: bool
     is_decided: bool
     proxy_header: str | None = None
+    prefix: str = ""
 
 
 class Doorkeeper:
@@ -56,19 +58,20 @@ class Doorkeeper:
         self._door = door
 
     async def identify(self, scope: Scope) -> Caller:
-        """Who makes this request. Raises Refusal for a token nobody knows, and for what another site's page asks."""
+        """Who makes this request. Raises Refusal for a token nobody knows, for several of them, and for what another
+        site's page asks."""
         authorization, cookies, host, origin, site = read_headers(
             scope, b"authorization", b"cookie", b"host", b"origin", b"sec-fetch-site"
         )
         address = scope["client"][0] if scope.get("client") else ""
+        check_one_token(scope)
         if authorization:
             return _at(self._by_token(authorization), address)
         # Behind a trusted proxy `client` is whom the proxy speaks for; `peer` is the proxy.
         caller = await self._by_browser(scope, cookies, host, scope.get("peer", address))
         if scope["method"] not in SAFE_METHODS:
-            # Another site's page could log its visitor in under its own name. Of strangers only the browser's own word
-            # counts: a proxy that changes Host does not keep people from logging in.
-            _check_origin(host, origin if caller is not NOBODY else "", site)
+            # Of strangers too: another site's page could log its visitor in under its own name.
+            _check_origin(host, origin, site)
         return _at(caller, address)
 
     def _by_token(self, authorization: str) -> Caller:
@@ -79,7 +82,7 @@ class Doorkeeper:
         return caller
 
     async def _by_browser(self, scope: Scope, cookies: str, host: str, peer: str) -> Caller:
-        secret = read_cookie(cookies)
+        secret = read_cookie(cookies, cookie_name(scope.get("scheme") == "https", self._door.prefix))
         caller = await self._door.find_session(secret) if secret else None
         if caller is None and self._door.proxy_header is not None:
             wanted = self._door.proxy_header.lower().encode()
@@ -106,13 +109,33 @@ class Doorkeeper:
         raise Refusal(403, "undecided", f"this hub was reached {how}, and nothing says who may look", hint)
 
 
+def check_one_token(scope: Scope) -> None:
+    """Raises Refusal for a request with several: a proxy may have looked at another one than the hub would."""
+    if sum(name == b"authorization" for name, _ in scope["headers"]) > 1:
+        raise Refusal(400, "bad_request", "this request has several Authorization headers", "Send one token.")
+
+
 def _check_origin(host: str, origin: str, site: str) -> None:
-    """Raises Refusal for what a page of another site has its visitor's browser ask."""
-    if (origin and origin.partition("://")[2] != host) or site in {"cross-site", "same-site"}:
-        raise Refusal(403, "other_site", f"this request was made by a page of {origin[:100] or 'another site'}")
+    """Raises Refusal for what a page of another site has its visitor's browser ask.
+
+    The browser's own word counts, also behind a proxy that changes Host. It is not given over plain HTTP, but to this
+    machine: then the page's origin has to be the name under which the hub was asked. Programs say neither.
+    """
+    if site in {"same-origin", "none"} or (not site and (not origin or origin.partition("://")[2] == host)):
+        return
+    hint = "" if site else "Where this is your own hub: a proxy before it has to pass on Host as it is."
+    raise Refusal(403, "other_site", f"this request was made by a page of {origin[:100] or 'another site'}", hint)
 
 
-def read_cookie(header: str) -> str:
+def cookie_name(is_secure: bool, prefix: str) -> str:
+    """What the session's cookie is called. Over TLS a browser takes one that begins so from TLS alone, and with
+    `__Host-` from this very name: neither a neighbour nor somebody on the line can put another in its place."""
+    if not is_secure:
+        return COOKIE
+    return f"__Secure-{COOKIE}" if prefix.strip("/") else f"__Host-{COOKIE}"
+
+
+def read_cookie(header: str, wanted: str) -> str:
     """The session's secret in a Cookie header; empty where there is none.
 
     The first of several: browsers send that of the longest path first, and another hub may be above this one's. Parsed
@@ -120,7 +143,7 @@ def read_cookie(header: str) -> str:
     """
     for part in header.split(";"):
         name, _, value = part.strip().partition("=")
-        if name == COOKIE:
+        if name == wanted:
             return value
     return ""
 

@@ -22,9 +22,9 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import Policy, access, caller_of
 from gpudeck.api.answers import documented
-from gpudeck.api.callers import COOKIE, read_cookie
+from gpudeck.api.callers import cookie_name, read_cookie
 from gpudeck.api.errors import ErrorBody
-from gpudeck.auth.caller import Caller
+from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.first_admin import LinkRefused
 from gpudeck.auth.login import LoginRefused
 from gpudeck.auth.parts import Auth
@@ -58,11 +58,12 @@ class NewPassword(Struct, frozen=True, forbid_unknown_fields=True):
 class Me(Struct, frozen=True):
     """Who asks, and what they may do here. `logins` are their names on the hosts.
 
-    `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made.
+    `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
+    that a proxy may say who somebody is: whoever is known by it (`kind` is proxy) cannot log out here.
     """
 
-    kind: str
-    role: str
+    kind: Kind
+    role: Role
     name: str
     logins: list[str]
     may_read: bool
@@ -70,6 +71,7 @@ class Me(Struct, frozen=True):
     may_administer: bool
     can_log_in: bool
     needs_first_admin: bool
+    has_proxy: bool
 
 
 class OneSession(Struct, frozen=True):
@@ -115,19 +117,19 @@ async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAut
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     caller = auth.caller_of(account, address)
-    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, auth)
+    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request)
 
 
 @post("/api/v1/logout", status_code=200, opt=access("open"))
 async def log_out(request: AuthRequest, auth: TheAuth) -> Response[Done]:
     """End this session."""
-    secret = read_cookie(request.headers.get("cookie", ""))
+    secret = _session_of(request)
     caller = caller_of(request)
     # Strangers with a made-up cookie would fill the audit log.
     if secret and caller.role != "nobody":
         await auth.sessions.end(secret)
         await auth.audit.record(caller, "logout")
-    return _without_cookie(request, auth)
+    return _without_cookie(request)
 
 
 @post("/api/v1/logout-everywhere", status_code=200, opt=access("self"))
@@ -137,7 +139,7 @@ async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Do
     if caller.account_id is not None:
         await auth.sessions.end_all(caller.account_id)
     await auth.audit.record(caller, "logout everywhere")
-    return _without_cookie(request, auth)
+    return _without_cookie(request)
 
 
 @get("/api/v1/me/sessions", opt=access("self"))
@@ -145,8 +147,7 @@ async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     """Where you are logged in."""
     caller = caller_of(request)
     found = await auth.sessions.list(caller.account_id) if caller.account_id is not None else []
-    this = read_cookie(request.headers.get("cookie", ""))
-    own = hash_secret(this)
+    own = hash_secret(_session_of(request))
     return SessionList(
         [OneSession(one.created_at, one.seen_at, one.address, one.user_agent, own.startswith(one.id)) for one in found]
     )
@@ -174,7 +175,7 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
     except UsageError as error:
         raise ValidationException(str(error)) from error
     shown = _describe(auth.caller_of(account, caller.address), request.app.state.policy, auth)
-    return _with_cookie(shown, secret, request, auth)
+    return _with_cookie(shown, secret, request)
 
 
 @post(
@@ -205,7 +206,7 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     except LoginRefused:
         # Somebody at this address has guessed before. Whoever had the link need not wait for that.
         secret = await auth.sessions.start(account, address, agent)
-    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, auth, status=201)
+    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, status=201)
 
 
 def _refuse(refusal: LoginRefused) -> HTTPException:
@@ -225,30 +226,39 @@ def _describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
         may_administer=caller.is_at_least("admin"),
         can_log_in=auth.has_accounts,
         needs_first_admin=policy.needs_accounts and not auth.has_accounts,
+        has_proxy=auth.has_proxy,
     )
 
 
-def _with_cookie(me: Me, secret: str, request: AuthRequest, auth: Auth, status: int = 200) -> Response[Me]:
+def _with_cookie(me: Me, secret: str, request: AuthRequest, status: int = 200) -> Response[Me]:
     """Without an age: the browser forgets it when it ends, the hub when it has been idle for too long."""
-    cookie = _cookie(request, auth, secret)
+    cookie = _cookie(request, secret)
     return Response(me, status_code=status, cookies=[cookie], headers={"Cache-Control": "no-store"})
 
 
-def _without_cookie(request: AuthRequest, auth: Auth) -> Response[Done]:
-    gone = _cookie(request, auth, "", max_age=0)
+def _without_cookie(request: AuthRequest) -> Response[Done]:
+    gone = _cookie(request, "", max_age=0)
     return Response(Done(), cookies=[gone], headers={"Cache-Control": "no-store"})
 
 
-def _cookie(request: AuthRequest, auth: Auth, secret: str, max_age: int | None = None) -> Cookie:
+def _cookie(request: AuthRequest, secret: str, max_age: int | None = None) -> Cookie:
     return Cookie(
-        key=COOKIE,
+        key=_cookie_name(request),
         value=secret,
         path=_path(request),
         max_age=max_age,
         httponly=True,
         samesite="lax",
-        secure=auth.is_secure or request.url.scheme == "https",
+        secure=request.url.scheme == "https",
     )
+
+
+def _cookie_name(request: AuthRequest) -> str:
+    return cookie_name(request.url.scheme == "https", request.app.state.prefix)
+
+
+def _session_of(request: AuthRequest) -> str:
+    return read_cookie(request.headers.get("cookie", ""), _cookie_name(request))
 
 
 def _path(request: AuthRequest) -> str:

@@ -74,6 +74,9 @@ _RAW_PATHS: dict[str, Any] = {
 }
 
 
+_COOKIE_NAMES = f"Over TLS it is called __Host-{COOKIE}, or __Secure-{COOKIE} where the hub is served below a path."
+
+
 def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
     """The framework's OpenAPI document with the raw routes added, and what every route may answer: the whole hub."""
     _, schemas = msgspec.json.schema_components([Envelope, ErrorBody], ref_template=_REF)
@@ -84,7 +87,7 @@ def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
         "schemas": schemas | told | strict,
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
-            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _COOKIE_NAMES},
         },
     }
     paths = {path: _complete(operations) for path, operations in document["paths"].items()}

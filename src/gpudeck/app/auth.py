@@ -92,6 +92,7 @@ def make_keeper(settings: Settings, auth: Auth) -> Doorkeeper:
             is_private=is_loopback(settings.listen.host),
             is_decided=settings.read is not None,
             proxy_header=settings.login.proxy.header,
+            prefix=settings.path_prefix,
         )
     )
 

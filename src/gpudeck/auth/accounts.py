@@ -113,7 +113,7 @@ class Accounts:
         password: str | None = None,
         keep: str | None = None,
     ) -> Account:
-        """All of it or nothing; what is None stays. Raises UsageError for a bad role or password. Returns what it is now.
+        """All of it or nothing; what is None stays. Returns what it is now. Raises UsageError for what will not do.
 
         A new password ends the account's sessions, but for the one whose secret is `keep`. Somebody who is disabled is
         logged out everywhere, and nobody until they are enabled again.

@@ -23,7 +23,8 @@ _LENGTHS = {name: getattr(table.c[name].type, "length", None) or MOST_DETAILS fo
 
 
 class AuditEntry(Struct, frozen=True):
-    """`at` is in Unix seconds. `who` is a name, "token NAME", or "nobody" for somebody who is not known."""
+    """`at` is in Unix seconds. `who` is an account's name, "ada (token 7)" for a token of that account, "token NAME"
+    for one that belongs to none, or "nobody" for somebody who is not known."""
 
     id: int
     at: float
@@ -73,8 +74,10 @@ class Audit:
 
 
 def _name(caller: Caller) -> str:
-    """A token's name is anybody's choice: it must not look like somebody's account."""
-    return f"token {caller.name}" if caller.kind == "token" else caller.name or "nobody"
+    """A token is told from the account that it belongs to, so that it can be found and revoked."""
+    if caller.kind == "token" and caller.account_id is not None:
+        return f"{caller.name} (token {caller.token_id})"
+    return caller.name or "nobody"
 
 
 def _fit(column: str, text: str) -> str:

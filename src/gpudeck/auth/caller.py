@@ -14,7 +14,10 @@ by a token; by the name that a trusted proxy tells."""
 
 
 class Caller(Struct, frozen=True):
-    """Whoever makes a request. `name` is for the audit log and for showing; `logins` are their names on the hosts."""
+    """Whoever makes a request. `name` is for the audit log and for showing; `logins` are their names on the hosts.
+
+    A token of no account is called "token NAME": its name is anybody's choice, and no account's has a blank.
+    """
 
     kind: Kind = "nobody"
     role: Role = "nobody"

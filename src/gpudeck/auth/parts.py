@@ -23,7 +23,7 @@ from gpudeck.model.errors import UsageError
 class Auth:
     """Who people and programs are. `load` once before anybody is asked; then `refresh` every few seconds.
 
-    `has_accounts` is asked for every request, and so kept here. `is_secure` says that cookies may travel over TLS only.
+    `has_accounts` is asked for every request, and so kept here. `has_proxy` says that a proxy may tell who somebody is.
     """
 
     def __init__(
@@ -32,12 +32,11 @@ class Auth:
         settings: AuthSettings,
         logins: Logins | None = None,
         *,
-        is_secure: bool = False,
         now: clock.Clock = clock.wall,
     ) -> None:
         passwords = Passwords()
-        self.is_secure = is_secure
         self.has_accounts = False
+        self.has_proxy = settings.proxy.header is not None
         self.accounts = Accounts(database, passwords, now)
         self.audit = Audit(database, now)
         self.sessions = Sessions(database, settings, now)

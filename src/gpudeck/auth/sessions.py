@@ -15,7 +15,6 @@ from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
 from gpudeck.views.safe import clean
 
-COOKIE = "gpudeck_session"
 CACHE_SECONDS = 2.0
 """How long an answer of the database is believed: what another process changes counts so much later."""
 SEEN_SECONDS = 60.0

@@ -719,14 +719,17 @@ export interface components {
         /** Me */
         Me: {
             can_log_in: boolean;
-            kind: string;
+            has_proxy: boolean;
+            /** @enum {string} */
+            kind: "nobody" | "local" | "account" | "token" | "proxy";
             logins: string[];
             may_administer: boolean;
             may_read: boolean;
             may_write: boolean;
             name: string;
             needs_first_admin: boolean;
-            role: string;
+            /** @enum {string} */
+            role: "nobody" | "agent" | "calendar" | "viewer" | "user" | "admin";
         };
         /** NewAccount */
         NewAccount: {
