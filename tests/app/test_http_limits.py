@@ -1,5 +1,6 @@
 """Callers that are slow, rude or many: each costs itself only."""
 
+import gc
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from app.wall import serving
 from fakes.hubs import HubProcess, running_hub, wait_until
 from gpudeck.app import http_limits
-from gpudeck.app.http_limits import Wall
+from gpudeck.app.http_limits import LimitedProtocol, Threshold, Wall
 from gpudeck.model.limits_settings import LimitsSettings
 
 
@@ -266,3 +267,45 @@ def test_nothing_is_kept_of_connections_that_are_over() -> None:
             ask(port)
         wait_until(lambda: wall._seats.total == 0, "all have left")
     assert (wall._seats._taken, wall._silent) == ({}, {})
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def count_connections() -> int:
+    return sum(isinstance(thing, (LimitedProtocol, Threshold)) for thing in gc.get_objects())
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_connections_that_are_over_need_no_collector_to_go() -> None:
+    wall = Wall()
+    with serving(wall) as port:
+        for _ in range(20):
+            ask(port)
+        wait_until(lambda: count_connections() == 0, "nothing is left of them")
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_connections_that_are_given_up_need_no_collector_to_go() -> None:
+    wall = Wall(LimitsSettings(head_time=0.1))
+    with serving(wall) as port:
+        with connect(port) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\nHos")
+            assert is_cut_off(slow)
+        wait_until(lambda: count_connections() == 0, "nothing is left of it")
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_connections_that_are_refused_need_no_collector_to_go() -> None:
+    wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=1))
+    with serving(wall) as port:
+        for _ in range(20):
+            with connect(port) as caller:
+                assert is_cut_off(caller)
+        assert wall.hits["connections_per_second"] == 19
+        wait_until(lambda: count_connections() == 0, "nothing is left of them")

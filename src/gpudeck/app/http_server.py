@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from gpudeck.app.http_limits import LimitedProtocol, Visit, Wall
+from gpudeck.app.http_limits import LimitedProtocol, Threshold, Visit, Wall
 from gpudeck.app.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class LimitedServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(LimitedProtocol, wall=wall),  # type: ignore[arg-type]  # it only calls it
+                http=partial(Threshold, wall),  # type: ignore[arg-type]  # it only calls it
                 timeout_keep_alive=int(max(1.0, wall.settings.idle_time)),
                 lifespan="off",
                 ws="none",
