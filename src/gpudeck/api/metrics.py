@@ -22,7 +22,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
-from gpudeck.model.exposition import CONTENT_TYPE, Sample, kind_of, write_family, write_head, write_labels
+from gpudeck.model.exposition import CONTENT_TYPE, Sample, kind_of, name_of, write_family, write_head, write_labels
 from gpudeck.model.report import Number
 from gpudeck.model.view import HostStatus
 
@@ -105,7 +105,7 @@ class MetricsPage:
 
     async def _write_gpus(self, hosts: Sequence[_Named]) -> list[list[str]]:
         """The lines of each metric, those of one that is known of no GPU left out."""
-        columns = [(metric.name, f"gpudeck_gpu_{metric.name}", _begin(metric)) for metric in GPU_METRICS.values()]
+        columns = [(metric.name, name_of(metric), _begin(metric)) for metric in GPU_METRICS.values()]
         users = [*write_head("gpudeck_gpu_users", "gauge", "1: that user is on it")]
         labels: dict[_GpuKey, str] = {}
         for at, (host_name, host) in enumerate(hosts):
@@ -142,7 +142,7 @@ def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[list[str]]:
     current = [(labels, host.view) for labels, host in shown if host.status == "up"]
     for metric in HOST_METRICS.values():
         values: list[_Line] = [(labels, view[metric.name]) for labels, view in current]
-        yield _write_lines(f"gpudeck_host_{metric.name}", kind_of(metric), metric.label, values)
+        yield _write_lines(name_of(metric), kind_of(metric), metric.label, values)
 
 
 def _write_lines(name: str, kind: str, about: str, values: Iterable[_Line]) -> list[str]:
@@ -165,7 +165,7 @@ def _with_user(labels: str, user: str) -> str:
 
 
 def _begin(metric: Metric) -> list[str]:
-    return [*write_head(f"gpudeck_gpu_{metric.name}", kind_of(metric), metric.label)]
+    return [*write_head(name_of(metric), kind_of(metric), metric.label)]
 
 
 def _join(lines: Iterable[str]) -> bytes:

@@ -31,6 +31,11 @@ def write_labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
 
 
+def name_of(metric: Metric) -> str:
+    """Its name there: that of the catalog, after what it is measured on."""
+    return f"gpudeck_{metric.scope.value}_{metric.name}"
+
+
 def kind_of(metric: Metric) -> str:
     """What Prometheus calls it."""
     return "counter" if metric.kind is Kind.COUNTER else "gauge"
