@@ -38,6 +38,10 @@ class Station:
     def add(self, **new: Any) -> httpx.Response:
         return self.call("POST", "/api/v1/hosts", json=new, headers=ADMIN)
 
+    def make_token(self, host: str) -> str:
+        new = {"name": host, "role": "agent", "hosts": host}
+        return str(self.call("POST", "/api/v1/tokens", json=new, headers=ADMIN).json()["secret"])
+
     def report(self, token: str, host: str) -> httpx.Response:
         headers = {
             "Authorization": f"Bearer {token}",
@@ -169,3 +173,38 @@ def test_web_pages_and_proxies_are_not_at_the_machine(tmp_path: Path, options: d
     assert answer.status_code == 403
     assert told in answer.json()["error"]["message"]
     assert hub.names() == []
+
+
+def test_host_is_not_added_where_the_database_takes_no_token(hub: Station) -> None:
+    database = hub.folder / "gpudeck.db"
+    kept = database.read_bytes()
+    database.write_bytes(b"no database at all" * 100)
+    assert hub.add(name="gpu07").status_code == 503
+    assert "gpu07" not in (hub.folder / "hosts.yaml").read_text()
+    database.write_bytes(kept)
+    assert hub.add(name="gpu07").status_code == 201
+    assert hub.names() == [("gpu07", "never")]
+
+
+def test_host_stays_where_the_database_does_not_take_its_token_back(hub: Station) -> None:
+    token = hub.add(name="gpu07").json()["token"]
+    written = (hub.folder / "hosts.yaml").read_text()
+    database = hub.folder / "gpudeck.db"
+    kept = database.read_bytes()
+    database.write_bytes(b"no database at all" * 100)
+    assert hub.call("DELETE", "/api/v1/hosts/gpu07", headers=ADMIN).status_code == 503
+    database.write_bytes(kept)
+    assert (hub.folder / "hosts.yaml").read_text() == written
+    assert hub.report(token, "gpu07").status_code == 202
+    assert hub.call("DELETE", "/api/v1/hosts/gpu07", headers=ADMIN).status_code == 200
+    assert hub.report(token, "gpu07").status_code == 401
+
+
+def test_token_of_a_host_stays_where_the_host_cannot_be_written(hub: Station) -> None:
+    token = hub.make_token("gpu07")
+    (hub.folder / "hosts.yaml").mkdir()
+    assert hub.add(name="gpu07").status_code == 500
+    assert hub.report(token, "gpu07").status_code == 202
+    (hub.folder / "hosts.yaml").rmdir()
+    added = hub.add(name="gpu07").json()["token"]
+    assert [hub.report(one, "gpu07").status_code for one in (token, added)] == [401, 200]

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,8 @@ from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.static import HostEntry
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
+
+log = logging.getLogger(__name__)
 
 ORIGIN = "hosts added here"
 _HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
@@ -56,12 +59,44 @@ class ManagedHosts:
     def targets(self) -> list[Target]:
         return [target for entry in self._entries for target in entry.targets(ORIGIN)]
 
-    def add(self, entry: HostEntry) -> None:
-        """Raises OSError."""
-        self._keep([*self._entries, entry])
+    @contextlib.contextmanager
+    def adding(self, entry: HostEntry) -> Iterator[None]:
+        """Another host. It is written before the block, discovery hears of it after, and it is gone again if the block
+        raises. Raises OSError."""
+        with self._changing([*self._entries, entry]):
+            yield
 
-    def remove(self, name: str) -> bool:
-        """Whether it was there. A range loses that one host. Raises OSError."""
+    @contextlib.contextmanager
+    def removing(self, name: str) -> Iterator[bool]:
+        """Whether it was there. A range loses that one host. Undone if the block raises. Raises OSError."""
+        left = self._without(name)
+        if left == self._entries:
+            yield False
+            return
+        with self._changing(left):
+            yield True
+
+    @contextlib.contextmanager
+    def _changing(self, entries: list[HostEntry]) -> Iterator[None]:
+        before = self._entries
+        self._write(entries)
+        try:
+            yield
+        except BaseException:
+            self._undo(before, entries)
+            raise
+        self._untold = 2  # a list that became empty is believed when it is told twice
+        self._changed.set()
+
+    def _undo(self, before: list[HostEntry], entries: list[HostEntry]) -> None:
+        """What others changed meanwhile stays."""
+        kept = [entry for entry in self._entries if entry in before or entry not in entries]
+        try:
+            self._write([*kept, *(entry for entry in before if entry not in entries)])
+        except OSError:
+            log.exception("%s has hosts that should not be there, or misses some", self._file)
+
+    def _without(self, name: str) -> list[HostEntry]:
         left: list[HostEntry] = []
         for entry in self._entries:
             names = [target.name for target in entry.targets(ORIGIN)]
@@ -69,17 +104,12 @@ class ManagedHosts:
                 left.append(entry)
             else:
                 left += [msgspec.structs.replace(entry, name=other) for other in names if other != name]
-        if left == self._entries:
-            return False
-        self._keep(left)
-        return True
+        return left
 
-    def _keep(self, entries: list[HostEntry]) -> None:
+    def _write(self, entries: list[HostEntry]) -> None:
         plain = [_without_defaults(entry) for entry in entries]
         replace_file(self._file, (_HEAD + yaml.safe_dump(plain, sort_keys=False)).encode())
         self._entries = entries
-        self._untold = 2  # a list that became empty is believed when it is told twice
-        self._changed.set()
 
 
 class Book:
@@ -113,8 +143,8 @@ class Book:
         for target in targets:
             self._check_free(target.name)
         try:
-            self._managed.add(entry)
-            token = await self._make_token(entry.name, created_by) if new.via == "push" else None
+            with self._managed.adding(entry):
+                token = await self._make_token(entry.name, created_by) if new.via == "push" else None
         except OSError as error:
             raise _cannot_write(error) from error
         names = [target.name for target in targets]
@@ -128,8 +158,8 @@ class Book:
         if target is not None and target.origin != ORIGIN:
             raise _Conflict(f"{name} is named by {target.origin}: take it out there")
         try:
-            await self._revoke_tokens(name)
-            was_there = self._managed.remove(name)
+            with self._managed.removing(name) as was_there:
+                await self._tokens.revoke_of_host(name)
         except OSError as error:
             raise _cannot_write(error) from error
         if was_there:
@@ -146,14 +176,15 @@ class Book:
 
     async def _make_token(self, host: str, created_by: str) -> str:
         """In place of the one it had."""
-        await self._revoke_tokens(host)
-        _, secret = await self._tokens.create(host, "agent", hosts=host, created_by=created_by)
+        _, secret = await self._tokens.create(host, "agent", hosts=host, created_by=created_by, is_only=True)
         return secret
 
-    async def _revoke_tokens(self, host: str) -> None:
-        for token in await self._tokens.list():
-            if token.hosts == host and token.role == "agent" and token.revoked_at is None:
-                await self._tokens.revoke(token.id)
+    def origin_of(self, name: str) -> str | None:
+        """Who named that host; None where nobody did. `ORIGIN` for one that was added here."""
+        with contextlib.suppress(UsageError):
+            target = self._configured(name)
+            return target.origin if target is not None else None
+        return None
 
     def _check_free(self, name: str) -> None:
         target = self._find(name) or next((one for one in self._managed.targets() if one.name == name), None)

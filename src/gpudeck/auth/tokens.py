@@ -135,8 +135,12 @@ class Tokens:
         expires_at: float | None = None,
         account_id: int | None = None,
         created_by: str = "",
+        is_only: bool = False,
     ) -> tuple[Token, str]:
-        """A new token and its secret, which is kept nowhere. Raises UsageError for what makes no sense, Temporary."""
+        """A new token and its secret, which is kept nowhere. Raises UsageError for what makes no sense, Temporary.
+
+        With `is_only` it takes the place of the agents' tokens for the same hosts: those are revoked with it, or none.
+        """
         now = self.now()
         check_token(name, role, hosts, expires_at, now)
         secret = f"gd_{role}_{make_secret()}"
@@ -155,8 +159,10 @@ class Tokens:
             async with self.database.begin() as connection:
                 if account_id is not None:
                     await _check_account(connection, account_id, role)
+                ended = await self._end(connection, _is_of_agent(hosts)) if is_only and hosts else frozenset()
                 added = await connection.execute(insert(_table).values(values).returning(_table.c.id))
                 token = await _read_token(connection, added.scalar_one())
+            self._forget(ended)
             self._live[bytes.fromhex(hash_secret(secret))] = token
         return token, secret
 
@@ -175,6 +181,27 @@ class Tokens:
                 await connection.execute(update(_table).where(is_it).values(revoked_at=self.now()))
                 row = (await connection.execute(_EVERYTHING.where(_table.c.id == id))).one_or_none()
         return self._with_use(_token_of(row)) if row is not None else None
+
+    async def revoke_of_host(self, hosts: str) -> frozenset[int]:
+        """Take back all tokens of agents that are for exactly those hosts, or none of them. Returns their ids.
+
+        Raises Temporary, and then they may not have been taken back.
+        """
+        async with self._changing:
+            self._mark = None
+            async with self.database.begin() as connection:
+                ended = await self._end(connection, _is_of_agent(hosts))
+            self._forget(ended)
+        return ended
+
+    async def _end(self, connection: AsyncConnection, which: ColumnElement[bool]) -> frozenset[int]:
+        ending = update(_table).where(which, _table.c.revoked_at.is_(None)).values(revoked_at=self.now())
+        return frozenset((await connection.execute(ending.returning(_table.c.id))).scalars())
+
+    def _forget(self, ids: frozenset[int]) -> None:
+        self._live = (
+            {digest: token for digest, token in self._live.items() if token.id not in ids} if ids else self._live
+        )
 
     def forget_account(self, account_id: int) -> None:
         """What changes an account calls this: its tokens are worth nothing until the next `refresh` has read why."""
@@ -224,6 +251,10 @@ class Tokens:
         if self._is_failing:
             log.info("tokens can be %s again", what)
         self._is_failing = False
+
+
+def _is_of_agent(hosts: str) -> ColumnElement[bool]:
+    return (_table.c.role == "agent") & (_table.c.hosts == hosts)
 
 
 def _is_worth_something(now: float) -> list[ColumnElement[bool]]:
