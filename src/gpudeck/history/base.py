@@ -35,9 +35,9 @@ class HistoryRefused(GpudeckError):
 class Ask(Struct, frozen=True):
     """One of `gpu` (a UUID), `host` (id or name), `user`, `run` or `fleet` says whose past is asked for.
 
-    `metric` is a name of the catalog, one of STATE_METRICS, or for a user one of USER_METRICS. Metrics of the host itself
-    go by `host_` and their name, as `host_cpu_percent`; without it only if no GPU has one of that name. `by` splits:
-    `gpu` a host or a run into its GPUs, `user` the memory of one GPU into its users.
+    `metric` is a name of the catalog, one of STATE_METRICS, or for a user one of USER_METRICS. Metrics of the host
+    itself go by `host_` and their name, as `host_cpu_percent`; without it only if no GPU has one of that name. `by`
+    splits: `gpu` a host or a run into its GPUs, `user` the memory of one GPU into its users.
     """
 
     metric: str
@@ -53,13 +53,17 @@ class Ask(Struct, frozen=True):
 
 
 class Series(Struct, omit_defaults=True):
-    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`."""
+    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`.
+
+    `label` is what people call that GPU or host. With `by: user` the series without a user is of those nobody knows.
+    """
 
     points: list[Point]
     gpu: str | None = None
     label: str | None = None
     host: str | None = None
     user: str | None = None
+    run: int | None = None
     fleet: bool | None = None
 
 
