@@ -1,0 +1,226 @@
+"""Who used what in an hour, and each run's part of it: one host's hour in, sums that can be added up out.
+
+A GPU is in use while it is seen (a state of its own, `Hour.observed`) and either a run is on it or its state is BUSY or
+HELD. Those seconds are dealt out completely: the `held` of all uses of an hour adds up to exactly them. Where no run
+is visible on a GPU in use, its user is None. What nobody observed is nobody's.
+
+docs/accounting.md explains the same to people.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from gpudeck.history.base import Use
+from gpudeck.history.hour import BUSY, HELD, Flags, Floats, Hour, RunSlice
+
+_Indexes = NDArray[np.intp]
+
+_SUMS: Final = 6
+"""Seconds, worked seconds, idle seconds, seconds with a known utilization, with a known power, joules."""
+
+
+class RunPart(Struct):
+    """What one run did in some time; parts of different hours add up.
+
+    `seconds`, `idle` and `utilization_seconds` are GPU-seconds of its presence, whoever else was there: a run on four
+    GPUs counts on four. `joules` and `metered` (the seconds with a known power) are by its share of each GPU.
+    `memory_sum` is in byte-seconds, over all its GPUs at a moment, during the `memory_seconds` of its `wall_seconds` in
+    which the memory on every one of them was known. `utilization_sum` is in percent × GPU-seconds. What has no seconds
+    is unknown.
+    """
+
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+    memory_sum: float = 0.0
+    memory_seconds: float = 0.0
+    memory_peak: float = 0.0
+    utilization_sum: float = 0.0
+    utilization_seconds: float = 0.0
+    idle: float = 0.0
+    joules: float = 0.0
+    metered: float = 0.0
+
+    def add(self, other: "RunPart") -> None:
+        self._change(other, 1.0)
+        self.memory_peak = max(self.memory_peak, other.memory_peak)
+
+    def subtract(self, other: "RunPart") -> None:
+        """Take back what was added. The peak stays: nobody knows what it was before."""
+        self._change(other, -1.0)
+
+    def _change(self, other: "RunPart", sign: float) -> None:
+        self.seconds += sign * other.seconds
+        self.wall_seconds += sign * other.wall_seconds
+        self.memory_sum += sign * other.memory_sum
+        self.memory_seconds += sign * other.memory_seconds
+        self.utilization_sum += sign * other.utilization_sum
+        self.utilization_seconds += sign * other.utilization_seconds
+        self.idle += sign * other.idle
+        self.joules += sign * other.joules
+        self.metered += sign * other.metered
+
+
+class _Claims(Struct):
+    """Who claims how much of which GPU at each moment: one row a user (or run) and GPU, sorted by GPU.
+
+    `memory` is what is known of the claimant's memory there; shares of a GPU in use add up to one.
+    """
+
+    names: list[str | None]
+    gpu: _Indexes
+    share: Floats
+    memory: Floats
+
+
+def uses(hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]) -> dict[tuple[str | None, str], Use]:
+    """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: nobody knows who.
+
+    Users who are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that
+    is not known of all of them, or is 0 of all of them.
+    """
+    if not len(hour.times) or not hour.gpus:
+        return {}
+    claims = [_claims_of_users(hour, owners), _claims_without_runs(hour)]
+    facts = _facts(hour)
+    found: dict[tuple[str | None, str], Use] = {}
+    for claim in claims:
+        sums = np.einsum("pt,kpt->pk", claim.share, facts[:, claim.gpu]).tolist()
+        seen = (claim.share > 0) & (facts[0, claim.gpu] > 0)
+        peaks = np.max(claim.memory, axis=1, where=seen, initial=0.0).tolist()
+        for name, gpu, (held, worked, idle, measured, metered, joules), peak in zip(
+            claim.names, claim.gpu.tolist(), sums, peaks, strict=True
+        ):
+            if held > 0:
+                use = found.setdefault((name, models[gpu]), Use())
+                use.add(Use(held, worked, idle, measured, metered, joules, peak))
+    return found
+
+
+def run_parts(hour: Hour) -> dict[int, RunPart]:
+    """Each run's part, by the run. Runs share a GPU's joules by memory, and equally when that is not known of all.
+
+    Utilization is the run's own where it is known, else that of its GPU.
+    """
+    if not len(hour.times) or not hour.runs:
+        return {}
+    slices = sorted(hour.runs, key=lambda part: part.gpu)
+    gpu = np.array([part.gpu for part in slices])
+    present, memory = _presence(hour, slices)
+    share = _shares(np.where(present, memory, 0.0), present, _starts(gpu))
+    facts = _facts(hour)[:, gpu]
+    _, _, _, _, metered, joules = np.einsum("st,kst->ks", share, facts)
+    seconds, _, idle, _, _, _ = np.einsum("st,kst->ks", present, facts)
+    busy, measured = _utilization(hour, slices, present)
+    parts: dict[int, RunPart] = {part.run: RunPart() for part in slices}
+    per_slice = np.array([seconds, busy, measured, idle, joules, metered]).T.tolist()
+    for part, (own, utilization, known, held_idle, drawn, with_power) in zip(slices, per_slice, strict=True):
+        parts[part.run].add(
+            RunPart(
+                seconds=own,
+                utilization_sum=utilization,
+                utilization_seconds=known,
+                idle=held_idle,
+                joules=drawn,
+                metered=with_power,
+            )
+        )
+    _add_memory(parts, hour, slices, present, memory)
+    return {run: part for run, part in parts.items() if part.seconds > 0}
+
+
+def _add_memory(
+    parts: dict[int, RunPart], hour: Hour, slices: Sequence[RunSlice], present: Flags, memory: Floats
+) -> None:
+    """The memory of each run over all its GPUs: known at a moment if it is known on every GPU that it is on."""
+    order = np.argsort([part.run for part in slices], kind="stable")
+    runs = np.array([slices[at].run for at in order])
+    starts = _starts(runs)
+    there = np.logical_or.reduceat(present[order], starts)
+    total = np.add.reduceat(np.where(present, memory, 0.0)[order], starts)
+    known = there & ~np.isnan(total)
+    total = np.where(known, total, 0.0)
+    rows = np.array([there @ hour.covered, total @ hour.covered, known @ hour.covered, total.max(axis=1)]).T
+    for run, (wall, held, seconds, peak) in zip(runs[starts].tolist(), rows.tolist(), strict=True):
+        parts[run].add(RunPart(wall_seconds=wall, memory_sum=held, memory_seconds=seconds, memory_peak=peak))
+
+
+def _utilization(hour: Hour, slices: Sequence[RunSlice], present: Flags) -> tuple[Floats, Floats]:
+    """Percent × seconds and the seconds in which it is known, by slice."""
+    own = np.array([part.utilization for part in slices])
+    theirs = _metric(hour, "utilization_percent")[[part.gpu for part in slices]]
+    percent = np.where(np.isnan(own), theirs, own)
+    known = present & ~np.isnan(percent)
+    return np.where(known, percent, 0.0) @ hour.covered, known @ hour.covered
+
+
+def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:
+    """Several runs of one user on one GPU are one claim; so are all of those whom nobody could name."""
+    if not hour.runs:
+        return _Claims([], np.empty(0, np.intp), np.empty((0, len(hour.times))), np.empty((0, len(hour.times))))
+    numbers: dict[str | None, int] = {}
+    keyed = [(part.gpu, numbers.setdefault(owners.get(part.run), len(numbers)), part) for part in hour.runs]
+    keyed.sort(key=lambda key: key[:2])
+    users = list(numbers)
+    starts = _starts(np.array([gpu * len(users) + user for gpu, user, _ in keyed]))
+    present, memory = _presence(hour, [part for _, _, part in keyed])
+    there = np.logical_or.reduceat(present, starts)
+    total = np.add.reduceat(np.where(present, memory, 0.0), starts)
+    known = np.add.reduceat(np.where(present & ~np.isnan(memory), memory, 0.0), starts)
+    gpu = np.array([keyed[at][0] for at in starts])
+    return _Claims([users[keyed[at][1]] for at in starts], gpu, _shares(total, there, _starts(gpu)), known)
+
+
+def _claims_without_runs(hour: Hour) -> _Claims:
+    """GPUs on which somebody is whom nobody sees: the whole GPU, and all the memory in use on it."""
+    is_used = (hour.states == BUSY) | (hour.states == HELD)
+    for part in hour.runs:
+        is_used[part.gpu] &= ~part.present
+    gpu = np.flatnonzero(is_used.any(axis=1))
+    memory = np.nan_to_num(_metric(hour, "memory_used_bytes")[gpu])
+    return _Claims([None] * len(gpu), gpu, is_used[gpu].astype(float), memory)
+
+
+def _presence(hour: Hour, slices: Sequence[RunSlice]) -> tuple[Flags, Floats]:
+    """Where each slice was seen, and its memory: a run on a GPU that nobody could read was not."""
+    gpu = [part.gpu for part in slices]
+    return np.array([part.present for part in slices]) & (hour.observed[gpu] > 0), np.array(
+        [part.memory for part in slices]
+    )
+
+
+def _shares(weights: Floats, present: Flags, starts: _Indexes) -> Floats:
+    """Each row's share within its group at each moment: by weight; equal where one is NaN, or all are 0."""
+    group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(weights)))
+    total = np.add.reduceat(weights, starts)[group]
+    count = np.add.reduceat(present, starts, dtype=float)[group]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(total > 0, weights / total, present / count)
+    return np.where(present, share, 0.0)
+
+
+def _facts(hour: Hour) -> Floats:
+    """What a second of each GPU at each moment counts for, in the order of _SUMS."""
+    seconds = hour.observed
+    utilization, power = _metric(hour, "utilization_percent"), _metric(hour, "power_watts")
+    facts = np.empty((_SUMS, *seconds.shape))
+    facts[0] = seconds
+    facts[1] = seconds * np.nan_to_num(utilization) / 100
+    facts[2] = np.where(hour.states == HELD, seconds, 0.0)
+    facts[3] = np.where(np.isnan(utilization), 0.0, seconds)
+    facts[4] = np.where(np.isnan(power), 0.0, seconds)
+    facts[5] = seconds * np.nan_to_num(power)
+    return facts
+
+
+def _metric(hour: Hour, name: str) -> Floats:
+    found = hour.metrics.get(name)
+    return np.full(hour.states.shape, np.nan) if found is None else found
+
+
+def _starts(sorted_keys: NDArray[np.int64] | _Indexes) -> _Indexes:
+    """Where each group of equal keys begins."""
+    return np.flatnonzero(np.diff(sorted_keys, prepend=sorted_keys[0] - 1))
