@@ -42,11 +42,7 @@ MIB = 1 << 20
 # alive, and little enough that a stream of changes stays small.
 _WORK_BEAT_S, _REST_BEAT_S, _SLOW_BEAT_S = 4.0, 24.0, 12.0
 
-_ROUND = {name: metric.round for name, metric in GPU_METRICS.items()}
-
-
-def _rounded(values: dict[str, float]) -> dict[str, Number]:
-    return {name: _ROUND[name](value) for name, value in values.items()}
+_round_watts = GPU_METRICS["power_watts"].round
 
 
 class Gpu:
@@ -89,7 +85,7 @@ class Gpu:
         """Works the values out for the beat that `now` falls into, unless that was done last time."""
         if stretch is not self._stretch:
             self._stretch, self._frame_at = stretch, nan
-            self._lively_until = max((run.start + run.work.ramp_s for run, _ in stretch.parts), default=0.0)
+            self._lively_until = max([run.start + run.work.ramp_s for run, _ in stretch.parts], default=0.0)
         is_lively = stretch.idle_since is None or now < self._lively_until
         beat_s = _WORK_BEAT_S if is_lively else _REST_BEAT_S
         t = max(stretch.start, now - (now + self._offset_s) % beat_s)
@@ -102,20 +98,18 @@ class Gpu:
         slot, model, is_taken = self._slot, self._slot.model, bool(stretch.parts)
         doing, celsius = add_up(stretch.parts, slot.number, t), self._celsius(t)
         watts = power_watts(model, doing.effort, is_taken=is_taken, ripple=wave(slot.salt, t, 7.0))
-        values = {
-            "utilization_percent": 100 * doing.load,
-            "memory_utilization_percent": 100 * doing.bandwidth,
-            "temperature_celsius": celsius,
-            "power_watts": watts,
-        }
-        if model.features.memory_warmth is not None:
-            values["memory_temperature_celsius"] = celsius * model.features.memory_warmth
-        if model.features.fan:
-            values["fan_percent"] = fan_percent(celsius)
-        metrics = self._settled | _rounded(values)
+        metrics = self._settled.copy()
+        metrics["utilization_percent"] = round(100 * doing.load)
+        metrics["memory_utilization_percent"] = round(100 * doing.bandwidth)
+        metrics["temperature_celsius"] = round(celsius)
+        metrics["power_watts"] = _round_watts(watts)
         metrics["memory_used_bytes"] = self._used_mib() * MIB
         metrics["clock_sm_mhz"] = clock_sm_mhz(model, doing.effort, celsius, is_taken=is_taken)
         metrics["clock_memory_mhz"] = model.clock_memory_mhz[is_taken]
+        if model.features.memory_warmth is not None:
+            metrics["memory_temperature_celsius"] = round(celsius * model.features.memory_warmth)
+        if model.features.fan:
+            metrics["fan_percent"] = round(fan_percent(celsius))
         if model.vendor == "nvidia":
             metrics |= self._read_driver(doing, celsius, watts, is_taken=is_taken)
             metrics["energy_joules"] = int(self._meter.joules(self._slow_beat(stretch.start, t)))
@@ -143,7 +137,7 @@ class Gpu:
     def _used_mib(self) -> int:
         """What its processes hold, and the little that the driver keeps for itself."""
         slot = self._slot
-        held = sum(process.memory_used_bytes or 0 for process in self._processes) // MIB
+        held = sum([process.memory_used_bytes or 0 for process in self._processes]) // MIB
         kept = slot.memory_mib // 200 if held else 1 + slot.salt % 12
         return min(slot.memory_mib, held + kept)
 
@@ -215,11 +209,9 @@ class CutBoard:
         warmth = sum(share * track.warmth(t) for share, track in self._shares)
         celsius = temperature(model, warmth, room_offset(self._salt, t))
         watts = power_watts(model, effort, is_taken=is_taken, ripple=0.0)
-        warm = {
-            "temperature_celsius": celsius,
-            "memory_temperature_celsius": celsius * (model.features.memory_warmth or 1.0),
-        }
-        return _rounded(warm) | {
+        return {
+            "temperature_celsius": round(celsius),
+            "memory_temperature_celsius": round(celsius * (model.features.memory_warmth or 1.0)),
             "clock_sm_mhz": clock_sm_mhz(model, effort, celsius, is_taken=is_taken),
             "clock_memory_mhz": model.clock_memory_mhz[is_taken],
             "performance_state": model.features.states[is_taken],

@@ -116,10 +116,10 @@ def stretch_at(tenure: Tenure, slot: int, t: float) -> Stretch:
 
 
 def _stretch(start: float, end: float, together: list[tuple[Run, Phase]]) -> Stretch:
-    parts = tuple((run, phase.level) for run, phase in together)
-    heat = min(1.0, sum(level * run.work.intensity for run, level in parts))
-    is_idle = not any(level for _, level in parts)
-    return Stretch(start, end, parts, heat, max(phase.start for _, phase in together) if is_idle else None)
+    parts = tuple([(run, phase.level) for run, phase in together])
+    heat = min(1.0, sum([level * run.work.intensity for run, level in parts]))
+    idle_since = None if any(level for _, level in parts) else max([phase.start for _, phase in together])
+    return Stretch(start, end, parts, heat, idle_since)
 
 
 def warmth_at_start(timeline: Timeline, tenure: Tenure, slot: int, stretch: Stretch) -> float:

@@ -13,6 +13,7 @@ from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.report import Disk, Number
 
 _MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
+_ROUND = {name: metric.round for name, metric in HOST_METRICS.items()}
 _BEAT_S = 12.0
 _DISK_BEAT_S = 600.0
 # What one thread of a job fetches over the network while its GPU is fully used.
@@ -47,8 +48,8 @@ class System:
         if t != self._read_at or stretches != self._stretches:
             self._read_at, self._stretches = t, stretches
             values = self._read(self._demand(stretches, t), t)
-            self._metrics = {name: HOST_METRICS[name].round(value) for name, value in values.items()}
-        uptime = HOST_METRICS["uptime_seconds"].round(now - self._host.life.booted(now))
+            self._metrics = {name: _ROUND[name](value) for name, value in values.items()}
+        uptime = _ROUND["uptime_seconds"](now - self._host.life.booted(now))
         return self._metrics | {"uptime_seconds": uptime}
 
     def disks(self, now: float) -> list[Disk]:

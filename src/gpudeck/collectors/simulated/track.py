@@ -3,6 +3,8 @@
 from gpudeck.collectors.simulated.jobs import Tenure, Timeline
 from gpudeck.collectors.simulated.phases import Stretch, cooled, stretch_at, warmth_at_start
 
+# What it was before is then below the last digit of any temperature, and dear to find out.
+_SETTLED_S = 2400.0
 _NOTHING = Stretch(0.0, 0.0, (), 0.0, 0.0)
 
 
@@ -33,6 +35,8 @@ class Track:
     def warmth(self, t: float) -> float:
         """How warm (0–1) its work has made the board by `t`."""
         stretch = self.at(t)
+        if t - stretch.start > _SETTLED_S:
+            return stretch.heat
         if self._warmth is None:
             self._warmth = warmth_at_start(self._timeline, self._tenure, self._slot, stretch)
         return cooled(stretch.heat, self._warmth, t - stretch.start)
