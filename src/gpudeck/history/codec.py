@@ -1,0 +1,288 @@
+"""A matrix of readings as bytes and back: one metric of one host's hour, a row a GPU, a column a sample.
+
+A value becomes a whole number of its precision, a row its first value and the steps from one sample to the next (or,
+where the values are noise, its smallest value and what is above it), a step an unsigned number, numbers become planes
+of their first, second … bytes, and each plane is deflated by itself: planes differ too much to share one code. Rows
+that never change have no steps at all. Whatever is not known is kept as bits.
+
+    byte 0      the version
+    the rest    msgpack: `_Packed`
+"""
+
+import zlib
+from functools import cache
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct, field
+from numpy.typing import NDArray
+
+from gpudeck.history.hour import Bytes, Flags, Floats
+
+VERSION: Final = 1
+MOST_VALUES: Final = 1 << 22
+"""More than any host's hour has: 512 GPUs sampled each second are half of it. Nothing larger is made or read."""
+
+_Whole = NDArray[np.int64]
+_Unsigned = NDArray[np.uint64]
+
+_NOTHING, _GAPS, _ONE_BASE, _STEPS, _ALL_VARY = 1, 2, 4, 8, 16
+_LARGEST: Final = 2.0**61
+"""Of such numbers the steps still fit into 64 bits. What is beyond is no reading and is kept as unknown."""
+_LEAST_DEFLATED: Final = 24
+"""Bytes: of less, nothing is gained."""
+_ESTIMATED: Final = 1000
+"""So many numbers, or a few more, tell how well the rest can be packed."""
+_Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
+_Planes = Annotated[list[bytes], Meta(max_length=8)]
+
+
+class Damaged(ValueError):
+    """Bytes that nobody here wrote, or that have changed since."""
+
+
+class _Packed(Struct, array_like=True, frozen=True):
+    """`precision` below zero is that part of one: -10 is a tenth. `varying` has a bit a row, `known` one a value."""
+
+    precision: int | float
+    rows: _Size
+    samples: _Size
+    flags: Annotated[int, Meta(ge=0, le=31)]
+    bases: _Planes = field(default_factory=list)
+    steps: _Planes = field(default_factory=list)
+    varying: bytes = b""
+    known: bytes = b""
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_Packed).decode
+_FIRST: Final = bytes([VERSION])
+
+
+def encode(matrix: Floats, precision: float, *, level: int = 6) -> bytes:
+    """`matrix` is (rows, samples) with NaN for unknown. What `decode` gives back is at most half a precision off."""
+    rows, samples = matrix.shape
+    if rows * samples > MOST_VALUES:
+        raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
+    kept = _kept_precision(precision)
+    shape = (kept, rows, samples)
+    scaled = _scale(matrix, kept)
+    if scaled.size and (scaled == scaled[:, :1]).all() and np.abs(scaled[:, 0]).max() <= _LARGEST:
+        flags, bases = _pack_bases(scaled[:, 0].astype(np.int64), level)
+        return _FIRST + _pack((*shape, flags, bases))
+    known = np.abs(scaled) <= _LARGEST
+    if not known.any():
+        return _FIRST + _pack((*shape, _NOTHING))
+    if known.all():
+        return _FIRST + _pack((*shape, *_pack_rows(scaled.astype(np.int64), level)))
+    flags, *parts = _pack_rows(_fill(scaled, known), level)
+    gaps = _deflate(np.packbits(known, axis=1).tobytes(), level)
+    return _FIRST + _pack((*shape, flags | _GAPS, *parts, gaps))
+
+
+def decode(blob: bytes) -> Floats:
+    """The matrix with NaN for unknown. Raises Damaged for anything that `encode` did not make."""
+    try:
+        if blob[:1] != _FIRST:
+            raise Damaged(f"version {blob[0] if blob else None} of a matrix; this release reads version {VERSION}")
+        packed = _unpack(memoryview(blob)[1:])
+        if packed.rows * packed.samples > MOST_VALUES:
+            raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is more than anybody wrote")
+        return _unpack_matrix(packed)
+    except (msgspec.DecodeError, RecursionError, zlib.error) as error:
+        raise Damaged(f"the bytes of a matrix are damaged: {error}") from error
+
+
+@cache
+def _kept_precision(precision: float) -> int | float:
+    """As it is written: whole where it is, and below zero where it is a whole part of one, which divides exactly."""
+    if not 1e-9 <= precision <= 1e18:
+        raise ValueError(f"a precision of {precision} is none")
+    parts = round(1 / precision)
+    if precision < 1 and 1 / parts == precision:
+        return -parts
+    return int(precision) if precision == int(precision) else float(precision)
+
+
+def _scale(matrix: Floats, kept: int | float) -> Floats:
+    if kept == 1:
+        return np.rint(matrix)
+    with np.errstate(over="ignore"):
+        return np.rint(matrix * -kept if kept < 0 else matrix / kept)
+
+
+def _fill(scaled: Floats, known: Flags) -> _Whole:
+    """Unknowns become what costs least: the value before, or in front of all the first one."""
+    first = known.argmax(axis=1)[:, np.newaxis]
+    before = np.where(known, np.arange(known.shape[1]), first)
+    filled = np.take_along_axis(scaled, np.maximum.accumulate(before, axis=1), axis=1)
+    return np.where(known.any(axis=1, keepdims=True), filled, 0).astype(np.int64)
+
+
+def _pack_rows(whole: _Whole, level: int) -> tuple[int, list[bytes], list[bytes], bytes]:
+    """Flags, bases, steps, and which rows have steps."""
+    steps = whole[:, 1:] - whole[:, :-1]
+    varying = steps.any(axis=1)
+    flags, bits, some = _ALL_VARY, b"", whole
+    if not varying.all():
+        flags, bits, some, steps = 0, np.packbits(varying).tobytes(), whole[varying], steps[varying]
+    bases, numbers = whole[:, 0].copy(), _zigzag(steps)
+    above = _unless_steps_are_less(some, numbers)
+    if above is not None:
+        bases[varying], numbers = some.min(axis=1), above
+    else:
+        flags |= _STEPS
+    base_flag, packed_bases = _pack_bases(bases, level)
+    return flags | base_flag, packed_bases, _pack_planes(numbers, level), bits
+
+
+def _unless_steps_are_less(some: _Whole, steps: _Unsigned) -> _Unsigned | None:
+    """How far each value is above its row's smallest, unless the steps take fewer bits. Where few change they do."""
+    if 3 * np.count_nonzero(steps) <= steps.size:
+        return None
+    above = (some - some.min(axis=1, keepdims=True)).view(np.uint64)
+    return above if _bits(above) < _bits(steps) else None
+
+
+def _bits(numbers: _Unsigned) -> float:
+    """What a number costs with the best code that knows only how often each byte is there. Looks at some of them."""
+    flat = numbers.ravel()
+    octets = _octets(flat[:: max(1, flat.size // _ESTIMATED)])
+    total = octets.shape[1] * np.log2(len(octets))
+    for plane in range(octets.shape[1]):
+        counts = np.maximum(np.bincount(octets[:, plane]), 1)
+        total -= float(counts @ np.log2(counts)) / len(octets)
+    return float(total)
+
+
+def _pack_bases(bases: _Whole, level: int) -> tuple[int, list[bytes]]:
+    """Changes `bases`: from one row to the next they are often small steps."""
+    if (bases == bases[0]).all():
+        return _ONE_BASE, _pack_planes(_zigzag(bases[:1]), level)
+    bases[1:] -= bases[:-1].copy()
+    return 0, _pack_planes(_zigzag(bases), level)
+
+
+def _zigzag(signed: _Whole) -> _Unsigned:
+    """0, -1, 1, -2 … become 0, 1, 2, 3 …: what is small has few bytes on either side of 0."""
+    return ((signed << 1) ^ (signed >> 63)).view(np.uint64)
+
+
+def _unzigzag(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Signed numbers of the same width."""
+    signed = (numbers >> 1) ^ (0 - (numbers & 1))
+    return signed.view(f"i{numbers.itemsize}")
+
+
+def _octets(numbers: _Unsigned) -> Bytes:
+    """(numbers, bytes), the lowest first and no more of them than the largest number needs."""
+    width = (int(numbers.max(initial=0)).bit_length() + 7) // 8
+    little = np.ascontiguousarray(numbers.ravel(), dtype="<u8")
+    return little.view(np.uint8).reshape(-1, 8)[:, :width]
+
+
+def _pack_planes(numbers: _Unsigned, level: int) -> list[bytes]:
+    octets = _octets(numbers)
+    return [_deflate(octets[:, plane].tobytes(), level) for plane in range(octets.shape[1])]
+
+
+def _deflate(plain: bytes, level: int) -> bytes:
+    """The same bytes where nothing is gained: what is as long as it should be was not deflated.
+
+    Small numbers with some order in them are what Z_FILTERED is for; where hardly anything repeats, to look for it
+    costs twice the time and Z_RLE does not. Measured on simulated and on random hours.
+    """
+    if len(plain) < _LEAST_DEFLATED:
+        return plain
+    strategy = zlib.Z_RLE if 10 * plain.count(0) < len(plain) else zlib.Z_FILTERED
+    deflater = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)
+    packed = deflater.compress(plain) + deflater.flush()
+    return packed if len(packed) < len(plain) else plain
+
+
+def _inflate(packed: bytes, size: int) -> bytes:
+    """Exactly `size` bytes, and never more memory than that."""
+    if len(packed) == size:
+        return packed
+    inflater = zlib.decompressobj(-15)
+    plain = inflater.decompress(packed, size + 1)
+    if len(plain) != size or not inflater.eof or inflater.unused_data:
+        raise Damaged(f"a plane of {len(packed)} bytes does not hold {size} values")
+    return plain
+
+
+def _unpack_planes(planes: list[bytes], count: int) -> NDArray[Any]:
+    """Unsigned numbers, as narrow as they may be: half the time of a read goes into what follows."""
+    if len(planes) == 1:
+        return np.frombuffer(_inflate(planes[0], count), dtype=np.uint8)
+    width = 1 << max(0, len(planes) - 1).bit_length()
+    octets: Bytes = np.zeros((count, width), dtype=np.uint8)
+    for place, plane in enumerate(planes):
+        octets[:, place] = np.frombuffer(_inflate(plane, count), dtype=np.uint8)
+    return octets.view(f"<u{width}").ravel()
+
+
+def _unpack_matrix(packed: _Packed) -> Floats:
+    shape = packed.rows, packed.samples
+    if packed.flags & _NOTHING or 0 in shape:
+        return np.full(shape, np.nan)
+    bases = _unpack_bases(packed)
+    whole = np.empty(shape, dtype=np.int64)
+    if packed.steps:
+        _unpack_rows(packed, bases, whole)
+    else:
+        whole[:] = bases[:, None]
+    matrix = _unscale(whole, packed.precision)
+    if packed.flags & _GAPS:
+        matrix[~_unpack_known(packed)] = np.nan
+    return matrix
+
+
+def _unpack_bases(packed: _Packed) -> _Whole:
+    if packed.flags & _ONE_BASE:
+        return np.full(packed.rows, _unzigzag(_unpack_planes(packed.bases, 1))[0], dtype=np.int64)
+    return _unzigzag(_unpack_planes(packed.bases, packed.rows)).cumsum(dtype=np.int64)
+
+
+def _unpack_rows(packed: _Packed, bases: _Whole, whole: _Whole) -> None:
+    rows, samples = whole.shape
+    is_steps = bool(packed.flags & _STEPS)
+    if packed.flags & _ALL_VARY:
+        count, some, varying = rows, whole, None
+    else:
+        varying = _unpack_varying(packed)
+        count = int(np.count_nonzero(varying))
+        some = np.empty((count, samples), dtype=np.int64)
+    first = bases[:, None] if varying is None else bases[varying, None]
+    width = samples - is_steps
+    numbers = _unpack_planes(packed.steps, count * width).reshape(count, width)
+    if is_steps:
+        some[:, :1] = first
+        some[:, 1:] = _unzigzag(numbers)
+        np.cumsum(some, axis=1, out=some)
+    else:
+        np.add(numbers.astype(np.int64), first, out=some)
+    if varying is not None:
+        whole[:] = bases[:, None]
+        whole[varying] = some
+
+
+def _unpack_varying(packed: _Packed) -> Flags:
+    if len(packed.varying) != (packed.rows + 7) // 8:
+        raise Damaged(f"{len(packed.varying)} bytes do not say which of {packed.rows} rows change")
+    return np.unpackbits(np.frombuffer(packed.varying, dtype=np.uint8), count=packed.rows).view(np.bool_)
+
+
+def _unpack_known(packed: _Packed) -> Flags:
+    width = (packed.samples + 7) // 8
+    bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
+    return np.unpackbits(bits, axis=1, count=packed.samples).view(np.bool_)
+
+
+def _unscale(whole: _Whole, kept: int | float) -> Floats:
+    if not (1e-9 <= abs(kept) <= 1e18):
+        raise Damaged(f"a precision of {kept} is none")
+    if kept < 0:
+        return np.divide(whole, float(-kept))
+    return np.multiply(whole, float(kept))
