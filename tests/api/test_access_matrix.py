@@ -25,6 +25,7 @@ NOBODY: set[str] = set()
 # Who gets in where reading is open, and who where it needs a log-in.
 MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/"): (EVERYBODY, EVERYBODY),
+    ("GET", "/{host:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/assets/{name:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/healthz"): (EVERYBODY, EVERYBODY),
     ("GET", "/readyz"): (EVERYBODY, EVERYBODY),
@@ -42,6 +43,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/gpus"): (EVERYBODY, READERS),
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
+    ("GET", "/api/v1/host-origins"): (ADMINS, ADMINS),
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/hosts/{host:str}"): (ADMINS, ADMINS),
     # Tokens without an account have no self.

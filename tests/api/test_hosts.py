@@ -11,6 +11,7 @@ from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.hub.hub import Hub
+from gpudeck.model.target import Target
 from gpudeck.wire import encode
 
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
@@ -208,3 +209,16 @@ def test_token_of_a_host_stays_where_the_host_cannot_be_written(hub: Station) ->
     (hub.folder / "hosts.yaml").rmdir()
     added = hub.add(name="gpu07").json()["token"]
     assert [hub.report(one, "gpu07").status_code for one in (token, added)] == [401, 200]
+
+
+def test_hosts_that_were_added_are_told_from_those_of_files_and_those_that_report_by_themselves(hub: Station) -> None:
+    hub.hub.fleet.expect([Target(name="configured", origin="gpudeck.yaml", via="push")])
+    hub.report(AGENT_TOKEN, "configured")
+    hub.report(AGENT_TOKEN, "stranger")
+    hub.add(name="gpu07", via="ssh")
+    answer = hub.call("GET", "/api/v1/host-origins", headers=ADMIN).json()
+    assert {(one["name"], one["origin"], one["is_added"]) for one in answer["hosts"]} == {
+        ("configured", "gpudeck.yaml", False),
+        ("gpu07", "hosts added here", True),
+        ("stranger", None, False),
+    }

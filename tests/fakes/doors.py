@@ -37,6 +37,12 @@ class ClosedBook:
     async def remove(self, name: str) -> bool:
         raise AssertionError(f"a test removes {name}")
 
+    def origin_of(self, name: str) -> str | None:
+        return None
+
+    def has(self, name: str) -> bool:
+        return False
+
 
 def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True) -> Auth:
     """Accounts and tokens in a file of that folder. It is opened anew for each transaction, so that a test may use it
@@ -93,10 +99,14 @@ def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
     return Expecting(
         managed,
         auth.tokens,
-        lambda name: Target(name=name, origin=by_name[name]) if name in by_name else None,
+        lambda name: _find(managed, name) or (Target(name=name, origin=by_name[name]) if name in by_name else None),
         url="http://hub.example:8042",
         url_here="http://127.0.0.1:8042",
     )
+
+
+def _find(managed: ManagedHosts, name: str) -> Target | None:
+    return next((target for target in managed.targets() if target.name == name), None)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

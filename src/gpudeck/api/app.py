@@ -44,6 +44,7 @@ def build_framework(
             accounts.allow_account,
             tokens.allow_tokens,
             hosts.list_hosts,
+            hosts.list_origins,
             hosts.read_host,
             hosts.add_host,
             hosts.remove_host,

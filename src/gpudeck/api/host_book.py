@@ -41,6 +41,20 @@ class AddedHosts(Struct, frozen=True):
     note: str | None = None
 
 
+class HostOrigin(Struct, frozen=True):
+    """Who named a host: a file, a provider of discovery, an option, or somebody who added it (`is_added`). `origin`
+    is None where nobody did, and the host reports by itself. One that is named elsewhere cannot be removed here."""
+
+    id: str
+    name: str
+    origin: str | None
+    is_added: bool
+
+
+class HostOrigins(Struct, frozen=True):
+    hosts: list[HostOrigin]
+
+
 @runtime_checkable
 class HostBook(Protocol):
     """Keeps the added hosts. `add` and `remove` raise HTTPException."""
@@ -49,6 +63,14 @@ class HostBook(Protocol):
 
     async def remove(self, name: str) -> bool:
         """Whether a host of that name had been added."""
+        ...
+
+    def origin_of(self, name: str) -> str | None:
+        """Who named the host that is configured under that name; None where nobody did."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether a host of that name was added, and nobody else names it."""
         ...
 
 

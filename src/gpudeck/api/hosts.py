@@ -1,4 +1,4 @@
-"""/api/v1/hosts (GET, POST) and /api/v1/hosts/{host} (GET, DELETE)."""
+"""/api/v1/hosts (GET, POST), /api/v1/hosts/{host} (GET, DELETE) and /api/v1/host-origins (GET)."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, allow, answer_json, documented
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.host_book import AddedHosts, NewHost, TheBook
+from gpudeck.api.host_book import AddedHosts, HostOrigin, HostOrigins, NewHost, TheBook
 from gpudeck.api.login import TheAuth
 from gpudeck.model.view import Host
 
@@ -54,6 +54,13 @@ async def read_host(
     if found is None:
         raise NotFoundException(_no_such(host))
     return await answer_json(request, found.encoded(policy.sight(caller_of(request))))
+
+
+@get("/api/v1/host-origins", opt=access("admin"))
+async def list_origins(hub: TheHub, book: TheBook) -> HostOrigins:
+    """Who named each host, and which were added by hand: those, and those that nobody named, can be removed."""
+    named = [(host, host.target or host.name) for host in hub.fleet.ordered()]
+    return HostOrigins([HostOrigin(host.id, host.name, book.origin_of(name), book.has(name)) for host, name in named])
 
 
 @post(

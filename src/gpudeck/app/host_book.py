@@ -180,11 +180,13 @@ class Book:
         return secret
 
     def origin_of(self, name: str) -> str | None:
-        """Who named that host; None where nobody did. `ORIGIN` for one that was added here."""
         with contextlib.suppress(UsageError):
             target = self._configured(name)
             return target.origin if target is not None else None
         return None
+
+    def has(self, name: str) -> bool:
+        return self.origin_of(name) == ORIGIN
 
     def _check_free(self, name: str) -> None:
         target = self._find(name) or next((one for one in self._managed.targets() if one.name == name), None)

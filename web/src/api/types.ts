@@ -16,6 +16,8 @@ export type HostStatus = Host['status']
 export type NewHost = Partial<Schemas['NewHost']> & { name: string }
 export type AddedHosts = Required<Schemas['AddedHosts']>
 export type Via = AddedHosts['via']
+/** Who named a host; null: nobody, it reports by itself. */
+export type HostOrigin = Schemas['HostOrigin']
 
 /** Who the page is used by, and what they may do. */
 export type Me = Schemas['Me']

@@ -1,7 +1,7 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, test } from 'vitest'
 import type { Via } from '../api/types'
 import { gpu, host } from '../samples'
-import { addCommand, complaint, emptyDraft, mistake, newHost, newsOf, newsOfAll, placeholder, removalComplaint, type Draft } from './adding'
+import { addCommand, complaint, emptyDraft, mistake, newHost, newsOf, newsOfAll, placeholder, removalComplaint, removalOf, type Draft } from './adding'
 
 const draft = (changes: Partial<Draft>): Draft => ({ ...emptyDraft(), name: 'gpu07', ...changes })
 
@@ -117,5 +117,26 @@ describe('news of a host', () => {
       ['gpu8', host('gpu8', [], { status: 'never', problems: ['no'] })],
     ])
     expect(newsOfAll(names, 'ssh', hosts).map((news) => news.name)).toEqual(['gpu8', 'gpu1', 'gpu2', 'gpu3', 'gpu4', 'gpu5'])
+  })
+})
+
+describe('removing a host', () => {
+  const hosts = [
+    { id: 'a', name: 'gpu01', origin: 'gpudeck.yaml', is_added: false },
+    { id: 'b', name: 'gpu02', origin: 'hosts added here', is_added: true },
+    { id: 'c', name: 'gpu03', origin: null, is_added: false },
+  ]
+
+  test.each([
+    ['one that a file names', 'a', false, 'gpudeck.yaml'],
+    ['one that was added', 'b', true, ''],
+    ['one that reports by itself', 'c', true, ''],
+    ['one that has just come', 'd', true, ''],
+  ])('%s', (_, id, isPossible, namedBy) => {
+    expect(removalOf({ done: { hosts } }, id)).toEqual({ isPossible, namedBy })
+  })
+
+  test('a hub that does not say who named a host decides when it is asked', () => {
+    expect(removalOf({ refused: { status: 404, message: '' } }, 'a').isPossible).toBe(true)
   })
 })

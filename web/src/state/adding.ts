@@ -1,6 +1,6 @@
 /** Adding a host: what is asked for each way in, what is sent, what went wrong, and what has become of the host. */
-import type { Refusal } from '../api/ask'
-import type { Host, NewHost, Via } from '../api/types'
+import type { Answer, Refusal } from '../api/ask'
+import type { Host, HostOrigin, NewHost, Via } from '../api/types'
 import { plain } from './format'
 import { explain, type Refused } from './refusal'
 import { inventory } from './models'
@@ -72,6 +72,19 @@ export function complaint(refusal: Refusal, draft: Draft): Complaint {
 }
 
 /** A refusal to remove a host. */
+/** Whether a host can be removed here, and who names it where it cannot. */
+export interface Removal {
+  isPossible: boolean
+  namedBy: string
+}
+
+/** A hub that does not say who named its hosts decides when it is asked to remove one. */
+export function removalOf(answer: Answer<{ hosts: HostOrigin[] }>, id: string): Removal {
+  const found = 'done' in answer ? answer.done.hosts.find((host) => host.id === id) : undefined
+  const isPossible = found === undefined || found.is_added || found.origin === null
+  return { isPossible, namedBy: isPossible ? '' : plain(found.origin ?? '') }
+}
+
 export function removalComplaint(refusal: Refusal, name: string): Complaint {
   return { field: null, ...explain(refusal, `gpudeck hosts remove ${quote(name)}`) }
 }
