@@ -1,0 +1,261 @@
+"""Who used how much: the answer to `UsageAsk`, folded from the hours' uses.
+
+    facts (hour, host, user, model → Use) → sums by day → rows by user, group, host or model → Usage
+
+Imports no numpy: the command line reads usage too. docs/accounting.md explains the rules to people.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
+
+from gpudeck.history.base import By, Day, HistoryRefused, Usage, UsageAsk, UsageRow, Use, UseKey
+from gpudeck.history.period import Period
+from gpudeck.history.settings import DAY, UsageSettings
+from gpudeck.history.steps import HOUR
+from gpudeck.views.csv import Value, write_csv
+
+if TYPE_CHECKING:
+    from gpudeck.history.past import KnownGpu, Past
+
+_GONE_AFTER: Final = 7 * DAY
+"""A GPU that was not seen for so long at the end of a period had left with its last sample."""
+_MOST_DAYS_IN_ROWS: Final = 200_000
+_JOULES_A_KWH: Final = 3.6e6
+
+_RowKey = tuple[str | None, bool]
+"""A row's name, and whether it stands for those whom nobody could name."""
+
+
+class _Sums(Struct):
+    """A row while it is added up. `cost` is None as long as nothing in it has a price."""
+
+    use: Use = field(default_factory=Use)
+    cost: float | None = None
+    days: dict[int, Use] = field(default_factory=dict)
+
+    def add(self, day: int, use: Use, price: float | None) -> None:
+        self.use.add(use)
+        self.days.setdefault(day, Use()).add(use)
+        if price is not None:
+            self.cost = (self.cost or 0.0) + use.held / HOUR * price
+
+
+def usage(
+    past: "Past", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
+) -> Usage:
+    """`groups` tells the group of those whom the settings put into none. Blocks while the past is read.
+
+    Raises HistoryRefused.
+    """
+    period = _period(ask, now)
+    names = _host_names(past)
+    facts = past.uses(period.first_hour, period.end_hour, by_host=ask.by == "host" or ask.host is not None)
+    return fold(
+        facts,
+        ask,
+        settings,
+        groups,
+        now,
+        hosts=names,
+        observed=_observed(past, period),
+        had=seconds_had(past.gpus().values(), ask.start, min(ask.end, now)),
+    )
+
+
+def fold(
+    facts: Iterable[tuple[UseKey, Use]],
+    ask: UsageAsk,
+    settings: UsageSettings,
+    groups: Callable[[str], str | None],
+    now: float,
+    *,
+    hosts: Mapping[str, str],
+    observed: float,
+    had: float,
+) -> Usage:
+    """The answer from facts that any store returns: one an hour, host, user and model, or less finely.
+
+    `hosts` are the names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known
+    GPUs had. Hours outside of the period may be among the facts. Raises HistoryRefused.
+    """
+    period = _period(ask, now)
+    rows: dict[_RowKey, _Sums] = {}
+    total = _Sums()
+    name_row, is_wanted = _naming(ask, settings, groups, hosts)
+    for (day, host, user, model), use in _sum_up(facts, period).items():
+        if is_wanted(host, user, model):
+            price = price_of(model, settings.prices)
+            rows.setdefault(name_row(host, user, model), _Sums()).add(day, use, price)
+            total.add(day, use, price)
+    _check_size(rows, period)
+    return Usage(
+        by=ask.by,
+        start=ask.start,
+        end=ask.end,
+        coverage=min(1.0, observed / had) if had > 0 else None,
+        observed_gpu_hours=observed / HOUR,
+        currency=settings.currency,
+        rows=_sorted(_row(sums, period, observed, ask.by, key) for key, sums in rows.items()),
+        total=_row(total, period, observed),
+    )
+
+
+def seconds_had(gpus: "Iterable[KnownGpu]", start: float, end: float) -> float:
+    """The GPU-seconds that these GPUs had in a period: each from when it was first seen.
+
+    One that was last seen more than seven days before the end counts until then: it is taken for removed.
+    """
+    ends = ((gpu, gpu.last if gpu.last < end - _GONE_AFTER else end) for gpu in gpus)
+    return sum(max(0.0, until - max(start, gpu.first)) for gpu, until in ends)
+
+
+def price_of(model: str, prices: Mapping[str, float]) -> float | None:
+    """What a GPU-hour costs: by the longest part of the model's name that has a price, whatever its case."""
+    fitting = [part for part in prices if part.lower() in model.lower()]
+    return prices[max(fitting, key=len)] if fitting else None
+
+
+def to_csv(usage: Usage, *, daily: bool = False) -> str:
+    """One line a row, or with `daily` one a row and day, without the total: spreadsheets add up by themselves."""
+    return write_csv(_daily_lines(usage) if daily else _lines(usage))
+
+
+def _period(ask: UsageAsk, now: float) -> Period:
+    return Period(ask.start, ask.end, now, ask.zone if ask.daily else None)
+
+
+def _observed(past: "Past", period: Period) -> float:
+    """GPU-seconds that were observed; of the hours at the two ends the part that lies inside."""
+    first, last = period.first_hour, period.end_hour - HOUR
+    seconds = sum(past.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
+    return seconds + (past.observed(first + HOUR, last) if last > first + HOUR else 0.0)
+
+
+def _host_names(past: "Past") -> dict[str, str]:
+    """What each host is called in an answer: its name, or its id where two have the same name."""
+    hosts = past.hosts().values()
+    names = [host.name for host in hosts]
+    twins = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+    return {host.host_id: host.host_id if host.name in twins else host.name for host in hosts}
+
+
+def _sum_up(facts: Iterable[tuple[UseKey, Use]], period: Period) -> dict[tuple[int, str, str | None, str], Use]:
+    """By the number of the day, host, user and model."""
+    sums: dict[tuple[int, str, str | None, str], Use] = {}
+    known: dict[int, list[tuple[int, float]]] = {}
+    for (hour, host, user, model), use in facts:
+        parts = known.get(hour)
+        if parts is None:
+            parts = known[hour] = period.parts(hour)
+        for day, share in parts:
+            key = (day, host, user, model)
+            held = sums.get(key)
+            if held is None:
+                held = sums[key] = Use()
+            held.add(use if share == 1.0 else _part_of(use, share))
+    return sums
+
+
+def _part_of(use: Use, share: float) -> Use:
+    """The peak is that of the hour: when in it that was, nobody knows any more."""
+    return Use(
+        held=use.held * share,
+        worked=use.worked * share,
+        idle=use.idle * share,
+        measured=use.measured * share,
+        metered=use.metered * share,
+        joules=use.joules * share,
+        peak=use.peak,
+    )
+
+
+_Naming = tuple[Callable[[str, str | None, str], _RowKey], Callable[[str, str | None, str], bool]]
+
+
+def _naming(
+    ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
+) -> _Naming:
+    """Which row a use belongs to, and whether it was asked for at all."""
+    configured = {user: group for group, users in reversed(settings.groups.items()) for user in users}
+
+    def group_of(user: str | None) -> str | None:
+        return None if user is None else configured[user] if user in configured else groups(user)
+
+    def name_row(host: str, user: str | None, model: str) -> _RowKey:
+        if ask.by in {"host", "model"}:
+            return (hosts.get(host, host) if ask.by == "host" else model), False
+        return (user if ask.by == "user" else group_of(user)), user is None
+
+    def is_wanted(host: str, user: str | None, model: str) -> bool:
+        return (
+            (ask.user is None or user == ask.user)
+            and (ask.host is None or ask.host in {host, hosts.get(host)})
+            and (ask.model is None or ask.model.lower() in model.lower())
+            and (ask.group is None or group_of(user) == ask.group)
+        )
+
+    return name_row, is_wanted
+
+
+def _row(sums: _Sums, period: Period, observed: float, by: By | None = None, key: _RowKey = (None, False)) -> UsageRow:
+    use = sums.use
+    row = UsageRow(
+        gpu_hours=use.held / HOUR,
+        worked_hours=_worked(use),
+        idle_held_hours=use.idle / HOUR,
+        share=use.held / observed if observed > 0 else None,
+        peak_memory_bytes=use.peak or None,
+        energy_kwh=use.joules / _JOULES_A_KWH if use.metered > 0 else None,
+        cost=sums.cost,
+        unknown=key[1],
+    )
+    if by is not None:
+        setattr(row, by, key[0])
+    if period.days:
+        row.days = [Day(*period.days[at], use.held / HOUR, _worked(use)) for at, use in sorted(sums.days.items())]
+    return row
+
+
+def _worked(use: Use) -> float | None:
+    return use.worked / HOUR if use.measured > 0 else None
+
+
+def _sorted(rows: Iterable[UsageRow]) -> list[UsageRow]:
+    return sorted(
+        rows, key=lambda row: (-row.gpu_hours, row.unknown, row.user or row.group or row.host or row.model or "")
+    )
+
+
+def _check_size(rows: Mapping[_RowKey, _Sums], period: Period) -> None:
+    if sum(len(sums.days) for sums in rows.values()) > _MOST_DAYS_IN_ROWS:
+        days = f"{len(period.days)} days of {len(rows)} rows are too many for one answer"
+        raise HistoryRefused("too_long", days, "Ask for fewer days, or without `daily`.")
+
+
+def _lines(usage: Usage) -> Iterator[list[Value]]:
+    yield [
+        *(usage.by, "unknown", "gpu_hours", "worked_hours", "idle_held_hours", "share", "peak_memory_bytes"),
+        *("energy_kwh", "cost"),
+    ]
+    for row in usage.rows:
+        figures = [row.gpu_hours, row.worked_hours, row.idle_held_hours, row.share, row.peak_memory_bytes]
+        yield [*_name(usage, row), *map(_round, [*figures, row.energy_kwh, row.cost])]
+
+
+def _daily_lines(usage: Usage) -> Iterator[list[Value]]:
+    yield ["day", usage.by, "unknown", "gpu_hours", "worked_hours"]
+    for row in usage.rows:
+        for day in row.days:
+            yield [day.day, *_name(usage, row), _round(day.gpu_hours), _round(day.worked_hours)]
+
+
+def _name(usage: Usage, row: UsageRow) -> tuple[Value, Value]:
+    name: str | None = getattr(row, usage.by)
+    return name, "yes" if row.unknown else "no"
+
+
+def _round(value: float | None) -> float | None:
+    """A ten-thousandth of an hour is less than a second."""
+    return None if value is None else round(value, 4)
