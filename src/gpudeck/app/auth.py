@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from gpudeck.api.access import Policy
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.reports import FindGrant, Grant
+from gpudeck.app.database_file import DatabaseFile
 from gpudeck.app.settings import Settings
 from gpudeck.app.tokens import replace_file
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
 from gpudeck.database.engine import open_database
+from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.settings import is_loopback
 
@@ -29,9 +31,14 @@ AUDIT_SECONDS = 400 * 86_400.0
 
 @contextlib.asynccontextmanager
 async def running_auth(
-    settings: Settings, data_dir: Path, token_file: Path, config: Path | None = None
+    settings: Settings,
+    data_dir: Path,
+    token_file: Path,
+    config: Path | None = None,
+    tell: Callable[[str | None], None] | None = None,
 ) -> AsyncIterator[Auth]:
-    """Accounts, sessions and tokens, as long as the block lasts. Raises UsageError."""
+    """Accounts, sessions and tokens, as long as the block lasts. `tell` hears what is wrong with the database's file,
+    and None when nothing is any more. Raises UsageError."""
     database = await open_database(settings.database, data_dir)
     try:
         auth = Auth(database, settings.login, settings.people)
@@ -41,7 +48,14 @@ async def running_auth(
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
         await _note_configuration(auth, data_dir, config)
-        refreshing = asyncio.create_task(_keep_fresh(auth, files))
+
+        def note_trouble(trouble: str | None) -> None:
+            auth.trouble = trouble
+            if tell is not None:
+                tell(trouble)
+
+        file = DatabaseFile(data_dir / FILE_NAME, note_trouble) if database.kind == "sqlite" else None
+        refreshing = asyncio.create_task(_keep_fresh(auth, files, file))
         try:
             yield auth
         finally:
@@ -110,13 +124,15 @@ def grant_by(auth: Auth) -> FindGrant:
     return find_grant
 
 
-async def _keep_fresh(auth: Auth, files: TokenFiles) -> None:
+async def _keep_fresh(auth: Auth, files: TokenFiles, database: DatabaseFile | None) -> None:
     """A database that is away is told of once, by whoever needs it; here the next look comes soon."""
     loop = asyncio.get_running_loop()
     trimmed_at = loop.time()
     while True:
         await asyncio.sleep(REFRESH_SECONDS)
         try:
+            if database is not None:
+                await database.look()
             await files.follow()
             await auth.refresh()
             if loop.time() - trimmed_at > TRIM_SECONDS:

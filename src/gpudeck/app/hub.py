@@ -168,7 +168,8 @@ class HubServer:
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
         """Serve until SIGINT or SIGTERM. Raises UsageError when the database cannot be used."""
-        async with running_auth(self._settings, self._data_dir, self._token_file, self._config) as auth:
+        tell = self._watching.note_problem
+        async with running_auth(self._settings, self._data_dir, self._token_file, self._config, tell) as auth:
             policy = make_policy(self._settings)
             first_admin = await auth.first_admin.make() if policy.needs_accounts else None
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)

@@ -850,6 +850,8 @@ export interface components {
                 [key: string]: number;
             };
             hosts: number | null;
+            /** @default  */
+            reason: string;
             status: string;
             tick_age_seconds: number;
             viewers: number | null;
@@ -3138,7 +3140,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The fleet is not being published */
+            /** @description The fleet is not being published, or the database's file is gone */
             503: {
                 headers: {
                     [name: string]: unknown;
