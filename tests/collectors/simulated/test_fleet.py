@@ -72,6 +72,14 @@ def test_answers_do_not_depend_on_the_order_of_asking(moments: list[int], host: 
     assert answers == [SimulatedFleet(9).report(host, NOON + moment / 7) for moment in moments]
 
 
+def test_going_back_over_days_without_jobs_gives_what_a_fresh_fleet_gives() -> None:
+    """A slot that takes no jobs is empty for whole blocks of days; the energy counter starts anew with each."""
+    kept = SimulatedFleet(8)
+    moments = [NOON + 3600.0 * hours for hours in (96, 48, 49, 97, 98, 1, 2, 50, 51)]
+    answers = [kept.report(host, moment) for host in range(8) for moment in moments]
+    assert answers == [SimulatedFleet(8).report(host, moment) for host in range(8) for moment in moments]
+
+
 def test_going_on_second_by_second_gives_what_a_fresh_fleet_gives() -> None:
     kept = SimulatedFleet(9)
     walked = [[kept.report(host, NOON + second) for second in range(0, 900, 3)] for host in range(9)]

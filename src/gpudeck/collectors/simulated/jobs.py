@@ -52,11 +52,15 @@ class Run(Struct, frozen=True):
 
 
 class Tenure(Struct, frozen=True):
-    """A slot's time from `start` to `end`, in which `run` was on it; None when nobody was."""
+    """A slot's time from `start` to `end`, in which `run` was on it; None when nobody was.
+
+    Of an empty slot only so much is told as its block knows: for moments before `told_from` it is told otherwise.
+    """
 
     start: float
     end: float
     run: Run | None
+    told_from: float
 
 
 class _Block(Struct, frozen=True):
@@ -83,9 +87,10 @@ class Timeline:
         place = bisect(starts, t)
         if place and t < runs[place - 1].end:
             run = runs[place - 1]
-            return Tenure(run.start, run.end, run)
+            return Tenure(run.start, run.end, run, run.start)
         since = runs[place - 1].end if place else self._last_end(slot, number)
-        return Tenure(since, starts[place] if place < len(starts) else self._life.opens(number + 1), None)
+        until = starts[place] if place < len(starts) else self._life.opens(number + 1)
+        return Tenure(since, until, None, max(since, self._life.opens(number)))
 
     def overlapping(self, start: float, end: float) -> list[Run]:
         """Every job, guests too, that was there at some time from `start` until just before `end`; oldest first."""

@@ -14,16 +14,18 @@ class Track:
     def __init__(self, timeline: Timeline, slot: int) -> None:
         self._timeline = timeline
         self._slot = slot
-        self._tenure = Tenure(0.0, 0.0, None)
+        self._tenure = Tenure(0.0, 0.0, None, 0.0)
         self._stretch = _NOTHING
+        self._told_from = 0.0
         self._warmth: float | None = None
 
     def at(self, t: float) -> Stretch:
         """The stretch that `t` falls into. The same one is the same object until another is asked for."""
-        if not self._stretch.start <= t < self._stretch.end:
-            if not self._tenure.start <= t < self._tenure.end:
+        if not self._told_from <= t < self._stretch.end:
+            if not self._tenure.told_from <= t < self._tenure.end:
                 self._tenure = self._timeline.tenure(self._slot, t)
             self._stretch = stretch_at(self._tenure, self._slot, t)
+            self._told_from = max(self._stretch.start, self._tenure.told_from)
             self._warmth = None
         return self._stretch
 
