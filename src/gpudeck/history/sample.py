@@ -68,7 +68,7 @@ def sample_gpu(view: dict[str, Any]) -> GpuSample:
         view["name"],
         state,
         _gpu_values(view),
-        None if processes is None else tuple(map(_sample_process, processes)) if processes else (),
+        None if processes is None else tuple([_sample_process(one) for one in processes if not one["display"]]),
     )
 
 
