@@ -1,0 +1,182 @@
+"""A past for the demo: fourteen days of the simulated fleet, made by a child of the hub while the page is already up.
+
+The child writes samples to its standard output, the newest first, so that charts fill from the right. Making them takes
+tens of seconds of a processor, at the lowest priority; the hub only decodes them, in slices, and only while the store
+has room. The child ends by itself when it has written everything, and with its next write when the hub is gone.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import struct
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from gpudeck.history.sample import HostSample
+
+log = logging.getLogger(__name__)
+
+Take = Callable[[list[HostSample]], None]
+
+DAYS = 14.0
+DAY = 86_400.0
+SEED = 1
+"""Which fleet the hub's own agent simulates: the default of `gpudeck agent --seed`."""
+_DONE = "demo-history"
+"""In the data folder: how many simulated hosts the history has all fourteen days of."""
+_MANY_HOSTS = 64
+_GPUS_A_FRAME = 256  # decoding takes 2 µs a GPU, and nothing else of the hub happens meanwhile
+_FRAME = struct.Struct(">I?")
+"""Before each frame: its size, and whether it is the last one of a batch. A batch is a host's whole hours."""
+_ROOM_SECONDS = 0.05
+_decode = msgspec.msgpack.Decoder(list[HostSample]).decode
+
+
+def is_needed(data_dir: Path, demo: int | None) -> bool:
+    """Whether the past of a demo of that many hosts has yet to be made; never where there is no demo."""
+    if demo is None:
+        return False
+    try:
+        return (data_dir / _DONE).read_text().strip() != str(demo)
+    except OSError:
+        return True
+
+
+def mark_done(data_dir: Path, demo: int) -> None:
+    """From now on only what a stopped demo missed is filled. A folder that cannot be written costs a second filling."""
+    with contextlib.suppress(OSError):
+        (data_dir / _DONE).write_text(f"{demo}\n")
+
+
+class Backfill:
+    """Fills a store with the past of `hosts` simulated hosts, once.
+
+    `since` is the newest sample that the store has, where the rest was made before (see `is_needed`): only what came
+    after it is made. What is made twice is the same both times.
+    """
+
+    def __init__(
+        self, hosts: int, *, until: float, since: float | None = None, when_done: Callable[[], None] | None = None
+    ) -> None:
+        self._until = until
+        self._start = until - DAYS * DAY if since is None else max(since, until - DAYS * DAY)
+        # A large fleet gets a coarser past: it would take a quarter of an hour otherwise.
+        fine_step, step = (60, 300) if hosts <= _MANY_HOSTS else (300, 900)
+        span = {"until": f"{until:.0f}", "days": f"{(until - self._start) / DAY:.6f}"}
+        options = {"hosts": hosts, **span, "step": step, "fine-step": fine_step}
+        self._command = [sys.executable, "-m", __name__, *(f"--{name}={value}" for name, value in options.items())]
+        self._is_worth_it = until - self._start > fine_step
+        self._when_done = when_done
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, take: Take, has_room: Callable[[], bool]) -> None:
+        """Begin, on the running event loop: `take` is called there, a batch at a time, while `has_room`."""
+        if self._is_worth_it:
+            self._task = asyncio.get_running_loop().create_task(self._fill(take, has_room))
+
+    async def stop(self) -> None:
+        """End the child, wherever it is; what was taken stays."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _fill(self, take: Take, has_room: Callable[[], bool]) -> None:
+        started = time.monotonic()
+        child = await asyncio.create_subprocess_exec(*self._command, stdin=DEVNULL, stdout=PIPE)
+        try:
+            samples = await _pass_on(child, take, has_room)
+            code = await child.wait()
+        finally:
+            await _end(child)
+        if code:
+            log.warning("making the simulated past ended with code %d: some of the charts stay empty", code)
+            return
+        log.info("made %d samples of a simulated past in %.0f s", samples, time.monotonic() - started)
+        if self._when_done is not None:
+            self._when_done()
+
+
+async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool]) -> int:
+    """From the pipe to the store; returns the number of samples. The child waits as soon as the pipe is full."""
+    assert child.stdout is not None  # noqa: S101 - it was asked for
+    batch: list[HostSample] = []
+    count = 0
+    while True:
+        while not has_room():  # noqa: ASYNC110 - the store is a thread, which knows no events of this loop
+            await asyncio.sleep(_ROOM_SECONDS)
+        try:
+            size, is_last = _FRAME.unpack(await child.stdout.readexactly(_FRAME.size))
+            frame = await child.stdout.readexactly(size)
+        except asyncio.IncompleteReadError:
+            return count
+        batch += _decode(frame)
+        if is_last:
+            count += len(batch)
+            take(batch)
+            batch = []
+        await asyncio.sleep(0)
+
+
+async def _end(child: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+def frames(samples: list[HostSample]) -> Iterator[bytes]:
+    """A batch as the child writes it: small frames, so that none of them keeps the hub long."""
+    waiting = iter(samples)
+    at_once = max(1, _GPUS_A_FRAME // max(1, len(samples[0].gpus))) if samples else 1
+    part = list(islice(waiting, at_once))
+    while part:
+        rest = list(islice(waiting, at_once))
+        body = msgspec.msgpack.encode(part)
+        yield _FRAME.pack(len(body), not rest) + body
+        part = rest
+
+
+def main() -> None:
+    """The child. Its output is for the hub only."""
+    from gpudeck.app.simulated_past import sample_span, slices  # noqa: PLC0415 - the hub needs no simulator
+    from gpudeck.collectors.simulated import SimulatedFleet  # noqa: PLC0415 - the same
+
+    asked = _read_arguments()
+    os.nice(19)
+    # Ctrl-C reaches the whole process group, and a pipe that nobody reads any more means that the hub is gone: either
+    # way there is nothing to tidy up and nobody to tell.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # Nothing here refers to itself in a circle: looking for that takes a tenth of the time.
+    gc.disable()
+    fleet = SimulatedFleet(asked.hosts, SEED)
+    for span in slices(asked.until - asked.days * DAY, asked.until, asked.fine_step, asked.step):
+        for host in range(asked.hosts):
+            sys.stdout.buffer.writelines(frames(sample_span(fleet, host, span)))
+        sys.stdout.buffer.flush()
+
+
+def _read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpudeck.app.backfill", description="Write a simulated past to stdout.")
+    parser.add_argument("--hosts", type=int, required=True)
+    parser.add_argument("--until", type=float, required=True)
+    parser.add_argument("--days", type=float, default=DAYS)
+    parser.add_argument("--step", type=float, default=300.0)
+    parser.add_argument("--fine-step", type=float, default=60.0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
