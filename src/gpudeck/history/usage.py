@@ -5,7 +5,10 @@
 Imports no numpy: the command line reads usage too. docs/accounting.md explains the rules to people.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
@@ -24,6 +27,10 @@ _GONE_AFTER: Final = 7 * DAY
 _MOST_DAYS_IN_ROWS: Final = 200_000
 _JOULES_A_KWH: Final = 3.6e6
 
+_BATCH: Final = 10_000
+
+_SumKey = tuple[int, str, str | None, str]
+"""The number of the day, the host's id, the user, the model."""
 _RowKey = tuple[str | None, bool]
 """A row's name, and whether it stands for those whom nobody could name."""
 
@@ -141,21 +148,38 @@ def _host_names(past: "Past") -> dict[str, str]:
     return {host.host_id: host.host_id if host.name in twins else host.name for host in hosts}
 
 
-def _sum_up(facts: Iterable[tuple[UseKey, Use]], period: Period) -> dict[tuple[int, str, str | None, str], Use]:
-    """By the number of the day, host, user and model."""
-    sums: dict[tuple[int, str, str | None, str], Use] = {}
-    known: dict[int, list[tuple[int, float]]] = {}
-    for (hour, host, user, model), use in facts:
-        parts = known.get(hour)
-        if parts is None:
-            parts = known[hour] = period.parts(hour)
-        for day, share in parts:
-            key = (day, host, user, model)
-            held = sums.get(key)
-            if held is None:
-                held = sums[key] = Use()
-            held.add(use if share == 1.0 else _part_of(use, share))
+def _sum_up(facts: Iterable[tuple[UseKey, Use]], period: Period) -> dict[_SumKey, Use]:
+    """In batches: columns of numbers are added up several times faster than one struct to another, and a period of
+    years need not be in memory at once."""
+    sums: dict[_SumKey, Use] = {}
+    parts_of = lru_cache(maxsize=None)(period.parts)
+    left = iter(facts)
+    while batch := list(islice(left, _BATCH)):
+        for key, uses in _gather(batch, parts_of).items():
+            sums.setdefault(key, Use()).add(_total(uses))
     return sums
+
+
+def _gather(
+    facts: Iterable[tuple[UseKey, Use]], parts_of: Callable[[int], list[tuple[int, float]]]
+) -> dict[_SumKey, list[Use]]:
+    found: dict[_SumKey, list[Use]] = defaultdict(list)
+    for (hour, host, user, model), use in facts:
+        for day, share in parts_of(hour):
+            found[day, host, user, model].append(use if share == 1.0 else _part_of(use, share))
+    return found
+
+
+def _total(uses: list[Use]) -> Use:
+    return Use(
+        held=sum([use.held for use in uses]),
+        worked=sum([use.worked for use in uses]),
+        idle=sum([use.idle for use in uses]),
+        measured=sum([use.measured for use in uses]),
+        metered=sum([use.metered for use in uses]),
+        joules=sum([use.joules for use in uses]),
+        peak=max([use.peak for use in uses]),
+    )
 
 
 def _part_of(use: Use, share: float) -> Use:
