@@ -42,6 +42,12 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/hosts"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/gpus"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/history"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/history/heat"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/usage"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/usage.csv"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/runs"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/runs/{run:int}"): (EVERYBODY, READERS),
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
     ("GET", "/api/v1/host-origins"): (ADMINS, ADMINS),
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
@@ -108,6 +114,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
         path.replace("{host:str}", "nobody")
         .replace("{name:str}", "nobody")
         .replace("{token_id:int}", "999")
+        .replace("{run:int}", "999")
         .replace("{path:path}", "x")
     )
     headers = {"Authorization": f"Bearer {SECRETS[role]}"} if role in SECRETS else {}

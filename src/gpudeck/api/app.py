@@ -9,19 +9,22 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 
 from gpudeck import __version__
-from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, metrics, page, probes, tokens
+from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, metrics, page, probes, runs, tokens, usage
 from gpudeck.api.access import Policy, check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
 from gpudeck.api.errors import on_bug, on_http_error, on_trouble
+from gpudeck.api.history import read_heat, read_history
 from gpudeck.api.host_book import HostBook
 from gpudeck.api.metrics import MetricsPage
+from gpudeck.api.questions import Questions, on_refused
 from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.auth.parts import Auth
+from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 
@@ -30,10 +33,17 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 def build_framework(
-    hub: Hub, auth: Auth, policy: Policy, book: HostBook, *, prefix: str = "", hits: Mapping[str, int] | None = None
+    hub: Hub,
+    auth: Auth,
+    policy: Policy,
+    book: HostBook,
+    *,
+    prefix: str = "",
+    hits: Mapping[str, int] | None = None,
+    history: Store | None = None,
 ) -> Litestar:
     """`hits` are what the limits refused, for those who read the hub's metrics."""
-    texts, numbers = TextViews(), MetricsPage(hub, hits)
+    texts, numbers, questions = TextViews(), MetricsPage(hub, hits), Questions(history)
     return Litestar(
         route_handlers=[
             fleet.read_fleet,
@@ -49,6 +59,12 @@ def build_framework(
             hosts.add_host,
             hosts.remove_host,
             gpus.list_gpus,
+            read_history,
+            read_heat,
+            usage.read_usage,
+            usage.read_usage_csv,
+            runs.list_runs,
+            runs.read_run,
             login.read_me,
             login.log_in,
             login.log_out,
@@ -78,14 +94,20 @@ def build_framework(
             "policy": Provide(lambda: policy, sync_to_thread=False),
             "metrics": Provide(lambda: numbers, sync_to_thread=False),
             "book": Provide(lambda: book, sync_to_thread=False),
+            "questions": Provide(lambda: questions, sync_to_thread=False),
         },
-        exception_handlers={HTTPException: on_http_error, Temporary: on_trouble, Exception: on_bug},
+        exception_handlers={
+            HTTPException: on_http_error,
+            HistoryRefused: on_refused,
+            Temporary: on_trouble,
+            Exception: on_bug,
+        },
         openapi_config=OpenAPIConfig(
             title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
         ),
         logging_config=None,
         state=State({"policy": policy, "prefix": prefix}),
-        signature_types=[Hub, TextViews, MetricsPage, HostBook, Auth, Policy],
+        signature_types=[Hub, TextViews, MetricsPage, HostBook, Auth, Policy, Questions],
     )
 
 
@@ -107,9 +129,12 @@ class FrontDoor:
         auth: Auth,
         book: HostBook,
         hits: Mapping[str, int] | None = None,
+        history: Store | None = None,
     ) -> None:
         self._prefix = prefix.rstrip("/")
-        self._framework: App = build_framework(hub, auth, policy, book, prefix=self._prefix, hits=hits)  # type: ignore[assignment]
+        self._framework: App = build_framework(  # type: ignore[assignment]
+            hub, auth, policy, book, prefix=self._prefix, hits=hits, history=history
+        )
         self._reports = ReportsRoute(hub, find_grant)
         self._stream = StreamRoute(hub, policy, keeper.identify)
         self._keeper = keeper

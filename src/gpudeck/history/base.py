@@ -207,7 +207,7 @@ class Run(Struct):
     """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
 
     `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-    theirs while it was there; both None when nobody knows.
+    theirs while it was there; both None when nobody knows. `command_reason` is why a known command is not shown.
     """
 
     id: int
@@ -230,6 +230,7 @@ class Run(Struct):
     mean_utilization_percent: float | None
     idle_held_seconds: float
     energy_joules: float | None
+    command_reason: str | None = None
 
 
 class Runs(Struct):
@@ -261,10 +262,16 @@ class Store(Protocol):
     Questions raise HistoryRefused for what cannot be answered, and Temporary when the store is out of reach.
     """
 
+    @property
+    def problem(self) -> str | None:
+        """What a person should know of: why nothing is kept at the moment. Asked every second: costs nothing."""
+        ...
+
     def take(self, samples: list[HostSample]) -> None: ...
     def series(self, ask: Ask) -> Answer: ...
     def heat(self, ask: HeatAsk) -> Heat: ...
     def usage(self, ask: UsageAsk) -> Usage: ...
     def runs(self, ask: RunsAsk) -> Runs: ...
+    def run(self, key: int) -> Run | None: ...
     def stats(self) -> Stats: ...
     def close(self) -> None: ...

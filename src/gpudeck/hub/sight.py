@@ -38,8 +38,12 @@ class Sight(Struct, frozen=True):
         }
         return {**delta, **seen}
 
+    def shows_commands_of(self, user: str | None) -> bool:
+        """Whether what that person started is seen with its command line."""
+        return self.commands == "all" or (self.commands == "own" and user in self.logins)
+
     def _process(self, process: View) -> View:
-        if process["command"] is None or (self.commands == "own" and process["user"] in self.logins):
+        if process["command"] is None or self.shows_commands_of(process["user"]):
             return process
         return {**process, "command": None, "reasons": {**process["reasons"], "command": HIDDEN}}
 

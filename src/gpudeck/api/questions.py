@@ -1,0 +1,102 @@
+"""Asking the history: in threads, few at a time, so that heavy questions never starve the live fleet.
+
+Whoever cannot be answered at once waits in line. A line that is too long is told to come back.
+"""
+
+import asyncio
+import difflib
+import hashlib
+from collections.abc import Callable, Collection
+from datetime import UTC, tzinfo
+from typing import Any, Final, TypeVar
+
+from litestar import Request, Response
+from litestar.di import NamedDependency
+from litestar.exceptions import ValidationException
+
+from gpudeck.api.answers import HubRequest, answer_json
+from gpudeck.api.errors import respond
+from gpudeck.history.base import HistoryRefused, Store
+from gpudeck.model import clock
+from gpudeck.model.errors import Temporary
+from gpudeck.model.times import parse_time
+
+AT_ONCE: Final = 2
+MOST_WAITING: Final = 32
+KEPT_FOR: Final = 60
+"""Seconds for which an answer about the past may be kept by whoever asked."""
+TIME: Final = "Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`"
+_NOT_FOUND: Final = {"no_history", "unknown_gpu", "unknown_host", "unknown_run"}
+
+T = TypeVar("T")
+
+
+class Questions:
+    """The way to the store. One event loop owns it. `store` is None where the hub keeps no history."""
+
+    def __init__(self, store: Store | None, now: clock.Clock = clock.wall) -> None:
+        self._store = store
+        self.now = now
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
+
+    async def ask(self, question: Callable[[Store], T]) -> T:
+        """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
+        if self._store is None:
+            raise HistoryRefused("no_history", "this hub keeps no history", "Its setting history.kind is off.")
+        if self._waiting >= MOST_WAITING:
+            raise Temporary("too many questions about the past are waiting.", "Ask again in a few seconds.")
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        # A thread cannot be called off: its turn ends with it, not with whoever asked and went away.
+        answer = asyncio.ensure_future(asyncio.to_thread(question, self._store))
+        answer.add_done_callback(self._end_turn)
+        return await asyncio.shield(answer)
+
+    def _end_turn(self, answer: "asyncio.Future[Any]") -> None:
+        self._turns.release()
+        if not answer.cancelled():
+            # Asked for, so that nobody is warned of an error that came after its asker had left.
+            answer.exception()
+
+
+TheQuestions = NamedDependency[Questions]
+"""As a route's parameter `questions`."""
+
+
+def on_refused(_: Request[Any, Any, Any], error: HistoryRefused) -> Response[bytes]:
+    """404 where the thing asked for is not there, 400 where the question makes no sense."""
+    return respond(404 if error.code in _NOT_FOUND else 400, error.code, error.message, error.hint)
+
+
+def check_names(request: HubRequest, known: Collection[str]) -> None:
+    """A mistyped parameter would otherwise ask for something else."""
+    for name in request.query_params:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1) or known
+            raise ValidationException(f"there is no parameter {name[:40]!r}; did you mean {' or '.join(near)}?")
+
+
+def read_time(name: str, text: str, now: float, zone: tzinfo = UTC) -> float:
+    """The parameter of that name as Unix seconds; raises ValidationException."""
+    try:
+        return parse_time(text, now, zone)
+    except ValueError as error:
+        raise ValidationException(f"{name}: {error}") from error
+
+
+async def answer_past(request: HubRequest, body: bytes, *, is_over: bool) -> Response[bytes]:
+    """`is_over`: the range lies in the past, so that the answer is good for a while."""
+    if not is_over:
+        return await answer_json(request, body)
+    tag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    is_known = tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]
+    answer = Response(b"", status_code=304) if is_known else await answer_json(request, body)
+    answer.headers["Cache-Control"] = f"private, max-age={KEPT_FOR}"
+    answer.headers["ETag"] = tag
+    # What one may read another may not, in the same browser.
+    answer.headers["Vary"] = "Accept-Encoding, Authorization, Cookie"
+    return answer

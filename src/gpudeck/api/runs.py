@@ -1,0 +1,82 @@
+"""GET /api/v1/runs and /api/v1/runs/{run}: who was on which GPU, from when to when."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Response, get
+from litestar.params import PathParameter, QueryParameter
+
+from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.errors import ErrorBody
+from gpudeck.api.questions import TIME, TheQuestions, check_names, read_time
+from gpudeck.history.base import HistoryRefused, Run, Runs, RunsAsk
+from gpudeck.hub.sight import HIDDEN, Sight
+
+_ASK = ("start", "end", "user", "host", "gpu", "now", "limit", "before")
+_LARGEST = 2**63 - 1
+
+_Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME)]
+_Name = Annotated[str | None, QueryParameter(max_length=256)]
+
+
+@get(
+    "/api/v1/runs",
+    opt=access("read"),
+    responses={
+        200: documented(Runs, "The newest first; `next` is the `before` of the next page"),
+        400: documented(ErrorBody, "A question that has no answer"),
+        404: documented(ErrorBody, "No such GPU or host, or the hub keeps no history"),
+    },
+)
+async def list_runs(
+    *,
+    request: HubRequest,
+    questions: TheQuestions,
+    policy: ThePolicy,
+    start: _Time = None,
+    end: _Time = None,
+    user: _Name = None,
+    host: _Name = None,
+    gpu: _Name = None,
+    now: Annotated[bool, QueryParameter(description="Only those that are there now")] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    before: Annotated[int | None, QueryParameter(ge=1, le=_LARGEST, description="Only runs older than this id")] = None,
+) -> Response[bytes]:
+    """Programs that were on a GPU at some time from `start` until `end`."""
+    check_names(request, _ASK)
+    moment = questions.now()
+    first = None if start is None else read_time("start", start, moment)
+    last = None if end is None else read_time("end", end, moment)
+    ask = RunsAsk(first, last, user, host, gpu, now, limit, before)
+    sight = policy.sight(caller_of(request))
+    return await answer_json(request, await questions.ask(lambda store: _encode_page(store.runs(ask), sight)))
+
+
+@get(
+    "/api/v1/runs/{run:int}",
+    opt=access("read"),
+    responses={200: documented(Run, "The run"), 404: documented(ErrorBody, "No such run, or no history is kept")},
+)
+async def read_run(
+    request: HubRequest,
+    questions: TheQuestions,
+    policy: ThePolicy,
+    run: Annotated[int, PathParameter(description="A run's id")],
+) -> Response[bytes]:
+    """One program from its start to its end, with what it used."""
+    found = await questions.ask(lambda store: store.run(run) if 0 < run <= _LARGEST else None)
+    if found is None:
+        raise HistoryRefused("unknown_run", f"the history knows no run {run}", "/api/v1/runs lists them.")
+    return await answer_json(request, msgspec.json.encode(_as_seen(found, policy.sight(caller_of(request)))))
+
+
+def _encode_page(runs: Runs, sight: Sight) -> bytes:
+    return msgspec.json.encode(Runs([_as_seen(run, sight) for run in runs.runs], runs.next))
+
+
+def _as_seen(run: Run, sight: Sight) -> Run:
+    """A run's command line is for the same people as that of a process."""
+    if run.command is None or sight.shows_commands_of(run.user):
+        return run
+    return msgspec.structs.replace(run, command=None, command_reason=HIDDEN)
