@@ -108,6 +108,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadHistory */
+        get: operations["ApiV1HistoryReadHistory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/history/heat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadHeat */
+        get: operations["ApiV1HistoryHeatReadHeat"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/host-origins": {
         parameters: {
             query?: never;
@@ -283,6 +317,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListRuns */
+        get: operations["ApiV1RunsListRuns"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/{run}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadRun */
+        get: operations["ApiV1RunsReadRun"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/stream": {
         parameters: {
             query?: never;
@@ -333,6 +401,40 @@ export interface paths {
         post?: never;
         /** RevokeToken */
         delete: operations["ApiV1TokensTokenIdRevokeToken"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadUsage */
+        get: operations["ApiV1UsageReadUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/usage.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadUsageCsv */
+        get: operations["ApiV1UsageCsvReadUsageCsv"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -424,6 +526,17 @@ export interface components {
             /** @enum {string} */
             via: "push" | "pull" | "ssh" | "scrape";
         };
+        /** Answer */
+        Answer: {
+            end: number;
+            metric: string;
+            /** @enum {string} */
+            resolution: "raw" | "quarter_hour" | "hour";
+            series: components["schemas"]["Series"][];
+            start: number;
+            step: number;
+            unit: string;
+        };
         /** AuditEntry */
         AuditEntry: {
             action: string;
@@ -443,6 +556,13 @@ export interface components {
         Credentials: {
             name: string;
             password: string;
+        };
+        /** Day */
+        Day: {
+            day: string;
+            gpu_hours: number;
+            time: number;
+            worked_hours: number | null;
         };
         /** Disk */
         Disk: {
@@ -686,6 +806,20 @@ export interface components {
             status: string;
             version: string;
         };
+        /** Heat */
+        Heat: {
+            metric: string;
+            rows: components["schemas"]["HeatRow"][];
+            step: number;
+            times: number[];
+            unit: string;
+        };
+        /** HeatRow */
+        HeatRow: {
+            host: string;
+            name: string;
+            values: (number | null)[];
+        };
         /** Host */
         Host: {
             addresses?: string[];
@@ -894,6 +1028,50 @@ export interface components {
                 [key: string]: string;
             };
         };
+        /** Run */
+        Run: {
+            command: string | null;
+            command_reason?: string | null;
+            container: string | null;
+            ended_at: number | null;
+            energy_joules: number | null;
+            gpu_seconds: number;
+            gpus: string[];
+            host: string;
+            host_name: string;
+            id: number;
+            idle_held_seconds: number;
+            job: string | null;
+            labels: string[];
+            mean_memory_bytes: number | null;
+            mean_utilization_percent: number | null;
+            model: string | null;
+            peak_memory_bytes: number | null;
+            pid: number;
+            seen_at: number;
+            started_at: number | null;
+            user: string | null;
+        };
+        /** Runs */
+        Runs: {
+            next?: number | null;
+            runs: components["schemas"]["Run"][];
+        };
+        /** Series */
+        Series: {
+            fleet?: boolean | null;
+            gpu?: string | null;
+            host?: string | null;
+            label?: string | null;
+            points: [
+                number,
+                number | null,
+                number | null,
+                number | null
+            ][];
+            run?: number | null;
+            user?: string | null;
+        };
         /** SessionList */
         SessionList: {
             sessions: components["schemas"]["OneSession"][];
@@ -959,6 +1137,35 @@ export interface components {
             power_watts: number | null;
             unknown: number;
             users: number;
+        };
+        /** Usage */
+        Usage: {
+            /** @enum {string} */
+            by: "user" | "group" | "host" | "model";
+            coverage: number | null;
+            currency: string;
+            end: number;
+            observed_gpu_hours: number;
+            rows: components["schemas"]["UsageRow"][];
+            start: number;
+            total: components["schemas"]["UsageRow"];
+        };
+        /** UsageRow */
+        UsageRow: {
+            cost?: number | null;
+            days?: components["schemas"]["Day"][];
+            energy_kwh: number | null;
+            gpu_hours: number;
+            group?: string | null;
+            host?: string | null;
+            idle_held_hours: number;
+            model?: string | null;
+            peak_memory_bytes: number | null;
+            share: number | null;
+            /** @default false */
+            unknown: boolean;
+            user?: string | null;
+            worked_hours: number | null;
         };
     };
     responses: never;
@@ -1609,6 +1816,201 @@ export interface operations {
                 };
             };
             /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HistoryReadHistory: {
+        parameters: {
+            query: {
+                /** @description Such as utilization_percent or host_cpu_percent */
+                metric: string;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string;
+                /** @description About so many points, at most 5000: the step is a round one */
+                points?: number;
+                /** @description A GPU's uuid */
+                gpu?: string | null;
+                /** @description A host's name or id */
+                host?: string | null;
+                user?: string | null;
+                /** @description The id of a run */
+                run?: number | null;
+                /** @description All hosts together */
+                fleet?: boolean;
+                /** @description `gpu` splits a host or a run, `user` the memory of one GPU */
+                by?: "gpu" | "user" | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Points of time, mean, smallest and largest value; none where nothing was observed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Answer"];
+                };
+            };
+            /** @description A question that has no answer: its code says why, its hint what is possible */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such GPU, host or run, or the hub keeps no history */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HistoryHeatReadHeat: {
+        parameters: {
+            query: {
+                /** @description Such as utilization_percent or host_cpu_percent */
+                metric: string;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string;
+                /** @description Seconds a column, a whole number of hours */
+                step?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A row a host, a column a step; null where nothing was observed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Heat"];
+                };
+            };
+            /** @description A question that has no answer: its code says why, its hint what is possible */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The hub keeps no history */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2653,6 +3055,189 @@ export interface operations {
             };
         };
     };
+    ApiV1RunsListRuns: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | null;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | null;
+                user?: string | null;
+                host?: string | null;
+                gpu?: string | null;
+                /** @description Only those that are there now */
+                now?: boolean;
+                /** @description At most so many */
+                limit?: number;
+                /** @description Only runs older than this id */
+                before?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The newest first; `next` is the `before` of the next page */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Runs"];
+                };
+            };
+            /** @description A question that has no answer */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such GPU or host, or the hub keeps no history */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1RunsReadRun: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description A run's id */
+                run: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The run */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Run"];
+                };
+            };
+            /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such run, or no history is kept */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     ReadStream: {
         parameters: {
             query?: never;
@@ -2892,6 +3477,212 @@ export interface operations {
                 };
             };
             /** @description No such token */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1UsageReadUsage: {
+        parameters: {
+            query?: {
+                /** @description What a row stands for */
+                by?: "user" | "group" | "host" | "model";
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                start?: string;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                end?: string;
+                /** @description Only this one */
+                user?: string | null;
+                /** @description Only this one */
+                host?: string | null;
+                /** @description Only this one */
+                model?: string | null;
+                /** @description Only this one */
+                group?: string | null;
+                /** @description Also each day by itself */
+                daily?: boolean;
+                /** @description Where days begin and end: an IANA name */
+                zone?: string;
+                /** @description JSON, or CSV for spreadsheets */
+                format?: "json" | "csv";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A row a user, group, host or model, and how much was observed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
+                };
+            };
+            /** @description A question that has no answer: its code says why, its hint what is possible */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host, or the hub keeps no history */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1UsageCsvReadUsageCsv: {
+        parameters: {
+            query?: {
+                /** @description What a row stands for */
+                by?: "user" | "group" | "host" | "model";
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                start?: string;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                end?: string;
+                /** @description Only this one */
+                user?: string | null;
+                /** @description Only this one */
+                host?: string | null;
+                /** @description Only this one */
+                model?: string | null;
+                /** @description Only this one */
+                group?: string | null;
+                /** @description Also each day by itself */
+                daily?: boolean;
+                /** @description Where days begin and end: an IANA name */
+                zone?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The same rows for spreadsheets (text/csv) */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
+                };
+            };
+            /** @description A question that has no answer: its code says why, its hint what is possible */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host, or the hub keeps no history */
             404: {
                 headers: {
                     [name: string]: unknown;
