@@ -1,0 +1,122 @@
+"""Every route that changes something leaves an entry in the audit log. One that has no example here fails."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from litestar.routes import HTTPRoute
+
+from fakes.clock import FakeClock
+from fakes.doors import ClosedBook, make_auth, make_door
+from gpudeck.api.access import Policy
+from gpudeck.api.app import build_framework
+from gpudeck.api.callers import SAFE_METHODS
+from gpudeck.auth.audit import AuditEntry
+from gpudeck.hub.hub import Hub
+
+PASSWORD = "correct horse battery"
+ROUTES = {
+    "POST /api/v1/login": "log in",
+    "POST /api/v1/logout": "logout",
+    "POST /api/v1/logout-everywhere": "logout everywhere",
+    "POST /api/v1/me/password": "change password",
+    "POST /api/v1/first-admin": "make first admin",
+    "POST /api/v1/accounts": "add account",
+    "PATCH /api/v1/accounts/{name}": "change account",
+    "DELETE /api/v1/accounts/{name}": "remove account",
+    "POST /api/v1/tokens": "create token",
+    "DELETE /api/v1/tokens/{token_id}": "revoke token",
+    "POST /api/v1/hosts": "add host",
+    "DELETE /api/v1/hosts/{host}": "remove host",
+}
+"""What the entry calls it. Reports are no changes: what they leave behind is the fleet."""
+
+
+class Desk:
+    """A hub with an admin, root, who is logged in; an account, ada; a token; and a host that was added."""
+
+    def __init__(self, folder: Path) -> None:
+        self.auth = make_auth(folder)
+        self.hub = Hub(now=FakeClock())
+        self.door: Any = make_door(self.hub, auth=self.auth, folder=folder, is_readable=False)
+        self.cookies = httpx.Cookies()
+
+    def fill(self) -> "Desk":
+        asyncio.run(self.auth.accounts.add("root", "admin", PASSWORD))
+        asyncio.run(self.auth.accounts.add("ada", "user", PASSWORD))
+        self.call("POST /api/v1/login", {"name": "root", "password": PASSWORD})
+        self.call("POST /api/v1/hosts", {"name": "gpu07", "via": "ssh"})
+        return self
+
+    def call(self, route: str, body: Any = None) -> httpx.Response:
+        method, path = route.split(" ")
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://hub.example", cookies=self.cookies
+            ) as http:
+                answer = await http.request(method, path, json=body)
+                self.cookies = http.cookies
+                return answer
+
+        return asyncio.run(ask())
+
+    def entries(self) -> list[AuditEntry]:
+        return asyncio.run(self.auth.audit.list())
+
+
+def first_admin(desk: Desk) -> httpx.Response:
+    secret = asyncio.run(desk.auth.first_admin.make())
+    return desk.call("POST /api/v1/first-admin", {"secret": secret, "name": "root", "password": PASSWORD})
+
+
+def calling(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
+    return lambda desk: desk.fill().call(route, body)
+
+
+EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
+    "POST /api/v1/login": calling("POST /api/v1/login", {"name": "ada", "password": PASSWORD}),
+    "POST /api/v1/logout": calling("POST /api/v1/logout"),
+    "POST /api/v1/logout-everywhere": calling("POST /api/v1/logout-everywhere"),
+    "POST /api/v1/me/password": calling("POST /api/v1/me/password", {"old": PASSWORD, "new": "another horse"}),
+    "POST /api/v1/first-admin": first_admin,
+    "POST /api/v1/accounts": calling("POST /api/v1/accounts", {"name": "bob"}),
+    "PATCH /api/v1/accounts/{name}": calling("PATCH /api/v1/accounts/ada", {"role": "viewer"}),
+    "DELETE /api/v1/accounts/{name}": calling("DELETE /api/v1/accounts/ada"),
+    "POST /api/v1/tokens": calling("POST /api/v1/tokens", {"name": "t", "role": "viewer"}),
+    "DELETE /api/v1/tokens/{token_id}": calling("DELETE /api/v1/tokens/1"),
+    "POST /api/v1/hosts": calling("POST /api/v1/hosts", {"name": "gpu08", "via": "ssh"}),
+    "DELETE /api/v1/hosts/{host}": calling("DELETE /api/v1/hosts/gpu07"),
+}
+
+
+def test_every_route_that_changes_something_has_an_example(tmp_path: Path) -> None:
+    app = build_framework(Hub(), make_auth(tmp_path), Policy(is_readable=True), ClosedBook())
+    changing = {
+        f"{method} {route.path_format}"
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method in route.methods - SAFE_METHODS
+    }
+    assert changing == ROUTES.keys() == EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_change_leaves_who_did_what_from_where(tmp_path: Path, route: str) -> None:
+    desk = Desk(tmp_path)
+    assert EXAMPLES[route](desk).is_success
+    # Whoever makes the first admin is logged in, too.
+    entry = next(entry for entry in desk.entries() if entry.action == ROUTES[route])
+    assert (entry.outcome, entry.address) == ("done", "192.0.2.7")
+    assert entry.who in {"root", "ada"}
+    assert desk.entries()[:2].count(entry) == 1
+
+
+def test_log_in_that_is_refused_is_there_too(tmp_path: Path) -> None:
+    desk = Desk(tmp_path).fill()
+    desk.call("POST /api/v1/login", {"name": "ada", "password": "another horse"})
+    assert (desk.entries()[0].action, desk.entries()[0].outcome) == ("log in", "refused")
