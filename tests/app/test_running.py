@@ -94,7 +94,7 @@ def test_show_agrees_with_the_api(demo: HubProcess) -> None:
 
 def test_show_of_one_host_and_of_a_wrong_one(demo: HubProcess) -> None:
     name = fleet_of(demo)["hosts"][0]["name"]
-    one = gpudeck(demo.data_dir, "show", name, "--hub", demo.url, "--detail")
+    one = gpudeck(demo.data_dir, "show", name, "--hub", demo.url)
     wrong = gpudeck(demo.data_dir, "show", "gpu99999", "--hub", demo.url)
     assert (one.returncode, {line.split()[0] for line in one.stdout.split("\n\n")[1].splitlines()}) == (
         0,

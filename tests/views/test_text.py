@@ -1,5 +1,6 @@
 """The fleet as text: aligned, honest about the unknown, and harmless to a terminal."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,26 +10,18 @@ from hypothesis import strategies as st
 from wcwidth import wcswidth
 
 from fakes.clock import FakeClock
+from fakes.fleets import fleet_of
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
 from gpudeck.model.names import without_maker
-from gpudeck.model.report import GpuEvent, GpuReading, Report
+from gpudeck.model.report import GpuEvent, Report
 from gpudeck.model.target import Target
+from gpudeck.views.cells import draw_bar
+from gpudeck.views.choice import choose_hosts
 from gpudeck.views.hosts import render_hosts
-from gpudeck.views.safe import clean
-from gpudeck.views.table import fit
-from gpudeck.views.text import choose_hosts, render_fleet
-
-
-def fleet_of(*hosts: tuple[str, list[GpuReading]], silent_for: float = 0, demo: bool = False) -> dict[str, Any]:
-    clock = FakeClock()
-    hub = Hub(now=clock, demo=demo)
-    for name, gpus in hosts:
-        hub.fleet.apply(make_envelope(name, gpus=gpus), via="push", now=clock())
-    clock.advance(silent_for)
-    hub.stream.tick()
-    fleet: dict[str, Any] = msgspec.json.decode(hub.stream.document())
-    return fleet
+from gpudeck.views.safe import clean, in_ascii
+from gpudeck.views.table import LEAST, fit
+from gpudeck.views.text import render_fleet
 
 
 def test_a_line_a_gpu_with_its_state_in_words() -> None:
@@ -45,6 +38,29 @@ def test_unknown_is_a_dash_and_never_a_zero() -> None:
     assert line.count("–") == 4
 
 
+def test_unknown_memory_is_a_dash_and_no_empty_bar() -> None:
+    gpu = make_gpu(metrics={"memory_used_bytes": None})
+    line = render_fleet(fleet_of(("gpu01", [gpu]))).splitlines()[3]
+    assert ("░" in line, "–/80" in line) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("used", "bar"),
+    [
+        (0, "░░░░░░░░"),
+        (0.5, "░░░░░░░░"),
+        (2, "█░░░░░░░"),
+        (50, "████░░░░"),
+        (98, "███████░"),
+        (100, "████████"),
+        (None, "–"),
+    ],
+)
+def test_bar_is_neither_empty_nor_full_where_the_memory_is_not(used: float | None, bar: str) -> None:
+    assert draw_bar(used, 100) == bar
+    assert draw_bar(used, None) == "–"
+
+
 def test_stale_is_not_free_and_says_its_age() -> None:
     text = render_fleet(fleet_of(("gpu01", [make_gpu()]), silent_for=125))
     assert "● 0 free" in text
@@ -58,11 +74,6 @@ def test_the_demo_says_so() -> None:
 
 def test_an_empty_fleet_tells_the_next_step() -> None:
     assert "gpudeck agent --hub" in render_fleet(fleet_of())
-
-
-def test_hosts_can_be_chosen() -> None:
-    text = render_fleet(fleet_of(("gpu01", [make_gpu()]), ("gpu02", [make_gpu()])), hosts=["gpu02"])
-    assert ("gpu01" in text, "gpu02" in text) == (False, True)
 
 
 def test_detail_lists_the_processes() -> None:
@@ -91,13 +102,13 @@ def test_the_headline_says_less_before_it_is_cut() -> None:
 
 def test_the_state_stays_when_only_the_hosts_name_has_room() -> None:
     fleet = fleet_of(("a-host-with-a-rather-long-name", [make_busy_gpu()]))
-    assert render_fleet(fleet, width=24).splitlines()[2:] == ["HOST              STATE", "a-host-with-a-r…  ■ busy"]
+    assert render_fleet(fleet, width=24).splitlines()[2:] == ["HOST              STATE ", "a-host-with-a-r…  ■ busy"]
 
 
 def test_a_long_command_is_cut_to_what_is_left() -> None:
     process = msgspec.structs.replace(make_process(), command="python train.py " + "--option " * 30)
     lines = render_fleet(fleet_of(("gpu01", [make_gpu(processes=[process])])), detail=True, width=70).splitlines()
-    assert ("python train.py --" in lines[-1], wcswidth(lines[-1])) == (True, 70)
+    assert ("python train.py --" in lines[-2], wcswidth(lines[-2])) == (True, 70)
 
 
 def test_a_long_note_is_cut_to_what_is_left() -> None:
@@ -108,14 +119,18 @@ def test_a_long_note_is_cut_to_what_is_left() -> None:
 
 def test_totals_are_those_of_the_hosts_shown() -> None:
     fleet = fleet_of(("gpu01", [make_gpu(), make_busy_gpu(1)]), ("gpu02", [make_busy_gpu()]))
-    everybody = [host["name"] for host in fleet["hosts"]]
-    assert choose_hosts(fleet, everybody)["totals"] == fleet["totals"]
-    assert render_fleet(fleet, hosts=["gpu02"]).startswith("1 of 1 hosts up, 1 GPUs:  ● 0 free  ■ 1 busy  ")
+    text = render_fleet(choose_hosts(fleet, ["gpu02"]))
+    assert text.startswith("1 of 1 hosts up, 1 GPUs:  ● 0 free  ■ 1 busy  ")
 
 
 def test_narrow_terminals_keep_what_matters_most() -> None:
     lines = render_fleet(fleet_of(("gpu01", [make_busy_gpu()])), width=40).splitlines()
-    assert lines[2].split() == ["HOST", "GPU", "STATE", "UTIL", "USERS"]
+    assert lines[2].split() == ["HOST", "GPU", "STATE", "UTIL", "GiB", "USERS"]
+
+
+def test_eighty_columns_show_what_people_ask_for() -> None:
+    header = render_fleet(fleet_of(("gpu01", [make_busy_gpu()])), width=80).splitlines()[2].split()
+    assert {"HOST", "GPU", "MEMORY", "UTIL", "TEMP", "STATE", "USERS", "SINCE"} <= set(header)
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "\u202eabc", "\x07bell", "\x9b31m", "tab\there"])
@@ -130,16 +145,70 @@ def test_colour_only_when_asked() -> None:
     assert ("\x1b[" in render_fleet(fleet), "\x1b[32m" in render_fleet(fleet, colour=True)) == (False, True)
 
 
-_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+def test_a_box_a_host_with_its_name_and_its_parts() -> None:
+    process = make_process(4711, "alice")
+    fleet = fleet_of(("gpu01", [make_gpu(processes=[process])]), ("gpu02", [make_gpu()]))
+    lines = render_fleet(fleet, detail=True).splitlines()
+    assert [line[:12] for line in lines if line.startswith(("╭", "├", "╰"))] == [
+        "╭─ gpu01 · u",
+        "├─ processes",
+        "╰───────────",
+        "╭─ gpu02 · u",
+        "╰───────────",
+    ]
 
 
-@given(st.lists(_names, min_size=1, max_size=5))
-def test_columns_stay_aligned_for_any_name(users: list[str]) -> None:
-    fleet = fleet_of(("gpu01", [make_busy_gpu(n, user=user) for n, user in enumerate(users)]))
-    lines = render_fleet(fleet).splitlines()[2:]
-    ends = {wcswidth(line[: line.rindex("0s") + 2]) for line in lines[1:]}
-    assert len(lines) == len(users) + 1
-    assert len(ends) == 1
+def test_processes_that_are_not_known_are_told_in_the_box() -> None:
+    gpu = make_gpu(processes=None, processes_reason="no permission")
+    text = render_fleet(fleet_of(("gpu01", [gpu])), detail=True)
+    assert "not known: no permission" in text
+
+
+def test_what_fits_nothing_says_so() -> None:
+    nobody = choose_hosts(fleet_of(("gpu01", [make_gpu()])), ["gpu02"])
+    assert render_fleet(nobody, empty="Nothing fits.").endswith("\n\nNothing fits.\n")
+
+
+def test_terminals_that_know_ascii_alone_get_signs_of_the_same_width() -> None:
+    text = render_fleet(fleet_of(("gpu01", [make_busy_gpu()])), detail=True)
+    plain = in_ascii(text)
+    assert (plain.isascii(), len(plain)) == (True, len(text))
+
+
+_NAMES = st.one_of(
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=30),
+    st.text("机器学习한국어ＡＢｱ👩🏽🚀🇩🇪é\u0301\ufe0f\u200dא\x1b\x9b\n\t\u202e", min_size=1, max_size=30),
+)
+_WIDTHS = st.one_of(st.none(), st.integers(LEAST, 300))
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def tables_in(text: str) -> list[set[int]]:
+    """The widths of the lines of each table: the headline, and what is wrong, are none."""
+    blocks = text.split("\n\n")[1:]
+    return [{wcswidth(line) for line in block.splitlines() if not line.startswith("! ")} for block in blocks]
+
+
+@given(st.lists(_NAMES, min_size=1, max_size=4), _WIDTHS, st.booleans())
+def test_every_line_of_a_table_is_equally_wide_and_none_wider_than_asked(
+    names: list[str], width: int | None, detail: bool
+) -> None:
+    gpus = [make_busy_gpu(n, user=name, name=name, uuid=f"GPU-{n}") for n, name in enumerate(names)]
+    text = render_fleet(fleet_of(("gpu01", gpus), ("gpu02", [make_gpu()])), width=width, detail=detail)
+    widths = tables_in(text)
+    assert {len(found) for found in widths} == {1}
+    assert max(map(wcswidth, text.splitlines())) <= (width or 100_000)
+
+
+@given(st.lists(_NAMES, min_size=1, max_size=4), _WIDTHS, st.booleans())
+def test_no_control_character_passes_and_colours_change_nothing_else(
+    names: list[str], width: int | None, detail: bool
+) -> None:
+    gpus = [make_busy_gpu(n, user=name, name=name, uuid=f"GPU-{n}") for n, name in enumerate(names)]
+    fleet = fleet_of(("gpu01", gpus))
+    plain = render_fleet(fleet, width=width, detail=detail)
+    assert plain.replace("\n", "").isprintable()
+    assert _ANSI.sub("", render_fleet(fleet, width=width, detail=detail, colour=True)) == plain
 
 
 @given(st.text(max_size=60), st.integers(1, 40), st.sampled_from(["left", "right"]))
@@ -159,9 +228,9 @@ def test_detail_lists_faults_with_their_owner_the_newest_first() -> None:
     then = FakeClock()()
     events = [GpuEvent(then - 7200, 79, None, "GPU has fallen off the bus."), GpuEvent(then - 60, 31, 4711, "\x1b[2J")]
     text = render_fleet(fleet_of(("gpu01", [make_busy_gpu(0, events=events)])), detail=True)
-    newest, oldest = text.splitlines()[-2:]
-    assert newest.split()[:5] == ["0", "1m", "31", "4711", "alice"]
-    assert oldest.split()[:6] == ["0", "2h", "0m", "79", "–", "–"]
+    newest, oldest = text.splitlines()[-3:-1]
+    assert newest.split()[:6] == ["│", "0", "1m", "31", "4711", "alice"]
+    assert oldest.split()[:7] == ["│", "0", "2h", "0m", "79", "–", "–"]
     assert "it has fallen off the bus: GPU has fallen off the bus." in oldest
     assert "\x1b" not in text
 

@@ -1,20 +1,20 @@
-"""GET /: the built page, or plain text for curl, wget and HTTPie.
+"""GET / and GET /HOST: the built page, or plain text for curl, wget and HTTPie.
 
 The page's assets are named by their content, so a browser may keep them forever.
 """
 
 from pathlib import Path
-from typing import Annotated
 
 from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromPath
 
-from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.api.headers import PAGE_POLICY
-from gpudeck.api.text import TextViews
+from gpudeck.api.text import NotUnderstood, TextViews, is_on, read_wish
+from gpudeck.hub.hub import Hub
 
 PAGE = Path(__file__).parent / "page"
 _TERMINAL_CLIENTS = ("curl/", "wget/", "httpie/")
@@ -28,27 +28,21 @@ _TYPES = {
 _LONGEST_NAME = 100
 _NOT_BUILT = "The page has not been built into this installation. Run `make page`, or install gpudeck again with pip.\n"
 
-_Flag = Annotated[str | None, QueryParameter(max_length=16)]
 
-
-@get("/", opt=access("open"), include_in_schema=False)
+@get(["/", "/{host:str}"], opt=access("open"), include_in_schema=False)
 async def read_page(
     *,
     hub: TheHub,
     texts: NamedDependency[TextViews],
     policy: ThePolicy,
     request: HubRequest,
-    term: _Flag = None,
-    detail: _Flag = None,
-    width: FromQuery[int | None] = None,
+    host: FromPath[str | None] = None,
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
-    if _wants_text(request.headers.get("user-agent", ""), term):
-        caller = caller_of(request)
-        policy.check("read", caller)
-        columns = None if width is None else min(max(width, 20), 1000)
-        text = await texts.render(hub.stream.document(policy.sight(caller)), detail=_is_on(detail), width=columns)
-        return Response(text, media_type=MediaType.TEXT, headers={"Vary": "User-Agent"})
+    if _wants_text(request.headers.get("user-agent", ""), request.query_params.get("term")):
+        return await _answer_in_text(hub, texts, policy, request, host)
+    if host is not None:
+        raise NotFoundException("no such page")
     index = PAGE / "index.html"
     if not index.is_file():
         return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
@@ -71,9 +65,19 @@ async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes
     return Response(file.read_bytes(), media_type=media, headers=headers)
 
 
+async def _answer_in_text(
+    hub: Hub, texts: TextViews, policy: Policy, request: HubRequest, host: str | None
+) -> Response[bytes]:
+    caller = caller_of(request)
+    policy.check("read", caller)
+    headers = {"Vary": "User-Agent, Term", "Cache-Control": "no-store"}
+    try:
+        wish = read_wish(dict(request.query_params.multi_items()), request.headers.get("term", ""), host)
+    except NotUnderstood as error:
+        return Response(f"{error}\n".encode(), status_code=400, media_type=MediaType.TEXT, headers=headers)
+    answer = await texts.render(hub.stream.document(policy.sight(caller)), wish)
+    return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers)
+
+
 def _wants_text(agent: str, term: str | None) -> bool:
-    return _is_on(term) if term is not None else agent.lower().startswith(_TERMINAL_CLIENTS)
-
-
-def _is_on(flag: str | None) -> bool:
-    return flag is not None and flag.lower() not in {"false", "0", "no", "off"}
+    return is_on(term) if term is not None else agent.lower().startswith(_TERMINAL_CLIENTS)

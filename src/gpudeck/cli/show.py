@@ -1,81 +1,207 @@
-"""gpudeck show: the fleet as a table, or as JSON."""
+"""gpudeck show: the fleet, or what of it fits some words, as a table, boxes, JSON or CSV; once or again and again."""
 
+import inspect
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from msgspec import Struct
 
-from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
-from gpudeck.views.text import choose_hosts, render_fleet
+from gpudeck.cli.words import HELP, WordsCommand, choose, nothing_fits
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.views.filter import Json
+from gpudeck.views.safe import in_ascii
+from gpudeck.views.table import LEAST
+from gpudeck.views.text import NO_HOST, render_fleet
 
 if TYPE_CHECKING:
     from gpudeck.collectors.settings import CollectorSettings
 
-_EXAMPLES = """\b
+_AFTER = """\b
+Environment:
+  GPUDECK_HUB     the hub's address, where --hub is not given
+  GPUDECK_TOKEN   what to show to a hub that wants to know who asks
+  COLUMNS         how wide the table may be, where it is not the terminal
+  NO_COLOR        no colours, whatever the terminal can do
+
+\b
+Exit codes:
+  0  done, also when Ctrl-C ends --watch
+  1  nothing fits the words; with --ssh: no host could be read
+  2  wrong use, or a word that is not understood
+  3  the hub does not answer
+
+\b
 Examples:
   gpudeck show                    every GPU of the fleet
+  gpudeck show free h200          H200s that are free
+  gpudeck show '>40G' -alice      large ones without alice; quote < and >
   gpudeck show gpu07 --detail     one host with its processes
+  gpudeck show free --watch 5     what is free, again every five seconds
   gpudeck show --json | jq '.totals.free'
+  gpudeck show --csv > fleet.csv
   gpudeck show --local            this machine, without any hub
   gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without any hub; gpu[01-16] names sixteen
+
+\b
+See also:
+  curl HUB/?q=free+h200           the same table without gpudeck
 """
 # Where gpudeck.config.find_config looks too.
 _CONFIGURATIONS = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpudeck/gpudeck.yaml")
 
+Read = Callable[[], Json]
 
-@click.command("show", epilog=_EXAMPLES)
-@click.argument("hosts", nargs=-1, metavar="[HOST…]")
-@click.option("--detail", is_flag=True, help="Processes too.")
-@click.option("--json", "as_json", is_flag=True, help="The hub's answer as JSON.")
+
+class Look(Struct, frozen=True):
+    """How the fleet is to be shown."""
+
+    form: str
+    detail: bool
+    color: str
+
+
+@click.command("show", cls=WordsCommand, epilog=_AFTER)
+@click.argument("words", nargs=-1, metavar="[WORD…]")
+@click.option("--detail", is_flag=True, help="A box a host, with processes and faults.")
+@click.option("--watch", type=str, metavar="[S]", help="Again every S seconds (2) in place, until Ctrl-C.")
+@click.option("--json", "form", flag_value="json", help="As JSON, as the API has it.")
+@click.option("--csv", "form", flag_value="csv", help="As CSV, a line a GPU, for spreadsheets.")
+@click.option(
+    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="auto: if it is a terminal."
+)
 @click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
 @click.option("--local", is_flag=True, help="This machine alone, without any hub.")
 @click.option("--ssh", metavar="HOST,HOST", help="These hosts over SSH, without any hub: [user@]host[:port].")
-def command(hosts: tuple[str, ...], *, detail: bool, as_json: bool, hub: str, local: bool, ssh: str | None) -> None:
-    """Show the fleet. Exit code 1 when a named host does not exist, 3 when the hub does not answer.
+def command(
+    words: tuple[str, ...],
+    *,
+    detail: bool,
+    watch: str | None,
+    form: str | None,
+    color: str,
+    hub: str,
+    local: bool,
+    ssh: str | None,
+) -> None:
+    """Show the fleet, or what of it fits all WORDS. A column that the terminal has no room for is left out; no line is
+    wrapped. What is unknown is a dash.
 
-    With --ssh a host that cannot be read is shown with the reason; the exit code is 1 when there is no other.
+    With --ssh a host that cannot be read is shown with the reason.
     """
     if local and ssh is not None:
         raise UsageError("--local and --ssh exclude each other.")
     if sys.stdout is None:
         raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
-    fleet = (
-        _read_local()
-        if local
-        else _decode(_ask(hub), mask_password(hub))
-        if ssh is None
-        else _read_ssh(ssh, as_json=as_json)
-    )
-    _check_hosts(fleet, hosts)
-    _print(fleet, hosts, detail=detail, as_json=as_json)
+    if detail and form == "csv":
+        raise UsageError("--detail and --csv exclude each other: a line is a GPU.", "--json has the processes too.")
+    look = Look(form or "text", detail, color)
+    read = _choose_source(hub, local=local, ssh=ssh, is_table=look.form == "text")
+    if watch is not None:
+        _watch(read, words, look, _read_interval(watch, look))
+        return
+    fleet = read()
+    _show_once(fleet, words, look)
     if ssh is not None and not fleet["totals"]["hosts_up"]:
         sys.exit(1)
 
 
-def _print(fleet: dict[str, Any], hosts: tuple[str, ...], *, detail: bool, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(choose_hosts(fleet, hosts)))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
-    click.echo(render_fleet(fleet, hosts=hosts, detail=detail, width=width, colour=_wants_colour()), nl=False)
+command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
-def _ask(hub: str) -> bytes:
-    from gpudeck.client import Client, Forbidden  # noqa: PLC0415 - a local reading needs no HTTP
+def _show_once(fleet: Json, words: tuple[str, ...], look: Look) -> None:
+    part = choose(fleet, words)
+    is_missing = bool(words) and not part["hosts"]
+    # Who pipes it on gets an empty list; who reads a table gets one line that says it.
+    if not is_missing or look.form != "text":
+        _print(_present(part, words, look))
+    if is_missing:
+        raise nothing_fits(fleet, words)
 
+
+def _choose_source(hub: str, *, local: bool, ssh: str | None, is_table: bool) -> Read:
+    if local:
+        return _read_local
+    if ssh is not None:
+        return lambda: _read_ssh(ssh, is_table=is_table)
+    from gpudeck.cli.asking import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
+
+    return lambda: ask_fleet(hub)
+
+
+def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
+    if look.form == "json":
+        return f"{msgspec.json.encode(fleet).decode()}\n"
+    if look.form == "csv":
+        from gpudeck.views.sheet import render_sheet  # noqa: PLC0415 - few ask for it
+
+        return render_sheet(fleet)
+    empty = "Nothing fits." if words else NO_HOST
+    text = render_fleet(fleet, detail=look.detail, width=_width(), colour=_wants_colour(look.color), empty=empty)
+    return text if _knows_our_signs() else in_ascii(text)
+
+
+def _print(text: str) -> None:
+    # Colours were decided upon: click would take them out wherever it sees no terminal.
+    click.echo(text, nl=False, color=True)
+
+
+def _width() -> int | None:
+    """Of the terminal, or what $COLUMNS says; a pipe has none, and gets every column."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
+        return None
+    return max(LEAST, shutil.get_terminal_size().columns)
+
+
+def _wants_colour(wanted: str) -> bool:
+    if wanted != "auto":
+        return wanted == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and _is_capable()
+
+
+def _is_capable() -> bool:
+    return os.environ.get("TERM") not in {None, "", "dumb"}
+
+
+def _knows_our_signs() -> bool:
     try:
-        return Client(hub, token=os.environ.get("GPUDECK_TOKEN")).fleet()
-    except Forbidden:
-        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+        "●█".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
-        return Client(hub, token=find_own_token(hub)).fleet()
+
+def _read_interval(text: str, look: Look) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError as error:
+        raise UsageError(f"--watch {text!r} is not a number of seconds.") from error
+    if not 0.2 <= seconds <= 3600:
+        raise UsageError("--watch has to be between 0.2 and 3600 seconds.")
+    if look.form == "csv":
+        raise UsageError("--watch and --csv exclude each other.", "--json gives one line a reading.")
+    return seconds
+
+
+def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> None:
+    from gpudeck.cli.redraw import Screen  # noqa: PLC0415 - one look needs none
+    from gpudeck.cli.watching import Watching  # noqa: PLC0415 - the same
+
+    watching = Watching(read, lambda fleet: _present(choose(fleet, words), words, look), seconds, words)
+    watching.first()
+    in_place = look.form == "text" and sys.stdout.isatty() and _is_capable()
+    try:
+        with Screen(in_place=in_place) as screen:
+            watching.run(screen, has_title=look.form == "text")
+    except KeyboardInterrupt:
+        return
 
 
 def _read_local() -> dict[str, Any]:
@@ -100,7 +226,7 @@ def _find_collector_settings() -> "CollectorSettings":
     return load_settings(None)[0].agent
 
 
-def _read_ssh(hosts: str, *, as_json: bool) -> dict[str, Any]:
+def _read_ssh(hosts: str, *, is_table: bool) -> dict[str, Any]:
     from gpudeck.app.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
     from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
     from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - the same
@@ -108,28 +234,7 @@ def _read_ssh(hosts: str, *, as_json: bool) -> dict[str, Any]:
     settings, _ = load_settings(None)
     seen = read_over_ssh(read_hosts(hosts, "--ssh"), settings.ssh, ask_password)
     # A table says it by itself; who pipes JSON on looks at the standard error.
-    for name, reason in seen.failures.items() if as_json else ():
+    for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
     fleet: dict[str, Any] = msgspec.json.decode(seen.fleet)
     return fleet
-
-
-def _decode(body: bytes, hub: str) -> dict[str, Any]:
-    try:
-        fleet = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"{hub} answers, but is no gpudeck hub.") from error
-    if not isinstance(fleet, dict) or "hosts" not in fleet:
-        raise Unreachable(f"{hub} answers, but is no gpudeck hub.")
-    return fleet
-
-
-def _check_hosts(fleet: dict[str, Any], names: tuple[str, ...]) -> None:
-    known = {name for host in fleet["hosts"] for name in (host["name"], host["id"])}
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise GpudeckError(f"no host is called {', '.join(missing)}.", "`gpudeck show` lists the hosts.")
-
-
-def _wants_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -10,7 +10,9 @@ Cell = tuple[str, str]
 
 ANSI = {"green": "32", "red": "31", "yellow": "33", "blue": "34", "grey": "90", "bold": "1", "reverse": "7"}
 GAP = 2
-_OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◆▲…–·°×µ"), "x")
+LEAST = 20
+"""The fewest columns that a table or a box fits into."""
+_OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◆▲…–·°×µ█░╭╮╰╯│├┤─"), "x")
 """Each of them is one column wide."""
 
 
@@ -54,22 +56,42 @@ def paint(text: str, colour: str, on: bool) -> str:
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool) -> list[str]:
-    """The lines of a table with its header. Columns are dropped, least important first, until it fits `width`.
+    """The lines of a table with its header, all of the same width. Columns are dropped, least important first, until it
+    fits `width`; those that are empty in all rows are left out anyway.
 
-    The two most important ones always stay, cut if need be.
+    The two most important ones always stay, cut if need be: a table fits into LEAST columns, and not into fewer.
     """
+    return lay_out(columns, rows, width, colour)[0]
+
+
+def lay_out(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool
+) -> tuple[list[str], int]:
+    """As `render`, with the width that every line has.
+
+    A fleet repeats itself: each column is measured and fitted once a text, not once a row.
+    """
+    cells = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    texts = [{text for text, _ in column} for column in cells]
     widths = [
-        min(column.widest, max([width_of(column.title), *(width_of(row[at][0]) for row in rows)]))
-        for at, column in enumerate(columns)
+        min(column.widest, max(map(width_of, {column.title, *found})))
+        for column, found in zip(columns, texts, strict=True)
     ]
-    shown = _choose(columns, widths, width)
+    shown = _choose(columns, widths, [at for at, found in enumerate(texts) if found != {""}], width)
     _narrow(columns, widths, shown, width)
-    header: list[Cell] = [(column.title, "bold") for column in columns]
-    return [_line(columns, widths, shown, row, colour) for row in [header, *rows]]
+    fitted = [
+        _fit_all([(columns[at].title, "bold"), *cells[at]], widths[at], columns[at].align, colour) for at in shown
+    ]
+    return list(map((" " * GAP).join, zip(*fitted, strict=True))), _total(widths, shown)
 
 
-def _choose(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
-    shown = list(range(len(columns)))
+def _fit_all(cells: Sequence[Cell], width: int, align: str, colour: bool) -> list[str]:
+    made = {cell: paint(fit(cell[0], width, align), cell[1], colour) for cell in set(cells)}
+    return [made[cell] for cell in cells]
+
+
+def _choose(columns: Sequence[Column], widths: Sequence[int], filled: list[int], width: int | None) -> list[int]:
+    shown = list(filled)
     least = [min(own, column.least or own) for column, own in zip(columns, widths, strict=True)]
     while width is not None and len(shown) > 2 and _total(least, shown) > width:
         shown.remove(min(shown, key=lambda at: columns[at].keep))
@@ -91,13 +113,6 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
     return sum(widths[at] + GAP for at in shown) - GAP
 
 
-def _line(
-    columns: Sequence[Column], widths: Sequence[int], shown: Sequence[int], row: Sequence[Cell], colour: bool
-) -> str:
-    cells = [paint(fit(row[at][0], widths[at], columns[at].align), row[at][1], colour) for at in shown]
-    return (" " * GAP).join(cells).rstrip()
-
-
 def _cut(text: str, width: int) -> str:
     """As many characters as fit into `width - 1` columns, and an ellipsis."""
     used, end = 0, 0
@@ -105,4 +120,7 @@ def _cut(text: str, width: int) -> str:
         used += width_of(char)
         if used > width - 1:
             break
+    # A mark may make what stands before it wider than the two are one by one.
+    while end and width_of(text[:end]) > width - 1:
+        end -= 1
     return text[:end] + "…"

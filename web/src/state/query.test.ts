@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import type { Host } from '../api/types'
 import { busyGpu, GIB, gpu, host } from '../samples'
+import shared from '../../../tests/captures/filter-cases.json'
 import { matchesBareHost, matchesGpu, parseQuery, toggleState } from './query'
 
 const lab = host('gpu07', [busyGpu('alice'), gpu({ name: 'NVIDIA H200', display_name: 'Big one', memory_total_bytes: 140.4 * GIB })], {
@@ -140,4 +142,15 @@ it.each([
   ['-free h200', 'free h200'],
 ])('toggling free in "%s" gives "%s"', (before, after) => {
   expect(toggleState(before, 'free')).toBe(after)
+})
+
+describe('the cases that the command line is tried with, too', () => {
+  const hosts = shared.hosts as unknown as Host[]
+
+  it.each(shared.cases)('$query', (expected) => {
+    const query = parseQuery(expected.query)
+    const gpus = hosts.flatMap((each) => each.gpus.filter((gpu) => matchesGpu(query, each, gpu)).map((gpu) => `${each.name}/${gpu.label}`))
+    const bare = hosts.filter((each) => each.gpus.length === 0 && matchesBareHost(query, each)).map((each) => each.name)
+    expect({ gpus, bare_hosts: bare, unclear: query.unclear }).toEqual({ gpus: expected.gpus, bare_hosts: expected.bare_hosts, unclear: expected.unclear })
+  })
 })

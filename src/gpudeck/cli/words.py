@@ -1,0 +1,66 @@
+"""Commands that take the words of the search: `gpudeck show free -alice '>40G'`."""
+
+import re
+
+import click
+
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.views.choice import choose_words, near_hosts
+from gpudeck.views.filter import Json, join, split
+
+HELP = """\b
+WORDS mean what they mean in the page's search, and all have to fit:
+  free busy held booked unknown   the GPU's state; several mean any of them
+  up late down never              its host's status
+  warning critical                its health
+  '>40G' '<=24G' '=80G'           its memory; G is 10^9 bytes, GiB is 2^30
+  user:ann host:rack2 model:h200  text in that place only
+  -word                           none of it: -free, -alice, -down
+  gpu07 gpu08                     whole names of hosts: these, and no others
+  anything else                   text in host, label, model, user or UUID"""
+_NEGATED = re.compile(r"-[^-].+")
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?s?")
+
+
+class WordsCommand(click.Command):
+    """Takes `-word` as a word, though it looks like options, and an option `--watch` whose value may be left out."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        before, words = _give_interval(args[:end]), args[end + 1 :]
+        options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        negated = [arg for arg in before if _NEGATED.fullmatch(arg)]
+        for word in negated:
+            if f"-{word}" in options:
+                raise UsageError(f"{word} is a word to leave out.", f"The option is -{word}.")
+        rest = [arg for arg in before if arg not in negated]
+        return super().parse_args(ctx, [*rest, "--", *negated, *words] if negated or words else rest)
+
+
+def _give_interval(args: list[str]) -> list[str]:
+    """`--watch free` watches what is free, every two seconds; `--watch 5 free` every five."""
+    given: list[str] = []
+    rest = iter(args)
+    for arg in rest:
+        if arg != "--watch":
+            given.append(arg)
+            continue
+        value = next(rest, "")
+        is_interval = bool(_SECONDS.fullmatch(value))
+        given += [f"--watch={value if is_interval else '2'}", *([value] if value and not is_interval else [])]
+    return given
+
+
+def choose(fleet: Json, words: tuple[str, ...]) -> Json:
+    """The part that fits; raises UsageError for what cannot be understood."""
+    part, query = choose_words(fleet, join(words))
+    if query.unclear:
+        raise UsageError(f"{query.unclear[0]!r} is not understood.", "`gpudeck show --help` tells the words.")
+    return part
+
+
+def nothing_fits(fleet: Json, words: tuple[str, ...]) -> GpudeckError:
+    """With the hosts that may have been meant."""
+    near = [name for word in split(join(words)) for name in near_hosts(fleet, word, 2)]
+    hint = f"Did you mean {' or '.join(dict.fromkeys(near))}?" if near else "`gpudeck show` shows all."
+    return GpudeckError(f"nothing fits {join(words)}.", hint)

@@ -1,0 +1,80 @@
+"""A GPU as a line of cells: what the table and the boxes have in common. What is unknown is a dash, never a zero."""
+
+from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.views.filter import Json
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column
+
+SYMBOLS = {"free": "●", "busy": "■", "held": "◐", "booked": "◆", "unknown": "?"}
+COLOURS = {"free": "green", "busy": "red", "held": "yellow", "booked": "blue", "unknown": "grey"}
+
+HOST_COLUMN = Column("HOST", keep=100, widest=32)
+GPU_COLUMNS = (
+    Column("GPU", keep=98, align="right", widest=8),
+    Column("MODEL", keep=45, widest=24, least=10),
+    Column("STATE", keep=99, widest=9),
+    Column("UTIL", keep=90, align="right", widest=6),
+    Column("MEMORY", keep=55, widest=8),
+    Column("GiB", keep=80, align="right", widest=15),
+    Column("TEMP", keep=47, align="right", widest=6),
+    Column("POWER", keep=30, align="right", widest=7),
+    Column("USERS", keep=95, widest=32, least=10),
+    Column("SINCE", keep=50, align="right", widest=8),
+    Column("NOTE", keep=20, widest=60, least=12),
+)
+_BAR = 8
+_UNKNOWN: Cell = ("–", "grey")
+
+
+def gpu_rows(host: Json, now: float) -> list[list[Cell]]:
+    """A row a GPU for HOST_COLUMN and GPU_COLUMNS, or one that says why there is none."""
+    name: Cell = (clean(host["display_name"]), "grey" if host["status"] != "up" else "")
+    note = _host_note(host, now)
+    if not host["gpus"]:
+        # What keeps a host from reporting says more than that it has not.
+        is_awaited = host["status"] == "never" and host["problems"]
+        reason = host["problems"][0] if is_awaited else host["reasons"].get("gpus", "no GPUs")
+        return [[name, *[_UNKNOWN] * (len(GPU_COLUMNS) - 1), (clean(note or reason), "grey")]]
+    return [[name, *_cells(gpu, note, now)] for gpu in host["gpus"]]
+
+
+def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
+    state = gpu["availability"]
+    dim = "grey" if state == "unknown" else ""
+    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
+    note = note or gpu["health_reason"] or reason or ""
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    return [
+        (gpu["label"], dim),
+        (clean(gpu["display_name"]), dim),
+        (f"{SYMBOLS[state]} {state}", COLOURS[state]),
+        (show_number(gpu["utilization_percent"], "%"), dim),
+        (draw_bar(used, total), dim),
+        (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
+        (show_number(gpu["temperature_celsius"], "°C"), dim),
+        (show_number(gpu["power_watts"], " W"), dim),
+        (clean(", ".join(gpu["users"])) or "–", dim),
+        (show_span(now - gpu["since"]), dim),
+        (clean(note), dim or "yellow"),
+    ]
+
+
+def draw_bar(used: float | None, total: float | None) -> str:
+    """How full something is. What holds anything to speak of is never drawn as empty, what has room left never as full;
+    a dash when unknown."""
+    if used is None or not total:
+        return "–"
+    share = used / total
+    least, most = int(share >= 0.01), _BAR - int(share <= 0.99)
+    filled = min(max(round(share * _BAR), least), most)
+    return "█" * filled + "░" * (_BAR - filled)
+
+
+def show_number(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{value:.0f}{unit}"
+
+
+def _host_note(host: Json, now: float) -> str:
+    if host["status"] in {"up", "never"} or host["last_report_at"] is None:
+        return ""
+    return f"{host['status']}: last report {show_span(now - host['last_report_at'])} ago, values are from then"

@@ -1,0 +1,74 @@
+"""Part of a fleet: some of its hosts, or the GPUs that fit a search, with totals of their own."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.views.filter import Json, Query, fits_bare_host, fits_gpu, read_tokens, split
+
+Fits = Callable[[Json, Json], bool]
+
+
+def choose_hosts(fleet: Json, names: Sequence[str]) -> Json:
+    """The fleet with the hosts of these names or ids alone, and their totals; all of it when none is named."""
+    if not names:
+        return fleet
+    return _with_hosts(fleet, [host for host in fleet["hosts"] if host["name"] in names or host["id"] in names])
+
+
+def choose_user(fleet: Json, user: str) -> Json:
+    """The GPUs that this user is on."""
+    return _with_gpus(fleet, lambda _, gpu: user in gpu["users"], lambda _: False)
+
+
+def choose_words(fleet: Json, text: str) -> tuple[Json, Query]:
+    """The part that fits a search, and how the search was understood.
+
+    Words that are exactly the names of hosts mean these hosts and no others: gpu1 is not gpu10, and of several names
+    each counts. All other words mean what they mean on the page.
+    """
+    tokens = split(text)
+    known = {str(host["name"]).lower(): host["name"] for host in fleet["hosts"]}
+    named = [known[token] for token in tokens if token in known]
+    query = read_tokens(token for token in tokens if token not in known)
+    part = choose_hosts(fleet, named)
+    if len(named) == len(tokens):
+        return part, query
+    return _with_gpus(part, partial(fits_gpu, query), partial(fits_bare_host, query)), query
+
+
+def near_hosts(fleet: Json, name: str, most: int = 3) -> list[str]:
+    """The hosts whose names are most like this one."""
+    import difflib  # noqa: PLC0415 - needed by mistakes alone
+
+    names = {str(host["name"]).lower(): str(host["name"]) for host in fleet["hosts"]}
+    return [names[found] for found in difflib.get_close_matches(name.lower(), names, most)]
+
+
+def _with_gpus(fleet: Json, fits: Fits, bare_fits: Callable[[Json], bool]) -> Json:
+    """The hosts on which a GPU fits, with those GPUs alone; and bare hosts that do."""
+    hosts: list[Json] = []
+    for host in fleet["hosts"]:
+        gpus = [gpu for gpu in host["gpus"] if fits(host, gpu)]
+        if gpus or (not host["gpus"] and bare_fits(host)):
+            hosts.append(host if len(gpus) == len(host["gpus"]) else {**host, "gpus": gpus})
+    return _with_hosts(fleet, hosts)
+
+
+def _with_hosts(fleet: Json, hosts: Sequence[Json]) -> Json:
+    return {**fleet, "hosts": hosts, "totals": count(hosts)}
+
+
+def count(hosts: Sequence[Json]) -> Json:
+    """The totals as the hub counts (see model.view.Totals): a GPU in an unknown state adds no power and no user."""
+    gpus = [gpu for host in hosts for gpu in host["gpus"]]
+    known = [gpu for gpu in gpus if gpu["availability"] != "unknown"]
+    power = [gpu["power_watts"] for gpu in known if gpu["power_watts"] is not None]
+    return {
+        "gpus": len(gpus),
+        **{word: sum(gpu["availability"] == word for gpu in gpus) for word in AVAILABILITIES},
+        "hosts": len(hosts),
+        "hosts_up": sum(host["status"] == "up" for host in hosts),
+        "users": len({user for gpu in known for user in gpu["users"]}),
+        "power_watts": round(sum(power), 1) if power else None,
+    }

@@ -1,0 +1,130 @@
+"""The fleet as text over HTTP: what curl may ask for, and what it is told when it asks for what is not there."""
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import make_door
+from fakes.reports import make_busy_gpu, make_envelope
+from gpudeck.hub.hub import Hub
+
+
+class Api:
+    """The front door of a hub that tests report to directly."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(now=FakeClock())
+        self.door: Any = make_door(self.hub)
+
+    def report(self, **facts: Any) -> None:
+        self.hub.fleet.apply(make_envelope(**facts), via="push", now=self.hub.stream.time)
+        self.hub.stream.tick()
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door)
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+                return await client.get(path, **options)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+CURL = {"User-Agent": "curl/8"}
+
+
+def test_terminal_may_ask_for_one_host(api: Api) -> None:
+    api.report(host="gpu01")
+    api.report(host="gpu02")
+    answer = api.get("/gpu02", headers=CURL)
+    assert (answer.status_code, "gpu01" in answer.text, "gpu02" in answer.text) == (200, False, True)
+    assert answer.text == api.get("/gpu02?term=true").text
+
+
+def test_host_that_nobody_knows_is_a_404_in_text_with_names_that_are_near(api: Api) -> None:
+    api.report(host="gpu01")
+    answer = api.get("/gpu99%1b[2J", headers=CURL)
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (404, "text/plain")
+    assert answer.text == "no host is called gpu99\ufffd[2J. Without a name all hosts are shown.\n"
+    assert api.get("/gpu11", headers=CURL).text == "no host is called gpu11. Did you mean gpu01?\n"
+
+
+def test_browser_that_asks_for_a_host_gets_no_page_of_it(api: Api) -> None:
+    api.report(host="gpu01")
+    answer = api.get("/gpu01", headers={"User-Agent": "Mozilla/5.0"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("", {"gpu01", "gpu02", "gpu03"}),
+        ("?free", {"gpu01"}),
+        ("?free=true", {"gpu01"}),
+        ("?free=false", {"gpu01", "gpu02", "gpu03"}),
+        ("?user=alice", {"gpu02"}),
+        ("?user=ali", set()),
+        ("?q=busy+-alice", {"gpu03"}),
+        ("?q=gpu02+gpu03", {"gpu02", "gpu03"}),
+        ("?free&q=user:bob", set()),
+        ("?q=busy&sort=name&view=cards", {"gpu02", "gpu03"}),
+    ],
+)
+def test_terminal_may_ask_for_a_part(api: Api, query: str, shown: set[str]) -> None:
+    api.report(host="gpu01")
+    api.report(host="gpu02", gpus=[make_busy_gpu(user="alice")])
+    api.report(host="gpu03", gpus=[make_busy_gpu(user="bob")])
+    text = api.get(f"/{query}", headers=CURL).text
+    assert set(re.findall(r"gpu0\d", text)) == shown
+    assert ("Nothing fits." in text) == (not shown)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("fre", "did you mean free?"),
+        ("width=wide", "width has to be a number of columns, not 'wide'"),
+        ("color=red", "color has to be never, always or auto, not 'red'"),
+        ("q=%3Elots", "'>lots' is not understood"),
+        (f"user={'x' * 300}", "user is longer than 256 characters"),
+        ("%1b[2J=1", "there is no parameter '\ufffd[2J'"),
+    ],
+)
+def test_parameter_that_says_nothing_is_told_in_text(api: Api, query: str, told: str) -> None:
+    answer = api.get(f"/?{query}", headers=CURL)
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (400, "text/plain")
+    assert told in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "term", "is_coloured"),
+    [
+        ("", "", False),
+        ("?color=auto", "", False),
+        ("?color=always", "", True),
+        ("?color=always", "dumb", True),
+        ("", "xterm-256color", True),
+        ("", "dumb", False),
+        ("?color=never", "xterm-256color", False),
+    ],
+)
+def test_text_has_colours_where_they_are_asked_for(api: Api, query: str, term: str, is_coloured: bool) -> None:
+    api.report()
+    answer = api.get(f"/{query}", headers=CURL | {"Term": term})
+    assert ("\x1b[32m" in answer.text) == is_coloured
+    assert answer.headers["vary"] == "User-Agent, Term"
+
+
+@pytest.mark.parametrize(("query", "widest"), [("width=60", 60), ("width=1", 20), ("width=99999999999", 1000)])
+def test_text_is_as_wide_as_asked_within_reason(api: Api, query: str, widest: int) -> None:
+    api.report(host="a-host-with-a-rather-long-name", gpus=[make_busy_gpu()])
+    lines = api.get(f"/?{query}&detail=true", headers=CURL).text.splitlines()
+    assert max(map(len, lines)) <= widest
