@@ -13,20 +13,18 @@ or are too many to read at once, the steps are a quarter hour at least.
 from gpudeck.history import people, subjects
 from gpudeck.history.base import Answer, Ask, HistoryRefused
 from gpudeck.history.heat import heat
-from gpudeck.history.measures import SUBJECTS, Subject, find_measure
+from gpudeck.history.measures import SUBJECTS, Measure, Subject, find_measure
 from gpudeck.history.past import Past
 from gpudeck.history.steps import check_points, check_range
 
-__all__ = ["heat", "series"]
+__all__ = ["check_ask", "heat", "series"]
 
 
 def series(past: Past, ask: Ask, now: float) -> Answer:
     """Raises HistoryRefused for what makes no sense, and says what would."""
     check_range(ask.start, ask.end)
     check_points(ask.points)
-    subject = _subject_of(ask)
-    measure = find_measure(ask.metric, subject)
-    _check_split(ask, subject)
+    subject, measure = check_ask(ask)
     if subject == "user":
         return people.user_series(past, ask, measure, now)
     if ask.by == "user":
@@ -40,6 +38,14 @@ def series(past: Past, ask: Ask, now: float) -> Answer:
     return subjects.fleet_series(past, ask, measure, now)
 
 
+def check_ask(ask: Ask) -> tuple[Subject, Measure]:
+    """Whose past is asked for, and what of it. Raises HistoryRefused."""
+    subject = _subject_of(ask)
+    measure = find_measure(ask.metric, subject)
+    _check_split(ask, subject, measure)
+    return subject, measure
+
+
 def _subject_of(ask: Ask) -> Subject:
     given = [subject for subject in SUBJECTS if getattr(ask, subject) not in {None, False}]
     if len(given) != 1:
@@ -48,12 +54,9 @@ def _subject_of(ask: Ask) -> Subject:
     return given[0]
 
 
-def _check_split(ask: Ask, subject: Subject) -> None:
-    if ask.by == "gpu" and (subject not in {"host", "run"} or ask.metric.startswith("host_")):
-        raise HistoryRefused("bad_split", f"a {subject} cannot be split by GPU here", "by=gpu splits a host or a run.")
+def _check_split(ask: Ask, subject: Subject, measure: Measure) -> None:
+    hint = "by=gpu splits a metric of GPUs, of a host or a run; by=user splits memory_used_bytes of one GPU."
+    if ask.by == "gpu" and (subject not in {"host", "run"} or measure.is_of_host):
+        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by GPU", hint)
     if ask.by == "user" and (subject != "gpu" or ask.metric != "memory_used_bytes"):
-        raise HistoryRefused(
-            "bad_split",
-            f"{ask.metric} of a {subject} cannot be split by user",
-            "by=user splits memory_used_bytes of one GPU.",
-        )
+        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by user", hint)
