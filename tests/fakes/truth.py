@@ -1,14 +1,14 @@
 """Who really used what in a simulated fleet: worked out from its jobs, and from none of their readings.
 
-The rules are those of the accounts (`history.accounting`): a job on four GPUs counts on four; jobs that share a GPU share
-its time, its work and its power by their memory; a GPU is held idle from ten minutes after its last work on.
+The rules are those of the accounts (`history.accounting`): a job on four GPUs counts on four; jobs that share a GPU
+share its time, its work and its power by their memory; a GPU is held idle from ten minutes after its last work on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from gpudeck.collectors.simulated import Run, SimulatedFleet
-from gpudeck.collectors.simulated.chance import draw, wave
+from gpudeck.collectors.simulated.chance import draw
 from gpudeck.collectors.simulated.inventory import Host, Slot
 from gpudeck.collectors.simulated.jobs import Tenure
 from gpudeck.collectors.simulated.kinds import Work
@@ -26,7 +26,7 @@ _RAMP_STEP = 5.0
 _MOMENTS = tuple(41.7 * number for number in range(200))
 
 
-def true_use(fleet: SimulatedFleet, hosts: range, start: float, end: float) -> Truth:
+def true_use(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: float) -> Truth:
     """What each person used of those hosts from `start` until `end`."""
     truth: Truth = {}
     for number in hosts:
@@ -50,7 +50,7 @@ def true_total(truth: Truth) -> Use:
     return total
 
 
-def gpu_seconds(fleet: SimulatedFleet, hosts: range, start: float, end: float) -> float:
+def gpu_seconds(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: float) -> float:
     """For how many GPU-seconds there was a GPU that could be read, on hosts that never die."""
     slots = [slot for number in hosts for slot in host_of(fleet, number).slots if slot.fault != "missing"]
     return len(slots) * (end - start)
@@ -131,7 +131,7 @@ def _add_orphan(truth: Truth, slot: Slot, seconds: float) -> None:
 def _mean_load(work: Work, level: float) -> float:
     """What the job makes of a GPU on average, 0–1: its level, unless the noise about it reaches a limit."""
     percent = 100 * level
-    if not level or 6.0 <= percent - work.swing and percent + work.swing <= 100.0:
+    if not level or (percent - work.swing >= 6.0 and percent + work.swing <= 100.0):
         return level
     return _mean_of_noisy(work, level)
 

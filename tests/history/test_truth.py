@@ -1,0 +1,133 @@
+"""A month of the simulated fleet, sampled, kept and asked about: the accounts say what really happened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
+from gpudeck.app.simulated_past import DAY, HOUR, Slice, sample_span
+from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.history.base import Usage, UsageAsk, UsageRow, Use
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.settings import HistorySettings
+
+START = 1_760_313_600.0
+DAYS = 30
+STEP = 120.0
+HOSTS = (6, 10, 13, 22)
+"""Twelve GPUs in servers and below desks, with display servers and a GPU that is never left alone."""
+ODD_HOSTS = (1, 2, 5)
+"""With a GPU that is missing, with MIG instances, with memory that nobody holds."""
+ODD_DAYS = 4
+
+Kept = tuple[EmbeddedStore, Truth]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> SimulatedFleet:
+    return SimulatedFleet(24, seed=1)
+
+
+def keep(path: Path, fleet: SimulatedFleet, hosts: tuple[int, ...], days: int, step: float) -> EmbeddedStore:
+    """A store that was fed hour by hour, as a live hub does."""
+    clock = FakeClock(START)
+    store = EmbeddedStore(path / "history.db", HistorySettings(), clock)
+    for day in range(days):
+        span = Slice(START + day * DAY, START + (day + 1) * DAY, step)
+        samples = sorted(
+            (sample for host in hosts for sample in sample_span(fleet, host, span)), key=lambda one: one.at
+        )
+        per_hour = len(samples) // 24
+        for hour in range(24):
+            clock.advance(HOUR)
+            store.take(samples[hour * per_hour : (hour + 1) * per_hour])
+            assert store.flush()
+    return store
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory: pytest.TempPathFactory, fleet: SimulatedFleet) -> Iterator[Kept]:
+    store = keep(tmp_path_factory.mktemp("month"), fleet, HOSTS, DAYS, STEP)
+    yield store, true_use(fleet, HOSTS, START, START + DAYS * DAY)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory, fleet: SimulatedFleet) -> Iterator[Kept]:
+    store = keep(tmp_path_factory.mktemp("odd"), fleet, ODD_HOSTS, ODD_DAYS, STEP)
+    yield store, true_use(fleet, ODD_HOSTS, START, START + ODD_DAYS * DAY)
+    store.close()
+
+
+def ask(kept: Kept, days: int, **question: str) -> Usage:
+    return kept[0].usage(UsageAsk(by="user", start=START, end=START + days * DAY, **question))
+
+
+def by_user(usage: Usage) -> dict[str | None, UsageRow]:
+    return {row.user: row for row in usage.rows}
+
+
+def hours(use: Use) -> tuple[float, float, float]:
+    return use.held / HOUR, use.worked / HOUR, use.idle / HOUR
+
+
+def test_a_month_has_a_crowd_and_every_kind_of_use(month: Kept) -> None:
+    total = true_total(month[1])
+    assert len(month[1]) > 20
+    assert total.held > total.measured * 0.99 > total.worked > total.idle > 0
+
+
+def test_totals_of_a_month_are_those_of_the_jobs(month: Kept) -> None:
+    total, truth = ask(month, DAYS).total, true_total(month[1])
+    told = (total.gpu_hours, total.worked_hours, total.idle_held_hours)
+    assert told == pytest.approx(hours(truth), rel=0.005)
+    assert total.energy_kwh == pytest.approx(truth.joules / 3.6e6, rel=0.005)
+    assert total.peak_memory_bytes == truth.peak
+
+
+def test_everybody_is_told_their_own_hours(month: Kept) -> None:
+    """The shorter somebody was there, the more it matters that nobody looked between two samples."""
+    rows, truth = by_user(ask(month, DAYS)), month[1]
+    assert rows.keys() == truth.keys()
+    for user, use in truth.items():
+        told = (rows[user].gpu_hours, rows[user].worked_hours, rows[user].idle_held_hours)
+        assert told == pytest.approx(hours(use), rel=0.005, abs=0.5), user
+        assert rows[user].energy_kwh == pytest.approx(use.joules / 3.6e6, rel=0.01, abs=0.1), user
+
+
+def test_everything_was_observed(month: Kept, fleet: SimulatedFleet) -> None:
+    usage = ask(month, DAYS)
+    assert usage.coverage == pytest.approx(1.0, abs=0.001)
+    seconds = gpu_seconds(fleet, HOSTS, START, START + DAYS * DAY)
+    assert usage.observed_gpu_hours == pytest.approx(seconds / HOUR, rel=0.001)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_alone_is_told_what_happened_on_it(month: Kept, fleet: SimulatedFleet, host: int) -> None:
+    total = ask(month, DAYS, host=fleet.names[host]).total
+    truth = true_total(true_use(fleet, (host,), START, START + DAYS * DAY))
+    assert total.gpu_hours == pytest.approx(truth.held / HOUR, rel=0.005)
+
+
+def test_memory_that_nobody_holds_is_told_as_that(odd: Kept) -> None:
+    rows, truth = by_user(ask(odd, ODD_DAYS)), odd[1]
+    nobody = rows[None]
+    assert nobody.unknown
+    assert (nobody.gpu_hours, nobody.idle_held_hours) == pytest.approx((ODD_DAYS * 24, ODD_DAYS * 24), rel=0.005)
+    assert nobody.energy_kwh == pytest.approx(truth[None].joules / 3.6e6, rel=0.01)
+
+
+def test_instances_without_readings_count_as_held_and_not_as_work_or_idleness(odd: Kept) -> None:
+    total, truth = ask(odd, ODD_DAYS).total, true_total(odd[1])
+    assert truth.measured < 0.9 * truth.held
+    told = (total.gpu_hours, total.worked_hours, total.idle_held_hours)
+    assert told == pytest.approx(hours(truth), rel=0.01)
+    assert total.energy_kwh == pytest.approx(truth.joules / 3.6e6, rel=0.01)
+
+
+def test_a_missing_gpu_was_not_observed(odd: Kept, fleet: SimulatedFleet) -> None:
+    usage = ask(odd, ODD_DAYS)
+    slots = sum(len(host_of(fleet, host).slots) for host in ODD_HOSTS)
+    assert usage.coverage == pytest.approx((slots - 1) / slots, abs=0.001)
