@@ -12,7 +12,7 @@ import click
 from gpudeck import __version__
 from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
 
-_COMMANDS = ("up", "agent", "show", "hosts", "check", "token", "account")
+_COMMANDS = ("up", "agent", "show", "hosts", "check", "token", "account", "report")
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:

@@ -1,7 +1,8 @@
 """Ask a hub over HTTP. Blocks; raises Unreachable when the hub does not answer like a hub."""
 
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
@@ -46,6 +47,10 @@ class Client:
     def hosts(self) -> bytes:
         """All hosts as JSON (a list of model.view.Host below `hosts`)."""
         return self._get("/api/v1/hosts")
+
+    def usage(self, query: Mapping[str, str]) -> bytes:
+        """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
+        return self._get(f"/api/v1/usage?{urlencode(query)}")
 
     def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
         """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""

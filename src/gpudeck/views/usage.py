@@ -1,0 +1,108 @@
+"""Usage as a table for people with a terminal. What is unknown is a dash, never a zero.
+
+Takes it as the API's JSON has it (see history.base.Usage).
+"""
+
+import math
+import textwrap
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+from gpudeck.model.quantity import show_gib
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column, render
+
+Json = Mapping[str, Any]
+
+_NOBODY = "Nobody was seen on any GPU."
+
+
+def render_usage(usage: Json, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
+    """The period, a line a row, their total, each day where there are days, and how much of the period was observed.
+    Ends in a newline; times are those of the zone."""
+    lines = _wrap(f"Use by {usage['by']}, {_period(usage, zone)}", width)
+    if usage["rows"]:
+        columns = _columns(usage)
+        rows = [_row(row, _name(usage, row)) for row in usage["rows"]] + [_row(usage["total"], "total", "bold")]
+        lines += ["", *render(columns, [row[: len(columns)] for row in rows], width, colour)]
+        lines += _days(usage, width, colour)
+    else:
+        lines += ["", _NOBODY]
+    lines += ["", *_wrap(_coverage(usage), width)]
+    return "\n".join(lines) + "\n"
+
+
+def _columns(usage: Json) -> list[Column]:
+    """Costs have a column where there are any."""
+    columns = [
+        Column(usage["by"].upper(), keep=100, widest=40, least=8),
+        Column("GPU-HOURS", keep=99, align="right", widest=12),
+        Column("WORKED", keep=90, align="right", widest=12),
+        Column("HELD IDLE", keep=95, align="right", widest=12),
+        Column("SHARE", keep=80, align="right", widest=8),
+        Column("PEAK GiB", keep=60, align="right", widest=10),
+        Column("kWh", keep=70, align="right", widest=12),
+    ]
+    if usage["total"].get("cost") is None:
+        return columns
+    return [*columns, Column(clean(f"COST {usage['currency']}".rstrip()), keep=85, align="right", widest=16)]
+
+
+def _row(row: Json, name: str, colour: str = "") -> list[Cell]:
+    """The cost stands last: a table without costs is without that column."""
+    share = row["share"]
+    cells = [
+        name,
+        _number(row["gpu_hours"]),
+        _number(row["worked_hours"]),
+        _number(row["idle_held_hours"]),
+        "–" if share is None else f"{100 * share:.1f} %",
+        show_gib(row["peak_memory_bytes"]),
+        _number(row["energy_kwh"]),
+        _number(row.get("cost"), 2),
+    ]
+    return [(cell, colour) for cell in cells]
+
+
+def _days(usage: Json, width: int | None, colour: bool) -> list[str]:
+    """One line a day and row, by day; a day on which nobody was seen has none."""
+    found = [(day, row) for row in usage["rows"] for day in row.get("days", ())]
+    if not found:
+        return []
+    found.sort(key=lambda pair: (pair[0]["time"], -pair[0]["gpu_hours"]))
+    columns = [Column("DAY", keep=98, widest=10), *_columns(usage)[:3]]
+    figures = [(day["day"], _name(usage, row), day["gpu_hours"], day["worked_hours"]) for day, row in found]
+    rows = [
+        [(clean(day), ""), (name, ""), (_number(held), ""), (_number(worked), "")]
+        for day, name, held, worked in figures
+    ]
+    return ["", *render(columns, rows, width, colour)]
+
+
+def _name(usage: Json, row: Json) -> str:
+    name = row.get(usage["by"])
+    if row.get("unknown"):
+        return "(unknown)"
+    return "no group" if name is None else clean(name)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _period(usage: Json, zone: tzinfo) -> str:
+    begin, end = (f"{datetime.fromtimestamp(usage[name], zone):%Y-%m-%d %H:%M}" for name in ("start", "end"))
+    return f"{begin} to {end} ({zone})"
+
+
+def _coverage(usage: Json) -> str:
+    """Rounded down: what was not observed in full is never called 100 %."""
+    coverage = usage["coverage"]
+    if coverage is None:
+        return "No GPU was known in the period."
+    return f"Observed {math.floor(1000 * coverage + 1e-9) / 10:.1f} % of the period."
+
+
+def _wrap(text: str, width: int | None) -> list[str]:
+    return textwrap.wrap(text, width or len(text))
