@@ -24,26 +24,31 @@ log = logging.getLogger(__name__)
 
 EVERY: Final = 30.0
 _MOST: Final = 200_000
-_UNKNOWN, _BUSY, _HELD = (STATE_NUMBERS[word] for word in ("unknown", "busy", "held"))
+_HELD = STATE_NUMBERS["held"]
 _UTILIZATION = GPU_NAMES.index("utilization_percent")
 _POWER = GPU_NAMES.index("power_watts")
 
 _Key = tuple[str | None, str, str, str]
 """User, host's id, host's name, model."""
+Amounts = list[float | None]
+"""In the order of COUNTERS. None: of nothing so far was it known."""
+_NOTHING: Final = (0.0, None, 0.0, None)
 
 
 class _Count(Struct, array_like=True):
     """`told_at` is when the totals were last sent; `told` what they were then."""
 
-    totals: list[float]
-    told: list[float] = field(default_factory=lambda: [0.0] * len(COUNTERS))
+    totals: Amounts = field(default_factory=lambda: list(_NOTHING))
+    told: Amounts = field(default_factory=lambda: list(_NOTHING))
     told_at: float = 0.0
     changed_from: float = 0.0
 
 
-class _Kept(Struct, array_like=True):
-    key: _Key
-    totals: list[float]
+class _Saved(Struct):
+    """`at` is when these totals were told."""
+
+    at: float
+    totals: list[tuple[_Key, Amounts]]
 
 
 class Counters:
@@ -62,23 +67,26 @@ class Counters:
                 self._add((user, sample.host_id, sample.name, gpu.model), amounts, sample.at - seconds)
 
     def tell(self, now: float, *, at_last: bool = False) -> list[Part]:
-        """What has changed, as series, once in EVERY seconds or `at_last`. Saved before it is told, or not told."""
-        if not at_last and 0 <= now - self._told_at < EVERY:
+        """What has changed, as series, once in EVERY seconds or `at_last`. Saved before it is told, or not told.
+
+        `now` is the time of the newest sample.
+        """
+        if now <= self._told_at or (now - self._told_at < EVERY and not at_last):
             return []
         self._told_at = now
         changed = [(key, count) for key, count in self._counts.items() if count.totals != count.told]
-        return self._write(changed, now) if changed and self._save() else []
+        return self._write(changed, now) if changed and self._save(now) else []
 
-    def _add(self, key: _Key, amounts: list[float], since: float) -> None:
+    def _add(self, key: _Key, amounts: Amounts, since: float) -> None:
         count = self._counts.get(key)
         if count is None:
             if len(self._counts) >= _MOST:
                 self.problem = f"more than {_MOST} pairs of user and host: the counters of new ones are not kept"
                 return
-            count = self._counts[key] = _Count([0.0] * len(COUNTERS))
+            count = self._counts[key] = _Count()
         if count.totals == count.told:
             count.changed_from = since
-        count.totals = [total + amount for total, amount in zip(count.totals, amounts, strict=True)]
+        count.totals = [_grow(total, amount) for total, amount in zip(count.totals, amounts, strict=True)]
 
     def _write(self, changed: list[tuple[_Key, _Count]], now: float) -> list[Part]:
         series = [one for key, count in changed for one in _encode(key, count, now)]
@@ -87,12 +95,12 @@ class Counters:
         pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
         return [Part(b"".join(piece), len(piece), now) for piece in pieces]
 
-    def _save(self) -> bool:
-        kept = [_Kept(key, count.totals) for key, count in self._counts.items()]
+    def _save(self, now: float) -> bool:
+        saved = _Saved(now, [(key, count.totals) for key, count in self._counts.items()])
         fresh = self._file.with_suffix(".new")
         try:
             with fresh.open("wb") as file:
-                file.write(msgspec.msgpack.encode(kept))
+                file.write(msgspec.msgpack.encode(saved))
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self._file)
@@ -106,7 +114,7 @@ class Counters:
 def _load(file: Path) -> dict[_Key, _Count]:
     """What is told already is what was saved. A file that is damaged is put aside: the counters begin again."""
     try:
-        kept = msgspec.msgpack.decode(file.read_bytes(), type=list[_Kept])
+        saved = msgspec.msgpack.decode(file.read_bytes(), type=_Saved)
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError) as error:
@@ -114,7 +122,11 @@ def _load(file: Path) -> dict[_Key, _Count]:
         with contextlib.suppress(OSError):
             file.rename(file.with_suffix(".damaged"))
         return {}
-    return {one.key: _Count(one.totals, one.totals) for one in kept if len(one.totals) == len(COUNTERS)}
+    return {key: _Count(totals, totals, saved.at) for key, totals in saved.totals if len(totals) == len(COUNTERS)}
+
+
+def _grow(total: float | None, amount: float | None) -> float | None:
+    return total if amount is None else (total or 0.0) + amount
 
 
 def _encode(key: _Key, count: _Count, now: float) -> list[bytes]:
@@ -123,28 +135,29 @@ def _encode(key: _Key, count: _Count, now: float) -> list[bytes]:
     user, host_id, host, model = key
     own = {"user": user, "host": host, "host_id": host_id, "model": model}
     labels = [encode_labels(name, own) for name in COUNTERS]
-    told: list[tuple[list[float], float]] = [(count.totals, now)]
-    if count.told_at < count.changed_from < now:
-        told.insert(0, (count.told, count.changed_from))
+    before = [None if total is None else told or 0.0 for total, told in zip(count.totals, count.told, strict=True)]
+    told = [(before, count.changed_from)] if count.told_at < count.changed_from < now else []
     return [
         encode_series(label, total, time)
-        for totals, time in ((totals, encode_time(at)) for totals, at in told)
+        for totals, time in ((totals, encode_time(at)) for totals, at in (*told, (count.totals, now)))
         for label, total in zip(labels, totals, strict=True)
+        if total is not None
     ]
 
 
-def use_of(gpu: GpuSample, seconds: float) -> list[tuple[str | None, list[float]]]:
+def use_of(gpu: GpuSample, seconds: float) -> list[tuple[str | None, Amounts]]:
     """Each user of a GPU with what they used of it, in the order of COUNTERS: held, worked, idle, joules."""
-    if gpu.state <= _UNKNOWN:
-        return []
-    if not gpu.processes:
-        shares: dict[str | None, float] = {None: 1.0} if gpu.state in {_BUSY, _HELD} else {}
-    else:
-        shares = _share(memory_by_user(gpu.processes))
-    utilization, power = gpu.values[_UTILIZATION] or 0.0, gpu.values[_POWER] or 0.0
-    idle = seconds if gpu.state == _HELD else 0.0
-    amounts = (seconds, seconds * utilization / 100, idle, seconds * power)
-    return [(user, [share * amount for amount in amounts]) for user, share in shares.items()]
+    utilization, power = gpu.values[_UTILIZATION], gpu.values[_POWER]
+    amounts = (
+        seconds,
+        None if utilization is None else seconds * utilization / 100,
+        seconds if gpu.state == _HELD else 0.0,
+        None if power is None else seconds * power,
+    )
+    return [
+        (user, [None if amount is None else share * amount for amount in amounts])
+        for user, share in _share(memory_by_user(gpu)).items()
+    ]
 
 
 def _share(memory: dict[str | None, float | None]) -> dict[str | None, float]:
@@ -152,5 +165,5 @@ def _share(memory: dict[str | None, float | None]) -> dict[str | None, float]:
     known = [size for size in memory.values() if size is not None]
     total = sum(known)
     if len(known) < len(memory) or total <= 0:
-        return dict.fromkeys(memory, 1 / len(memory))
+        return dict.fromkeys(memory, 1 / max(1, len(memory)))
     return {user: (size or 0.0) / total for user, size in memory.items()}

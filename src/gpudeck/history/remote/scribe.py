@@ -8,10 +8,13 @@ from msgspec import Struct, field
 
 from gpudeck.history.remote.names import GPU_SERIES, HOST_SERIES, OBSERVED, STATE, USER_MEMORY
 from gpudeck.history.remote.protobuf import encode_labels, encode_series, encode_time
-from gpudeck.history.sample import STATES, GpuSample, HostSample, ProcessSample, Values
+from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, Values
 
 MOST_VALUES = 5_000
 """In one part: a host with very many GPUs comes in several."""
+_UNKNOWN = STATE_NUMBERS["unknown"]
+_IN_USE = {STATE_NUMBERS["busy"], STATE_NUMBERS["held"]}
+_MEMORY = GPU_NAMES.index("memory_used_bytes")
 
 
 class Part(Struct, frozen=True):
@@ -87,7 +90,7 @@ def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _Labels:
 def _encode_gpu(labels: _Labels, gpu: GpuSample, time: bytes) -> list[bytes]:
     series = _encode_values(labels.metrics, gpu.values, time)
     series.append(encode_series(labels.with_label(STATE, "state", STATES[gpu.state]), 1.0, time))
-    memory = memory_by_user(gpu.processes or ())
+    memory = memory_by_user(gpu)
     if len(labels.others) > 100 + len(memory):
         labels.others.clear()
     series += [
@@ -106,10 +109,17 @@ def _encode_values(labels: list[bytes], values: Values, time: bytes) -> list[byt
     ]
 
 
-def memory_by_user(processes: tuple[ProcessSample, ...]) -> dict[str | None, float | None]:
-    """Of a user of whose programs one is unknown in size, all is: the sum of the others would be too small."""
+def memory_by_user(gpu: GpuSample) -> dict[str | None, float | None]:
+    """Who is on a GPU, and how much of its memory they have. A GPU in use with no program in sight is somebody's.
+
+    Of a user of whose programs one is unknown in size, all is: the sum of the others would be too small.
+    """
+    if gpu.state <= _UNKNOWN:
+        return {}
+    if not gpu.processes:
+        return {None: gpu.values[_MEMORY]} if gpu.state in _IN_USE else {}
     sizes: defaultdict[str | None, list[int | None]] = defaultdict(list)
-    for process in processes:
+    for process in gpu.processes:
         sizes[process.user].append(process.memory_bytes)
     return {user: _add(known) for user, known in sizes.items()}
 

@@ -1,0 +1,136 @@
+"""Asks the store over its HTTP API. Blocks; whatever goes wrong comes as Temporary, with the store's own words."""
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from gpudeck.history.hour import Floats
+from gpudeck.history.remote.door import Door, Reply, quote
+from gpudeck.history.remote.promql import Stats, at_once
+from gpudeck.history.steps import Grid
+from gpudeck.model.errors import Temporary
+
+SECONDS: Final = 30.0
+"""How long the store may take for an answer."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_STEPS: Final = 11_000
+"""What Prometheus answers at once."""
+_HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+_CHECK: Final = "Look at the store, and at history.read_url."
+
+
+_T = TypeVar("_T")
+
+
+class _Row(Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class _Rows(Struct):
+    result: list[_Row]
+
+
+class _Range(Struct):
+    data: _Rows
+
+
+class _Labels(Struct):
+    data: list[dict[str, str]]
+
+
+class Found(Struct):
+    """What was found under some labels: arrays along the steps, NaN where nothing was observed."""
+
+    labels: dict[str, str]
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+class Reader:
+    """Questions to one store. Several threads may ask at once."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def stats(self, stats: Stats, grid: Grid) -> list[Found]:
+        """Mean, low and high of each series, by step."""
+        found: dict[frozenset[tuple[str, str]], Found] = {}
+        for labels, values in self.values(at_once(stats), grid):
+            stat = labels.pop("stat", "mean")
+            key = frozenset(labels.items())
+            into = found.get(key)
+            if into is None:
+                into = found[key] = Found(labels, *(np.full(grid.count, np.nan) for _ in range(3)))
+            setattr(into, stat, values)
+        return list(found.values())
+
+    def values(self, query: str, grid: Grid) -> list[tuple[dict[str, str], Floats]]:
+        """One value a step and series, NaN where there is none."""
+        found: dict[frozenset[tuple[str, str]], tuple[dict[str, str], Floats]] = {}
+        for begin in range(0, grid.count, MOST_STEPS):
+            piece = Grid(grid.start + begin * grid.step, grid.step, min(MOST_STEPS, grid.count - begin))
+            for labels, values in self._values(query, piece):
+                key = frozenset(labels.items())
+                _, into = found.setdefault(key, (labels, np.full(grid.count, np.nan)))
+                into[begin : begin + piece.count] = values
+        return list(found.values())
+
+    def _values(self, query: str, grid: Grid) -> list[tuple[dict[str, str], Floats]]:
+        """What the store answers at once.
+
+        A window ends at the moment that is asked for, and its end is part of it. A step ends before the next begins, so
+        its last millisecond is asked for; VictoriaMetrics would else move the moments and fill in the newest.
+        """
+        asked = {
+            "query": query,
+            "start": f"{grid.start + grid.step - 0.001:.3f}",
+            "end": f"{grid.end - 0.001:.3f}",
+            "step": str(grid.step),
+            "timeout": f"{SECONDS:g}s",
+            "nocache": "1",
+            "latency_offset": "1ms",
+        }
+        body = self._ask("/api/v1/query_range", [*asked.items()])
+        rows = self._decode(body, _Range).data.result
+        return [(row.metric, _place(row.values, grid)) for row in rows]
+
+    def labels(self, selectors: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
+        """The labels of all series that had samples at some time in between."""
+        asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
+        return self._decode(self._ask("/api/v1/series", asked), _Labels).data
+
+    def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
+        body = urlencode(form, errors="replace").encode()
+        reply = self._door.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
+        if reply.status in {401, 403}:
+            self._door.read_secrets_again()
+            reply = self._door.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
+        if reply.status != 200:
+            raise Temporary(f"{self._door.shown} answers {_explain(reply)}.", _CHECK)
+        return reply.body
+
+    def _decode(self, body: bytes, kind: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Temporary(f"{self._door.shown} does not answer as a Prometheus would.", _CHECK) from error
+
+
+def _place(values: Sequence[tuple[float, str]], grid: Grid) -> Floats:
+    placed = np.full(grid.count, np.nan)
+    for at, text in values:
+        number = round((at + 0.001 - grid.start) / grid.step) - 1
+        if 0 <= number < grid.count:
+            placed[number] = float(text)
+    return placed
+
+
+def _explain(reply: Reply) -> str:
+    said = quote(reply.body)
+    return f"{reply.status}: {said}" if said else str(reply.status)

@@ -1,0 +1,146 @@
+"""A store that the site runs, as the hub sees it: samples out by remote_write, answers in by PromQL."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from gpudeck.history.base import (
+    Answer,
+    Ask,
+    Heat,
+    HeatAsk,
+    HistoryRefused,
+    Runs,
+    RunsAsk,
+    Stats,
+    Usage,
+    UsageAsk,
+)
+from gpudeck.history.remote.answers import Answers
+from gpudeck.history.remote.counters import Counters
+from gpudeck.history.remote.door import Door
+from gpudeck.history.remote.ledger import Ledger
+from gpudeck.history.remote.queue import Queue
+from gpudeck.history.remote.read import SECONDS, Reader
+from gpudeck.history.remote.roster import Roster
+from gpudeck.history.remote.write import Sender
+from gpudeck.history.remote.writer import Writer
+from gpudeck.history.sample import HostSample
+from gpudeck.history.settings import HistorySettings
+from gpudeck.model import clock as clocks
+from gpudeck.model.errors import Temporary, UsageError
+
+FOLDER: Final = "remote-queue"
+_WRITE_SECONDS: Final = 20.0
+_READERS: Final = 4
+_NO_LEDGER: Final = "Who used what is not kept here."
+
+
+class RemoteStore:
+    """`history.base.Store` over a Prometheus-compatible store. Starts two threads; `close` ends them.
+
+    What waits to be sent lies in `data_dir`. `ledger` answers who used what and which runs there were. Raises
+    UsageError for addresses and files that cannot be used; a store that is away is no error.
+    """
+
+    def __init__(
+        self,
+        settings: HistorySettings,
+        data_dir: Path,
+        ledger: Ledger | None = None,
+        clock: clocks.Clock = clocks.wall,
+    ) -> None:
+        self._clock = clock
+        self._ledger = ledger
+        self._write_door = Door(settings.write_url or "", settings, name="write_url", seconds=_WRITE_SECONDS)
+        self._read_door = Door(
+            settings.read_url or "", settings, name="read_url", seconds=SECONDS + 5, connections=_READERS
+        )
+        self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
+        self._stop, self._more = threading.Event(), threading.Event()
+        reader = Reader(self._read_door)
+        roster = Roster(reader, clock)
+        self._answers = Answers(reader, roster, ledger)
+        self._counters = Counters(data_dir / FOLDER / "counters")
+        self._writer = Writer(self._queue, self._counters, roster, self._more)
+        self._sender = Sender(self._queue, self._write_door)
+        self._threads = [
+            threading.Thread(target=self._writer.run, args=(self._stop,), name="history-writer", daemon=True),
+            threading.Thread(
+                target=self._sender.run, args=(self._stop, self._more), name="history-sender", daemon=True
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def take(self, samples: list[HostSample]) -> None:
+        self._writer.take(samples)
+
+    def series(self, ask: Ask) -> Answer:
+        return self._answers.series(ask, self._clock())
+
+    def heat(self, ask: HeatAsk) -> Heat:
+        return self._answers.heat(ask)
+
+    def usage(self, ask: UsageAsk) -> Usage:
+        if self._ledger is None:
+            raise HistoryRefused("no_accounting", _NO_LEDGER)
+        return self._ledger.usage(ask)
+
+    def runs(self, ask: RunsAsk) -> Runs:
+        if self._ledger is None:
+            raise HistoryRefused("no_accounting", _NO_LEDGER)
+        return self._ledger.runs(ask)
+
+    def stats(self) -> Stats:
+        """`parts` counts records on the way: each is one host at one moment, or some counters."""
+        sent, size = self._sender.sent, self._queue.size()
+        oldest = next((waiting.part.at for waiting in self._queue.peek(1)), None)
+        return Stats(
+            kind="prometheus",
+            size_bytes=size,
+            samples_taken=self._writer.taken,
+            samples_dropped=self._writer.dropped + self._queue.dropped + sent.refused,
+            samples_late=sent.refused_late,
+            rows=sent.values,
+            oldest=None,
+            newest=sent.last_success,
+            behind_seconds=0.0 if oldest is None else max(0.0, self._clock() - oldest),
+            parts={
+                "records_sent": sent.records,
+                "records_dropped": self._queue.dropped,
+                "records_refused": sent.refused,
+                "refused_late": sent.refused_late,
+                "queue_bytes": size,
+            },
+            problem=sent.problem or self._writer.problem or self._counters.problem,
+        )
+
+    def flush(self, seconds: float = 60.0) -> None:
+        """Wait until the store has everything that was taken. Raises Temporary when it has not within `seconds`."""
+        deadline = time.monotonic() + seconds
+        self._writer.write()
+        while not self._queue.is_empty():
+            if time.monotonic() > deadline:
+                raise Temporary(f"{self._write_door.shown} has not taken everything within {seconds:g} s.")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """What could not be sent stays on the disk for the next time."""
+        self._stop.set()
+        self._more.set()
+        for thread in self._threads:
+            # A request that hangs is not waited for: what it carries will be sent again.
+            thread.join(5.0)
+        self._queue.close()
+        self._write_door.close()
+        self._read_door.close()
+
+
+def _open_queue(folder: Path, most_bytes: int) -> Queue:
+    try:
+        return Queue(folder, most_bytes)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"the folder {folder} cannot be used: {reason}.", "Check data_dir.") from error
