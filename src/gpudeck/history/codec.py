@@ -43,7 +43,7 @@ class Damaged(ValueError):
 
 
 class _Packed(Struct, array_like=True, frozen=True):
-    """`precision` below zero is that part of one: -10 is a tenth. `varying` has a bit a row, `known` one a value."""
+    """`precision` is a short one. `varying` has a bit a row, `known` one a value."""
 
     precision: int | float
     rows: _Size
@@ -65,7 +65,7 @@ def encode(matrix: Floats, precision: float, *, level: int = 6) -> bytes:
     rows, samples = matrix.shape
     if rows * samples > MOST_VALUES:
         raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
-    kept = _kept_precision(precision)
+    kept = short_precision(precision)
     shape = (kept, rows, samples)
     scaled = _scale(matrix, kept)
     if scaled.size and (scaled == scaled[:, :1]).all() and np.abs(scaled[:, 0]).max() <= _LARGEST:
@@ -94,9 +94,16 @@ def decode(blob: bytes) -> Floats:
         raise Damaged(f"the bytes of a matrix are damaged: {error}") from error
 
 
+def full_precision(short: float) -> float:
+    """Raises Damaged for what `short_precision` did not make."""
+    if not 1e-9 <= abs(short) <= 1e18:
+        raise Damaged(f"a precision of {short} is none")
+    return -1.0 / short if short < 0 else float(short)
+
+
 @cache
-def _kept_precision(precision: float) -> int | float:
-    """As it is written: whole where it is, and below zero where it is a whole part of one, which divides exactly."""
+def short_precision(precision: float) -> int | float:
+    """As it is written: whole where it is, and below zero where it is a whole part of one: -10 is a tenth."""
     if not 1e-9 <= precision <= 1e18:
         raise ValueError(f"a precision of {precision} is none")
     parts = round(1 / precision)
@@ -281,8 +288,6 @@ def _unpack_known(packed: _Packed) -> Flags:
 
 
 def _unscale(whole: _Whole, kept: int | float) -> Floats:
-    if not (1e-9 <= abs(kept) <= 1e18):
-        raise Damaged(f"a precision of {kept} is none")
-    if kept < 0:
-        return np.divide(whole, float(-kept))
-    return np.multiply(whole, float(kept))
+    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3."""
+    precision = full_precision(kept)
+    return np.divide(whole, float(-kept)) if kept < 0 else np.multiply(whole, precision)

@@ -1,0 +1,331 @@
+"""An hour summed up is what a slow and plain reading of it says, and comes back from its bytes."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gpudeck.history import rollup
+from gpudeck.history.codec import Damaged
+from gpudeck.history.hour import Floats, Hour, cover
+from gpudeck.history.rollup import Quarters, Roll, Totals
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from history.hours import START, assert_same, make_hour
+
+SUMMED, MEANT, HOTTEST = "power_watts", "utilization_percent", "temperature_celsius"
+FIELDS = ("sum", "seconds", "low", "high", "last")
+
+
+@st.composite
+def hours(draw: st.DrawFn) -> Hour:
+    gpus, samples = draw(st.integers(0, 4)), draw(st.integers(0, 30))
+    offsets = sorted(draw(st.sets(st.integers(0, 35_999), min_size=samples, max_size=samples)))
+    times = START + np.array(offsets, dtype=np.float64) / 10
+    values = st.integers(-100, 1000).map(lambda tenths: tenths / 10) | st.just(math.nan)
+    matrices = arrays(np.float64, (gpus, samples), elements=values)
+    states = draw(arrays(np.uint8, (gpus, samples), elements=st.integers(0, 5)))
+    hour = Hour(START, times, cover(times, 10.0, None), list(range(gpus)), states)
+    hour.metrics = {name: draw(matrices) for name in (SUMMED, MEANT, HOTTEST)}
+    hour.host = {"cpu_percent": draw(arrays(np.float64, samples, elements=values))}
+    return hour
+
+
+def slow_cell(times: Floats, covered: Floats, values: Floats, quarter: int) -> dict[str, float]:
+    """One quarter hour of one device, sample by sample."""
+    begin = START + 900 * quarter
+    inside = [
+        (value, seconds)
+        for at, seconds, value in zip(times, covered, values, strict=True)
+        if begin <= at < begin + 900 and not math.isnan(value)
+    ]
+    known = [value for value, _ in inside]
+    return {
+        "sum": sum(value * seconds for value, seconds in inside),
+        "seconds": sum(seconds for _, seconds in inside),
+        "low": min(known, default=math.nan),
+        "high": max(known, default=math.nan),
+        "last": known[-1] if known else math.nan,
+    }
+
+
+def assert_rolled(roll: Roll, hour: Hour, values: Floats) -> None:
+    cells = [[slow_cell(hour.times, hour.covered, row, quarter) for quarter in range(4)] for row in values]
+    for name in FIELDS:
+        expected = np.array([[cell[name] for cell in row] for row in cells]).reshape(len(values), 4)
+        assert_same(getattr(roll, name), expected, 1e-6)
+
+
+@given(hours())
+def test_quarter_hours_are_what_sample_by_sample_gives(hour: Hour) -> None:
+    found = rollup.quarters(hour)
+    assert (found.start, found.count, found.gpus) == (START, 4, hour.gpus)
+    for name, values in hour.metrics.items():
+        assert_rolled(found.metrics[name], hour, values)
+    for name, values in hour.host.items():
+        assert_rolled(found.host[name], hour, values[None])
+
+
+@given(hours())
+def test_states_add_up_to_what_is_covered(hour: Hour) -> None:
+    found = rollup.quarters(hour)
+    expected = [
+        [
+            [
+                sum(
+                    seconds
+                    for at, seconds, now in zip(hour.times, hour.covered, row, strict=True)
+                    if now == state and START + 900 * quarter <= at < START + 900 * (quarter + 1)
+                )
+                for quarter in range(4)
+            ]
+            for row in hour.states
+        ]
+        for state in range(6)
+    ]
+    assert_same(found.states, np.array(expected, dtype=np.float64).reshape(6, len(hour.gpus), 4), 1e-6)
+
+
+def test_many_gpus_are_worked_on_in_pieces_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = make_hour()
+    whole = rollup.quarters(hour)
+    monkeypatch.setattr(rollup, "_AT_ONCE", 1)
+    pieces = rollup.quarters(hour)
+    for name, roll in whole.metrics.items():
+        assert_same(pieces.metrics[name].sum, roll.sum, 1e-3)
+        assert_same(pieces.metrics[name].low, roll.low)
+
+
+def assert_kept(found: Roll, given: Roll, precision: float) -> None:
+    """As exact as bytes are: a mean to an eighth of the precision, seconds to a hundredth."""
+    assert_same(found.seconds, given.seconds, 0.00501)
+    for name in ("low", "high", "last"):
+        assert_same(getattr(found, name), getattr(given, name), precision * 0.500001)
+    means = [
+        np.divide(roll.sum, roll.seconds, out=np.zeros(roll.sum.shape), where=roll.seconds > 0)
+        for roll in (found, given)
+    ]
+    assert_same(*means, precision / 16 * 1.0001)
+
+
+@given(hours())
+def test_quarter_hours_come_back_from_their_bytes(hour: Hour) -> None:
+    given = rollup.quarters(hour)
+    found = rollup.decode(rollup.encode(given))
+    assert (found.start, found.count, found.gpus) == (given.start, given.count, given.gpus)
+    assert_same(found.states, given.states, 0.00501)
+    assert list(found.metrics) == list(given.metrics)
+    for name, roll in given.metrics.items():
+        assert_kept(found.metrics[name], roll, GPU_METRICS[name].precision)
+    for name, roll in given.host.items():
+        assert_kept(found.host[name], roll, HOST_METRICS[name].precision)
+
+
+def test_only_what_is_wanted_is_decoded() -> None:
+    body = rollup.encode(rollup.quarters(make_hour()))
+    found = rollup.decode(body, ["power_watts", "host_memory_used_bytes", "memory_used_bytes", "colour"])
+    assert list(found.metrics) == ["power_watts", "memory_used_bytes"]
+    assert list(found.host) == ["memory_used_bytes"]
+    assert_same(found.host["memory_used_bytes"].low, np.full((1, 4), 2.0**40))
+
+
+def test_a_metric_that_the_catalog_does_not_know_keeps_its_values() -> None:
+    hour = make_hour(2, 40)
+    hour.metrics = {"smell_level": hour.metrics["power_watts"] / 100}
+    given = rollup.quarters(hour)
+    assert_kept(rollup.decode(rollup.encode(given)).metrics["smell_level"], given.metrics["smell_level"], 0.001)
+
+
+def test_a_days_metrics_come_back_one_by_one() -> None:
+    day = rollup.join([rollup.quarters(make_hour(8, 60, seed, START + 3600 * seed)) for seed in range(24)])
+    body = rollup.encode(day)
+    for name, roll in day.metrics.items():
+        assert_kept(rollup.decode(body, {name}).metrics[name], roll, GPU_METRICS[name].precision)
+
+
+def test_what_is_constant_or_unknown_costs_next_to_nothing() -> None:
+    hour = make_hour()
+    hour.metrics = {name: np.full((8, 360), 5.0) for name in GPU_METRICS}
+    plain = len(rollup.encode(rollup.quarters(hour)))
+    assert plain < 400
+    hour.metrics |= {name: np.full((8, 360), np.nan) for name in list(GPU_METRICS)[5:]}
+    assert len(rollup.encode(rollup.quarters(hour))) < plain + 50
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_changed_bytes_of_quarter_hours_are_damaged(data: st.DataObject) -> None:
+    body = bytearray(rollup.encode(rollup.quarters(make_hour(2, 30))))
+    body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(Damaged):
+        rollup.decode(bytes(body))
+
+
+def test_joined_hours_keep_gaps_and_gpus_apart() -> None:
+    one, other = rollup.quarters(make_hour(2, 60)), rollup.quarters(make_hour(2, 60, 2, START + 7200))
+    other.gpus = [12, 99]
+    day = rollup.join([one, other])
+    assert (day.start, day.count, day.gpus) == (START, 12, [11, 12, 99])
+    power = day.metrics["power_watts"]
+    assert_same(power.sum[:2, :4], one.metrics["power_watts"].sum)
+    assert_same(power.sum[1:, 8:], other.metrics["power_watts"].sum)
+    assert not power.seconds[:, 4:8].any()
+    assert not power.seconds[0, 8:].any()
+    assert not power.seconds[2, :4].any()
+    assert np.isnan(power.low[:, 4:8]).all()
+    assert_same(day.states[:, 1:, 8:], other.states)
+    assert_same(day.host["cpu_percent"].last[:, 8:], other.host["cpu_percent"].last)
+
+
+def test_a_metric_that_only_one_hour_has_is_unknown_in_the_other() -> None:
+    one, other = rollup.quarters(make_hour(1, 60)), rollup.quarters(make_hour(1, 60, 2, START + 3600))
+    del one.metrics["power_watts"]
+    power = rollup.join([one, other]).metrics["power_watts"]
+    assert np.isnan(power.low[:, :4]).all()
+    assert_same(power.low[:, 4:], other.metrics["power_watts"].low)
+
+
+def test_nothing_cannot_be_joined() -> None:
+    with pytest.raises(ValueError, match="nothing to join"):
+        rollup.join([])
+
+
+def line(totals: Totals, name: str) -> list[float]:
+    return totals.table[totals.names.index(name)].tolist()
+
+
+def slow_line(parts: Quarters, name: str, quarters: list[int]) -> list[float]:
+    """A line of totals, GPU by GPU."""
+    roll = parts.metrics[name]
+    devices: list[tuple[float, float, float, float]] = [
+        (
+            sum(roll.sum[row, quarter] for quarter in quarters),
+            sum(roll.seconds[row, quarter] for quarter in quarters),
+            min((roll.low[row, quarter] for quarter in quarters if roll.seconds[row, quarter] > 0), default=math.nan),
+            max((roll.high[row, quarter] for quarter in quarters if roll.seconds[row, quarter] > 0), default=math.nan),
+        )
+        for row in range(len(parts.gpus))
+    ]
+    seen = [device for device in devices if device[1] > 0]
+    together: dict[str, tuple[Any, Any]] = {SUMMED: (sum, sum), MEANT: (min, max), HOTTEST: (min, max)}
+    lower, higher = together[name]
+    return [
+        sum(device[0] for device in seen),
+        sum(device[1] for device in seen),
+        lower([device[2] for device in seen]) if seen else math.nan,
+        higher([device[3] for device in seen]) if seen else math.nan,
+        sum(device[0] / device[1] for device in seen) if seen else math.nan,
+    ]
+
+
+@given(hours())
+def test_totals_are_what_gpu_by_gpu_gives(hour: Hour) -> None:
+    parts = rollup.quarters(hour)
+    whole = rollup.hour_totals(parts)
+    assert (whole.start, whole.seconds_per_step) == (START, 3600)
+    assert whole.states == pytest.approx(parts.states.sum(axis=(1, 2)))
+    for name in hour.metrics:
+        assert line(whole, name) == pytest.approx(slow_line(parts, name, [0, 1, 2, 3]), nan_ok=True)
+    for totals in rollup.quarter_totals(parts):
+        number = (totals.start - START) // 900
+        assert totals.seconds_per_step == 900
+        assert totals.states == pytest.approx(parts.states[:, :, number].sum(axis=1))
+        for name in hour.metrics:
+            assert line(totals, name) == pytest.approx(slow_line(parts, name, [number]), nan_ok=True)
+
+
+def test_a_quarter_hour_without_any_sample_has_no_totals() -> None:
+    hour = make_hour(2, 20)
+    kept = hour.times < START + 1800
+    late = Hour(START, hour.times[kept], hour.covered[kept], hour.gpus, hour.states[:, kept])
+    late.metrics = {name: values[:, kept] for name, values in hour.metrics.items()}
+    assert [totals.start - START for totals in rollup.quarter_totals(rollup.quarters(late))] == [0, 900]
+
+
+def test_an_hour_of_a_day_has_the_totals_of_that_hour() -> None:
+    parts = [rollup.quarters(make_hour(3, 60, seed, START + 3600 * seed)) for seed in range(3)]
+    found, expected = rollup.hour_totals(rollup.join(parts), 2), rollup.hour_totals(parts[2])
+    assert found.start == expected.start
+    assert_same(found.table, expected.table, 1e-3)
+
+
+def make_totals(seed: int, gpus: int = 2) -> Totals:
+    return rollup.hour_totals(rollup.quarters(make_hour(gpus, 60, seed)))
+
+
+def test_sums_are_added_and_extremes_are_those_of_both() -> None:
+    one, other = make_totals(1), make_totals(2)
+    both = rollup.add(one, other)
+    for name in ("power_watts", "memory_used_bytes", "host_memory_used_bytes"):
+        assert line(both, name) == pytest.approx(np.add(line(one, name), line(other, name)))
+    for name in ("utilization_percent", "temperature_celsius", "host_cpu_percent"):
+        (a, b, c, d, e), (f, g, h, i, j) = line(one, name), line(other, name)
+        assert line(both, name) == pytest.approx([a + f, b + g, min(c, h), max(d, i), e + j])
+    assert line(both, "fan_percent") == pytest.approx([0, 0, math.nan, math.nan, math.nan], nan_ok=True)
+
+
+def test_what_was_added_is_taken_out_again() -> None:
+    one, other = make_totals(1), make_totals(2)
+    left = rollup.subtract(rollup.add(one, other), other)
+    assert left.states == pytest.approx(one.states)
+    assert left.table[:, [0, 1, 4]] == pytest.approx(one.table[:, [0, 1, 4]], nan_ok=True)
+    assert line(left, "power_watts") == pytest.approx(line(one, "power_watts"))
+
+
+def test_what_only_one_knows_is_neither_lost_nor_made_up() -> None:
+    one, other = make_totals(1), make_totals(2)
+    less = Totals(other.start, 3600, other.names[2:], other.table[2:], other.states)
+    both = rollup.add(one, less)
+    assert both.names == one.names
+    assert line(both, "utilization_percent") == line(one, "utilization_percent")
+    turned = rollup.add(less, one)
+    assert set(turned.names) == set(one.names)
+    assert line(turned, "power_watts") == line(one, "power_watts")
+    assert line(turned, "energy_joules") == pytest.approx(line(both, "energy_joules"))
+    assert line(rollup.subtract(both, less), "utilization_percent") == line(one, "utilization_percent")
+
+
+def test_when_all_is_taken_out_nothing_is_known() -> None:
+    one = make_totals(1)
+    left = rollup.subtract(one, one)
+    assert np.isnan(left.table[:, 2:]).all()
+    assert not left.table[:, :2].any()
+    assert not left.states.any()
+
+
+def test_totals_come_back_from_their_bytes() -> None:
+    given = make_totals(1, 8)
+    found = rollup.decode_totals(rollup.encode_totals(given, given.names), given.names)
+    assert (found.start, found.seconds_per_step, found.names) == (given.start, 3600, given.names)
+    assert np.array_equal(found.states, given.states)
+    assert np.array_equal(found.table[:, [0, 1, 4]], given.table[:, [0, 1, 4]], equal_nan=True)
+    assert found.table[:, 2:4] == pytest.approx(given.table[:, 2:4], rel=1e-7, nan_ok=True)
+
+
+def test_only_the_lines_wanted_are_read_in_the_order_of_the_layout() -> None:
+    given = make_totals(1)
+    layout = (*reversed(given.names), "colour")
+    body = rollup.encode_totals(given, layout)
+    found = rollup.decode_totals(body, layout, {"power_watts", "host_cpu_percent", "colour", "weight"})
+    assert found.names == ("host_cpu_percent", "power_watts", "colour")
+    assert line(found, "power_watts")[:2] == line(given, "power_watts")[:2]
+    assert line(found, "colour") == pytest.approx([0, 0, math.nan, math.nan, math.nan], nan_ok=True)
+    assert rollup.decode_totals(body, layout, ()).table.shape == (0, 5)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40, 200, 10_000])
+def test_totals_that_end_early_are_damaged(cut: int) -> None:
+    given = make_totals(1)
+    with pytest.raises(Damaged):
+        rollup.decode_totals(rollup.encode_totals(given, given.names)[:-cut], given.names)
+
+
+@given(st.binary(max_size=300), st.sets(st.sampled_from(["a", "b", "c"])))
+def test_totals_from_anywhere_are_damaged(rubbish: bytes, wanted: set[str]) -> None:
+    with pytest.raises(Damaged):
+        rollup.decode_totals(b"\x02" + rubbish, ("a", "b", "c"), wanted)
+    with pytest.raises(Damaged):
+        rollup.decode_totals(b"\x01" + rubbish[:60], ("a", "b", "c"), wanted)
