@@ -139,6 +139,20 @@ def test_a_refusal_of_the_hub_is_told_with_its_hint(tmp_path: Path) -> None:
     assert answer.stderr == "gpudeck: 401 days are too many. Ask for less.\n"
 
 
+def test_a_hub_that_keeps_no_history_says_so(tmp_path: Path) -> None:
+    body = b'{"error":{"code":"no_history","message":"this hub keeps no history","hint":"It is off."}}'
+    with hub_with(body, 404) as hub:
+        answer = gpudeck(tmp_path, "report", "--hub", hub.url)
+    assert (answer.returncode, answer.stderr) == (1, "gpudeck: this hub keeps no history. It is off.\n")
+
+
+@pytest.mark.parametrize("body", [b'{"error":{"code":"not_found","message":"Not Found"}}', b"nothing here"])
+def test_a_path_beside_the_hubs_is_no_hub(tmp_path: Path, body: bytes) -> None:
+    with hub_with(body, 404) as hub:
+        answer = gpudeck(tmp_path, "report", "--hub", hub.url)
+    assert (answer.returncode, "is no gpudeck hub" in answer.stderr) == (3, True)
+
+
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"not json", b'{"hosts": []}'])
 def test_an_answer_of_somebody_else_is_no_usage(tmp_path: Path, body: bytes) -> None:
     with hub_with(body) as hub:

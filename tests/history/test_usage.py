@@ -135,7 +135,6 @@ def test_settings_say_the_group_before_unix_does_and_the_first_counts() -> None:
         ({"user": "alice"}, {"alice": 2}),
         ({"host": "gpu02"}, {"bob": 1}),
         ({"host": "id-2"}, {"bob": 1}),
-        ({"host": "gpu03"}, {}),
         ({"model": "l40"}, {"alice": 1}),
         ({"group": "vision"}, {"bob": 1}),
     ],
@@ -146,9 +145,10 @@ def test_only_what_is_asked_for_is_counted(asked: dict[str, str], expected: dict
     assert hours(ask_for(FakePast(facts), settings=settings, **asked)) == expected
 
 
-def test_two_hosts_of_one_name_are_told_apart_by_their_ids() -> None:
+def test_a_host_that_was_installed_anew_stays_one_row() -> None:
     past = FakePast([fact(0, "alice"), fact(0, "alice", host="id-2")], hosts=[("id-1", "gpu01"), ("id-2", "gpu01")])
-    assert hours(ask_for(past, "host")) == {"id-1": 1, "id-2": 1}
+    assert hours(ask_for(past, "host")) == {"gpu01": 2}
+    assert hours(ask_for(past, "host", host="id-2")) == {"gpu01": 1}
 
 
 def test_hours_at_the_ends_count_by_the_part_that_lies_inside() -> None:
@@ -272,6 +272,7 @@ def test_a_day_without_use_has_no_entry() -> None:
         ({"end": T0}, "bad_range"),
         ({"daily": True, "zone": "Mars/Base"}, "unknown_zone"),
         ({"start": 0}, "too_long"),
+        ({"host": "gpu03"}, "unknown_host"),
         ({"end": T0 + 500 * DAY, "daily": True}, "too_long"),
     ],
 )

@@ -14,6 +14,9 @@ from gpudeck.model.hub_url import check_hub_url, mask_password
 _TRUST = "Name the authority that signed it with $SSL_CERT_FILE, or use the name that stands in it."
 _HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
 
+_NO_ROUTE = "not_found"
+"""The code of an answer about a path that the hub does not serve."""
+
 
 class Forbidden(GpudeckError):
     """The hub wants to know who asks, or does not let them."""
@@ -81,16 +84,17 @@ class Client:
         return answer.data
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
-        if (
-            status == 404 and is_question
-        ):  # every hub knows the fleet: this is another server, or a path beside the hub's
-            return self._no_hub()
         try:
             error = msgspec.json.decode(body)["error"]
-            kind = _KINDS.get(status, GpudeckError)
-            return kind(f"{str(error['message']).rstrip('.')}.", str(error.get("hint", "")))
-        except (msgspec.DecodeError, KeyError, TypeError):
+            code, message, hint = error["code"], str(error["message"]).rstrip("."), str(error.get("hint", ""))
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+            code, message, hint = _NO_ROUTE, "", ""
+        # Every hub knows our routes: this is another server, or a path beside the hub's.
+        if status == 404 and is_question and code == _NO_ROUTE:
+            return self._no_hub()
+        if not message:
             return Unreachable(f"{self._shown} answered {status}, not as a gpudeck hub would.", _HINT)
+        return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 
     def _no_hub(self) -> Unreachable:
         return Unreachable(f"{self._shown} answers, but is no gpudeck hub.", "Check the address, and the path in it.")

@@ -57,7 +57,7 @@ def usage(
     Raises HistoryRefused.
     """
     period = _period(ask, now)
-    names = _host_names(past)
+    names = _host_names(past, ask.host)
     facts = past.uses(period.first_hour, period.end_hour, by_host=ask.by == "host" or ask.host is not None)
     return fold(
         facts,
@@ -140,12 +140,13 @@ def _observed(past: "Past", period: Period) -> float:
     return seconds + (past.observed(first + HOUR, last) if last > first + HOUR else 0.0)
 
 
-def _host_names(past: "Past") -> dict[str, str]:
-    """What each host is called in an answer: its name, or its id where two have the same name."""
-    hosts = past.hosts().values()
-    names = [host.name for host in hosts]
-    twins = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
-    return {host.host_id: host.host_id if host.name in twins else host.name for host in hosts}
+def _host_names(past: "Past", wanted: str | None) -> dict[str, str]:
+    """The names by id. A host that was installed anew has a new id and its old name: it stays one row."""
+    names = {host.host_id: host.name for host in past.hosts().values()}
+    if wanted is not None and wanted not in names and wanted not in names.values():
+        hint = "`host` is a host's name or id, as /api/v1/hosts tells them."
+        raise HistoryRefused("unknown_host", f"the history knows no host {wanted[:80]!r}", hint)
+    return names
 
 
 def _sum_up(facts: Iterable[tuple[UseKey, Use]], period: Period) -> dict[_SumKey, Use]:
