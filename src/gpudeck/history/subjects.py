@@ -25,7 +25,8 @@ def gpu_series(past: Past, ask: Ask, measure: Measure) -> Answer:
     gpu = find_gpu(past, ask.gpu or "")
     grid = cut_range(past, ask, gpu.first)
     found = _fold_host(past, gpu.host, measure, grid, only={gpu.key})
-    return make_answer(ask, measure, grid, _each(found, {gpu.key: gpu}, grid, measure))
+    points = _together(found, grid, measure, is_one=True)
+    return make_answer(ask, measure, grid, [Series(points, gpu=gpu.uuid, label=gpu.label)])
 
 
 def host_series(past: Past, ask: Ask, measure: Measure) -> Answer:
