@@ -1,12 +1,9 @@
 """gpudeck show --ssh: hosts without any hub, against a real sshd."""
 
 import json
-import os
-import pty
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 
 from fakes.hubs import environment, gpudeck
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
+from fakes.terminals import in_a_terminal
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)
 
@@ -104,42 +102,10 @@ def test_base_install_says_how_to_get_ssh(tmp_path: Path) -> None:
 
 def test_password_is_asked_for_on_a_terminal_and_not_shown(home: Path, sshd: Sshd) -> None:
     (home / ".ssh/id_ed25519").unlink()
-    process, terminal = start_on_a_terminal(home, "show", "--ssh", "gpu01")
-    said = read_until(terminal, b"Password: ")
-    os.write(terminal, b"very-secret\n")
-    said += read_until(terminal, b"ssh-copy-id")
-    process.wait(20)
-    os.close(terminal)
-    assert b"No key is accepted by gpu01. Password: " in said
-    assert b"the password was not accepted either" in said
-    assert b"very-secret" not in said
-
-
-def start_on_a_terminal(home: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A command whose only input and output is a terminal; returns our end of that, too."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        # With a terminal of its own: that is where a password is asked for.
-        ["setsid", "--ctty", sys.executable, "-m", "gpudeck", *arguments],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(home) | {"SSH_AUTH_SOCK": ""},
-        cwd=home,
-    )
-    os.close(theirs)
-    return process, ours
-
-
-def read_until(terminal: int, words: bytes, seconds: float = 30.0) -> bytes:
-    """What the terminal shows until these words have come."""
-    deadline = time.monotonic() + seconds
-    said = b""
-    os.set_blocking(terminal, False)
-    while words not in said:
-        assert time.monotonic() < deadline, said
-        try:
-            said += os.read(terminal, 4096)
-        except BlockingIOError:
-            time.sleep(0.02)
-    return said
+    with in_a_terminal(home, "gpudeck", "show", "--ssh", "gpu01") as terminal:
+        said = terminal.read_until("Password: ")
+        terminal.press("very-secret\n")
+        said += terminal.read_until("ssh-copy-id")
+    assert "No key is accepted by gpu01. Password: " in said
+    assert "the password was not accepted either" in said
+    assert "very-secret" not in said

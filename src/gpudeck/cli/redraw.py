@@ -18,13 +18,14 @@ _BEGIN, _END = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
 
 
 class Screen:
-    """Draws frames, one over the other in a terminal that can, one below the other anywhere else.
+    """Draws frames, one over the other in a terminal that can, one below the other with `gap` between them elsewhere.
 
     As a context it gives the terminal back as it was.
     """
 
-    def __init__(self, *, in_place: bool) -> None:
+    def __init__(self, *, in_place: bool, gap: str = "\n") -> None:
         self._in_place = in_place
+        self._gap = gap
         self._size = shutil.get_terminal_size()
         self._is_first = True
 
@@ -38,7 +39,7 @@ class Screen:
     def draw(self, text: str) -> None:
         self._size = shutil.get_terminal_size()
         if not self._in_place:
-            self._write(text if self._is_first else f"\n{text}")
+            self._write(text if self._is_first else f"{self._gap}{text}")
         else:
             lines = _cut(text.splitlines(), self._size.lines, self._size.columns)
             self._write(f"{_BEGIN}{chr(10).join(f'{line}{chr(27)}[K' for line in lines)}{_END}")

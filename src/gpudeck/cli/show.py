@@ -194,12 +194,13 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
     from gpudeck.cli.redraw import Screen  # noqa: PLC0415 - one look needs none
     from gpudeck.cli.watching import Watching  # noqa: PLC0415 - the same
 
-    watching = Watching(read, lambda fleet: _present(choose(fleet, words), words, look), seconds, words)
+    watching = Watching(lambda: choose(read(), words), lambda part: _present(part, words, look), seconds, words)
     watching.first()
-    in_place = look.form == "text" and sys.stdout.isatty() and _is_capable()
+    is_table = look.form == "text"
+    in_place = is_table and sys.stdout.isatty() and _is_capable()
     try:
-        with Screen(in_place=in_place) as screen:
-            watching.run(screen, has_title=look.form == "text")
+        with Screen(in_place=in_place, gap="\n" if is_table else "") as screen:
+            watching.run(screen, has_title=is_table)
     except KeyboardInterrupt:
         return
 

@@ -13,8 +13,7 @@ from gpudeck.views.lost import forget_states
 
 
 class Watching:
-    """`read` gives the fleet and blocks; `present` makes it text, and may raise UsageError for words that make no
-    sense."""
+    """`read` gives what is shown of the fleet and blocks, `present` makes it text."""
 
     def __init__(
         self, read: Callable[[], Json], present: Callable[[Json], str], seconds: float, words: tuple[str, ...]
@@ -30,7 +29,6 @@ class Watching:
     def first(self) -> None:
         """The first reading. What fails here fails as without `--watch`: an address may be wrong."""
         self._fleet, self._read_at = self._read(), time.time()
-        self._present(self._fleet)
 
     def run(self, screen: Screen, *, has_title: bool) -> None:
         """Until Ctrl-C, which raises KeyboardInterrupt here. SIGTERM leaves the terminal as it was, too."""
