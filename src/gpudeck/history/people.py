@@ -1,14 +1,14 @@
 """What a person used over time, and who had the memory of a GPU."""
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpudeck.history import totals
 from gpudeck.history.base import Answer, Ask, HistoryRefused, Series, Use
 from gpudeck.history.folds import Block, fold, points_of_one
-from gpudeck.history.hour import BUSY, HELD, UNKNOWN, Floats, Hour
+from gpudeck.history.hour import BUSY, HELD, UNKNOWN, Flags, Floats, Hour
 from gpudeck.history.measures import Measure
 from gpudeck.history.past import KnownGpu, Past
 from gpudeck.history.steps import DAY, HOUR, Grid, choose
@@ -35,31 +35,30 @@ def user_series(past: Past, ask: Ask, measure: Measure, now: float) -> Answer:
     return make_answer(ask, measure, grid, [Series(points[0] if points else [], user=ask.user)], "hour")
 
 
-def _add_up(past: Past, user: str, metric: str, grid: Grid) -> tuple[Floats, np.ndarray, np.ndarray]:
+def _add_up(past: Past, user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
     """By hour: the amount, whether it can be known, and whether anybody used anything."""
-    count = (grid.end - grid.start) // HOUR
-    amounts, known, held, in_use = np.zeros(count), np.zeros(count), np.zeros(count), np.zeros(count, dtype=np.bool_)
-    amount_of, known_of = _AMOUNTS[metric], _KNOWN_BY.get(metric, "held")
-    for (hour, _, who, _), use in _uses(past, grid):
-        place = (hour - grid.start) // HOUR
-        in_use[place] = True
-        if who == user:
-            amounts[place] += getattr(use, amount_of)
-            known[place] += getattr(use, known_of)
-            held[place] += use.held
-    return amounts, (known > 0) | (held == 0), in_use
+    uses = list(past.uses(grid.start, grid.end, by_host=False))
+    mine = [(key[0], use) for key, use in uses if key[2] == user]
+    held, known = _by_hour(mine, "held", grid), _by_hour(mine, _KNOWN_BY.get(metric, "held"), grid)
+    in_use = np.zeros(len(held), dtype=np.bool_)
+    in_use[_places(list({key[0] for key, _ in uses}), grid)] = True
+    return _by_hour(mine, _AMOUNTS[metric], grid), (known > 0) | (held == 0), in_use
 
 
-def _uses(past: Past, grid: Grid) -> Iterator[tuple[tuple[int, str, str | None, str], Use]]:
-    uses = past.uses(grid.start, grid.end, by_host=False)
-    return ((key, use) for key, use in uses if grid.start <= key[0] < grid.end)
+def _by_hour(mine: list[tuple[int, Use]], what: str, grid: Grid) -> Floats:
+    places = _places([hour for hour, _ in mine], grid)
+    amounts = [getattr(use, what) for _, use in mine]
+    return np.bincount(places, amounts, (grid.end - grid.start) // HOUR).astype(np.float64)
+
+
+def _places(hours: list[int], grid: Grid) -> NDArray[np.int64]:
+    return (np.array(hours, dtype=np.int64) - grid.start) // HOUR
 
 
 def _observed(past: Past, grid: Grid, now: float) -> Floats:
     """For how long the fleet was observed in each hour."""
     found = list(past.fleet_quarters(grid.start, grid.end, (totals.CAPACITY,)))
-    starts = np.array([total.start for total in found], dtype=np.int64)
-    places = (starts - grid.start) // HOUR
+    places = _places([total.start for total in found], grid)
     return np.bincount(places, totals.observed_seconds(found, now), (grid.end - grid.start) // HOUR).astype(np.float64)
 
 
