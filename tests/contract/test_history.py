@@ -24,7 +24,8 @@ from contract.history_fleet import (
     state_value,
 )
 from fakes.clock import FakeClock
-from fakes.prometheus import Kind, running_store
+from fakes.hubs import wait_until
+from fakes.prometheus import Kind, StoreProcess, running_store
 from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, Point, Store
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import HostSample
@@ -38,16 +39,18 @@ Maker = Callable[[Path, list[HostSample]], AbstractContextManager[Store]]
 def remote(kind: Kind) -> Maker:
     @contextlib.contextmanager
     def make(folder: Path, taken: list[HostSample]) -> Iterator[Store]:
-        with running_store(kind) as server:
-            settings = HistorySettings(kind="prometheus", write_url=server.write_url, read_url=server.read_url)
-            store = RemoteStore(settings, folder, None, FakeClock(END))
+        with running_store(kind) as server, contextlib.closing(open_remote(server, folder, FakeClock(END))) as store:
             store.take(taken)
             store.flush()
             server.show_all()
             yield store
-            store.close()
 
     return make
+
+
+def open_remote(server: StoreProcess, folder: Path, clock: FakeClock) -> RemoteStore:
+    settings = HistorySettings(kind="prometheus", write_url=server.write_url, read_url=server.read_url)
+    return RemoteStore(settings, folder, None, clock)
 
 
 STORES: dict[str, Maker] = {"prometheus": remote("prometheus"), "victoria-metrics": remote("victoria-metrics")}
@@ -110,8 +113,8 @@ def test_gap_has_no_points(store: Store) -> None:
 
 
 def test_unknown_values_have_no_points(store: Store) -> None:
-    shown = store.series(ask_gpu("utilization_percent", start=START + 4000, end=START + 5200, points=120))
-    assert only(shown) == []
+    answer = store.series(ask_gpu("utilization_percent", start=START + 4000, end=START + 5200, points=120))
+    assert [point for series in answer.series for point in series.points] == []
 
 
 def test_metric_that_was_never_known_has_no_points(store: Store) -> None:
@@ -272,3 +275,27 @@ def test_question_without_an_answer_is_refused(store: Store, ask: Ask, code: str
     with pytest.raises(HistoryRefused) as refused:
         store.series(ask)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("kind", ["prometheus", "victoria-metrics"])
+def test_store_that_was_away_for_an_hour_gets_everything(kind: Kind, tmp_path: Path, taken: list[HostSample]) -> None:
+    clock = FakeClock(START)
+    with running_store(kind) as server, contextlib.closing(open_remote(server, tmp_path, clock)) as store:
+        take_until(store, taken, clock, START + 3600)
+        store.flush()
+        server.stop()
+        take_until(store, taken, clock, START + 7200)
+        wait_until(lambda: store.stats().problem is not None, "the trouble")
+        assert store.stats().behind_seconds > 3000
+        server.start()
+        take_until(store, taken, clock, END)
+        store.flush()
+        server.show_all()
+        answer = store.series(ask_gpu("temperature_celsius", points=1080))
+        assert only(answer) == close_to(points_of(cut_up(taken, gpu_value(answer.metric), 10), "GPU-a0"), answer.metric)
+        assert store.stats().problem is None
+
+
+def take_until(store: Store, taken: list[HostSample], clock: FakeClock, end: float) -> None:
+    store.take([sample for sample in taken if clock.now <= sample.at < end])
+    clock.now = end

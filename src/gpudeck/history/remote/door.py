@@ -81,7 +81,7 @@ class Door:
 
     def _read(self, answer: urllib3.BaseHTTPResponse, at_most: int) -> bytes:
         body = bytearray()
-        for piece in answer.stream(_PIECE):
+        for piece in answer.stream(_PIECE, decode_content=True):
             body += piece
             if len(body) > at_most:
                 answer.close()
