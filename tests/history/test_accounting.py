@@ -279,3 +279,24 @@ def test_what_is_taken_back_leaves_the_peak() -> None:
 def test_an_hour_without_samples_has_no_uses() -> None:
     hour = make_hour([[]], runs=[make_run(1, 0, [])])
     assert (uses(hour, [LABEL], {1: "alice"}), run_parts(hour)) == ({}, {})
+
+
+def test_the_example_of_the_documents_is_right() -> None:
+    """docs/accounting.md: 12 to 13 alice, 13 to 14 with bob, half an hour of bob's notebook, an hour free."""
+    hour = make_hour(
+        [[BUSY, BUSY, HELD, FREE]],
+        covered=[3600, 3600, 1800, 3600],
+        runs=[
+            make_run(1, 0, [60 * GIB] * 4, there="xx.."),
+            make_run(2, 0, [20 * GIB] * 4, there=".xx."),
+        ],
+        utilization_percent=[[90, 100, 0, 0]],
+        power_watts=[[600, 600, 120, 120]],
+    )
+    found = uses(hour, [LABEL], {1: "alice", 2: "bob"})
+    told = {
+        user: [use.held / 3600, use.worked / 3600, use.idle / 3600, use.joules / 3.6e6]
+        for (user, _), use in found.items()
+    }
+    assert told == {"alice": pytest.approx([1.75, 1.65, 0, 1.05]), "bob": pytest.approx([0.75, 0.25, 0.5, 0.21])}
+    assert float(hour.observed.sum()) == 3.5 * 3600
