@@ -20,6 +20,7 @@ from gpudeck.auth.secret import hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema, sqlite
 from gpudeck.database.engine import Database, open_database
+from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.target import Target
 
@@ -64,6 +65,7 @@ def make_door(
     is_decided: bool = True,
     commands: Commands = "everyone",
     settings: AuthSettings | None = None,
+    history: Store | None = None,
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
@@ -82,7 +84,8 @@ def make_door(
     )
     policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)
     book = ClosedBook() if folder is None else make_book(hub, auth, folder)
-    return SafeApp(FrontDoor(hub, grant_by(auth), prefix, keeper=keeper, policy=policy, auth=auth, book=book))
+    door = FrontDoor(hub, grant_by(auth), prefix, keeper=keeper, policy=policy, auth=auth, book=book, history=history)
+    return SafeApp(door)
 
 
 def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
