@@ -67,10 +67,11 @@ def encode(matrix: Floats, precision: float, *, level: int = 6) -> bytes:
         raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
     kept = short_precision(precision)
     shape = (kept, rows, samples)
+    if matrix.size and (matrix == matrix[:, :1]).all():
+        first = _scale(matrix[:, 0], kept)
+        if np.abs(first).max() <= _LARGEST:
+            return _FIRST + _pack((*shape, *_pack_bases(first.astype(np.int64), level)))
     scaled = _scale(matrix, kept)
-    if scaled.size and (scaled == scaled[:, :1]).all() and np.abs(scaled[:, 0]).max() <= _LARGEST:
-        flags, bases = _pack_bases(scaled[:, 0].astype(np.int64), level)
-        return _FIRST + _pack((*shape, flags, bases))
     known = np.abs(scaled) <= _LARGEST
     if not known.any():
         return _FIRST + _pack((*shape, _NOTHING))
@@ -166,7 +167,9 @@ def _bits(numbers: _Unsigned) -> float:
 def _pack_bases(bases: _Whole, level: int) -> tuple[int, list[bytes]]:
     """Changes `bases`: from one row to the next they are often small steps."""
     if (bases == bases[0]).all():
-        return _ONE_BASE, _pack_planes(_zigzag(bases[:1]), level)
+        base = int(bases[0])
+        number = base << 1 if base >= 0 else ~(base << 1)
+        return _ONE_BASE, [bytes([octet]) for octet in number.to_bytes((number.bit_length() + 7) // 8, "little")]
     bases[1:] -= bases[:-1].copy()
     return 0, _pack_planes(_zigzag(bases), level)
 
@@ -248,7 +251,10 @@ def _unpack_matrix(packed: _Packed) -> Floats:
 
 def _unpack_bases(packed: _Packed) -> _Whole:
     if packed.flags & _ONE_BASE:
-        return np.full(packed.rows, _unzigzag(_unpack_planes(packed.bases, 1))[0], dtype=np.int64)
+        number = int.from_bytes(b"".join(packed.bases), "little") if max(map(len, packed.bases), default=1) == 1 else -1
+        if not 0 <= number < 1 << 64:
+            raise Damaged("the one base of all rows is none")
+        return np.full(packed.rows, (number >> 1) ^ -(number & 1), dtype=np.int64)
     return _unzigzag(_unpack_planes(packed.bases, packed.rows)).cumsum(dtype=np.int64)
 
 

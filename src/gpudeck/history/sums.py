@@ -3,8 +3,9 @@
 Totals are added up over hosts, and what a host had added is taken out again when late samples change its hour. Their
 bytes are read by the thousand for a single metric, so nothing is deflated and each line is at a place that is known:
 
-    `_HEAD`      version, start, step, the seconds in each state, how many different seconds there are
-    seconds      those; nearly all metrics of a moment have the same ones
+    `_HEAD`      version, start, step, how many different seconds there are
+    states       the seconds in each
+    seconds      those that metrics have: nearly all have the same ones
     bits         a bit a name of the layout: whether anything is known
     lines        `_LINE` for each that is known: sum, total, low, high, which seconds
 """
@@ -30,7 +31,8 @@ UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
 """The line of a metric that nobody has observed."""
 
 _VERSION: Final = 1
-_HEAD: Final = struct.Struct(f"<BqI{len(STATES)}dH")
+_HEAD: Final = struct.Struct("<BqIH")
+_STATES: Final = 8 * len(STATES)
 _LINE: Final = struct.Struct("<ddffH")
 _LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
 _NO_TIME: Final = 1e-6
@@ -113,9 +115,9 @@ def encode_totals(totals: Totals, layout: tuple[str, ...]) -> bytes:
     lines: NDArray[Any] = np.empty(len(known), dtype=_LINES)
     lines["sum"], lines["total"], lines["which"] = known[:, SUM], known[:, TOTAL], which
     lines["low"], lines["high"] = known[:, LOW], known[:, HIGH]
-    head = _HEAD.pack(_VERSION, totals.start, totals.seconds_per_step, *totals.states, len(seconds))
-    bits = np.packbits(is_known, bitorder="little").tobytes()
-    return head + seconds.astype("<f8").tobytes() + bits + lines.tobytes()
+    head = _HEAD.pack(_VERSION, totals.start, totals.seconds_per_step, len(seconds))
+    times = np.concatenate([totals.states, seconds]).astype("<f8")
+    return head + times.tobytes() + np.packbits(is_known, bitorder="little").tobytes() + lines.tobytes()
 
 
 def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] | None = None) -> Totals:
@@ -125,10 +127,10 @@ def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] |
     """
     wanted, places = _find_places(layout, None if names is None else tuple(names))
     try:
-        version, start, step, *states, count = _HEAD.unpack_from(body)
+        version, start, step, count = _HEAD.unpack_from(body)
         if version != _VERSION:
             raise Damaged(f"version {version} of totals; this release reads version {_VERSION}")
-        at = _HEAD.size + 8 * count
+        at = _HEAD.size + _STATES + 8 * count
         first = at + (len(layout) + 7) // 8
         bits = int.from_bytes(body[at:first], "little")
         if len(body) != first + bits.bit_count() * _LINE.size:
@@ -137,7 +139,7 @@ def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] |
     except struct.error as error:
         raise Damaged(f"the bytes of totals are damaged: {error}") from error
     table = np.array(lines) if lines else np.empty((0, 5))
-    return Totals(start, step, wanted, table, np.array(states))
+    return Totals(start, step, wanted, table, np.frombuffer(body, "<f8", len(STATES), _HEAD.size))
 
 
 def _read_line(body: bytes, place: int, bits: int, first: int, count: int) -> tuple[float, ...]:
@@ -147,7 +149,7 @@ def _read_line(body: bytes, place: int, bits: int, first: int, count: int) -> tu
     line_sum, total, low, high, which = _LINE.unpack_from(body, first + before * _LINE.size)
     if which >= count:
         raise Damaged(f"seconds number {which} of {count}")
-    return line_sum, _read_seconds(body, _HEAD.size + 8 * which)[0], low, high, total
+    return line_sum, _read_seconds(body, _HEAD.size + _STATES + 8 * which)[0], low, high, total
 
 
 _read_seconds: Final[Callable[[bytes, int], tuple[float]]] = struct.Struct("<d").unpack_from
