@@ -20,6 +20,7 @@ from gpudeck.api.headers import SafeApp
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
 from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
@@ -126,6 +127,7 @@ class HubServer:
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
         self._watching = Watching(self.hub, providers, ways)
         self._endings: set[asyncio.Task[None]] = set()
+        self._archive = Archive(self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts)
 
     @classmethod
     def open(
@@ -178,12 +180,13 @@ class HubServer:
             server = _Server(
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
             )
-            ticking = asyncio.create_task(tick_forever(self.hub.stream))
+            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._archive.tick))
             try:
                 await server.serve(sockets=[self._listening])
             finally:
                 await self._watching.stop()
                 ticking.cancel()
+                await self._archive.close()
 
     def _open_door(self, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
         """From the outside in: headers that every answer carries, limits, who it is, the routes."""
@@ -223,6 +226,7 @@ class HubServer:
         if self._child is not None:
             self._child.start()
         self._watching.start()
+        self._archive.start()
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
@@ -232,6 +236,7 @@ class HubServer:
 
     def _end_demo(self) -> None:
         log.info("a real host reports: the simulated fleet ends")
+        self._archive.end_demo()
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
         if self._child is not None:
@@ -272,13 +277,14 @@ class _Server(LimitedServer):
         await super().shutdown(sockets)
 
 
-async def tick_forever(stream: Stream) -> None:
-    """Publish once a second. A tick that fails is logged, and the next one comes all the same."""
+async def tick_forever(stream: Stream, also: Callable[[], None]) -> None:
+    """Publish once a second, and do what else is due. A tick that fails is logged, and the next one comes."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
         try:
             stream.tick()
+            also()
         except Exception:
             log.exception("a tick failed")
         due = max(due + TICK_SECONDS, loop.time())

@@ -11,6 +11,7 @@ from gpudeck.auth.settings import AuthSettings, People, people_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import Hosts
+from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.model.errors import ConfigurationError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.limits_settings import LimitsSettings
@@ -67,6 +68,8 @@ class Settings(Struct, frozen=True):
     pull: PullSettings = field(default_factory=PullSettings)
     scrape: ScrapeSettings = field(default_factory=ScrapeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
+    usage: UsageSettings = field(default_factory=UsageSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 
     def __post_init__(self) -> None:

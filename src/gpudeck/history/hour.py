@@ -56,7 +56,7 @@ class Hour(Struct):
         return np.where(self.states > UNKNOWN, self.covered, 0.0)
 
 
-def cover(times: Floats, interval: float, before: float | None) -> Floats:
+def cover(times: Floats, interval: "float | Floats", before: float | None) -> Floats:
     """How many seconds each sample stands for. `before` is the last sample of the hour before, if there was one.
 
     A sample after a gap of more than three beats stands for one beat: the gap itself was not observed.

@@ -10,6 +10,7 @@ import msgspec
 
 from gpudeck import __version__
 from gpudeck.hub.host import HostState
+from gpudeck.hub.recorder import Recorder
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import AVAILABILITIES
@@ -24,7 +25,10 @@ _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
 class Fleet:
-    """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own."""
+    """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own.
+
+    `recorder` is told of every report that is taken, where a history is kept.
+    """
 
     def __init__(self, settings: FleetSettings, names: Names | None = None) -> None:
         self.settings = settings
@@ -32,6 +36,8 @@ class Fleet:
         self._register = Register(settings, names or Names())
         self.hosts = self._register.hosts
         self.problems: list[str] = []
+        self._said: dict[str, list[str]] = {}
+        self.recorder: Recorder | None = None
 
     def apply(
         self, envelope: Envelope, *, via: str, now: float, sent_at: float | None = None, target: str | None = None
@@ -56,10 +62,18 @@ class Fleet:
         envelope = self._register.name(host, envelope)
         self._register.settle(host, host_id, envelope, target)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
+        if self.recorder is not None:
+            self.recorder.note(host, now - waited)
         host.age(now)
         self.counters["reports_taken"] += 1
         self._register.dirty.add(host.id)
         return True
+
+    def say(self, source: str, problems: list[str]) -> None:
+        """What some part of the hub has to tell the admin now; an empty list takes back what it said before."""
+        if self._said.get(source, []) != problems:
+            self._said[source] = problems
+            self.problems = [problem for said in self._said.values() for problem in said]
 
     def expect(self, targets: Iterable[Target]) -> None:
         """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer

@@ -28,7 +28,8 @@ _encoder = msgspec.json.Encoder()
 class HostState:
     """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it.
 
-    `target` is the name under which it is configured, None for one that is known by its reports alone.
+    `target` is the name under which it is configured, None for one that is known by its reports alone. `sampled_slot`
+    is the recorder's: of which moment it was sampled last.
     """
 
     def __init__(self, host_id: str, via: str, settings: FleetSettings, names: Names) -> None:
@@ -43,6 +44,7 @@ class HostState:
         self.power_watts: float | None = None
         self.users: frozenset[str] = frozenset()
         self.target: str | None = None
+        self.sampled_slot = -1.0
         self._target_labels: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._said: list[str] = []

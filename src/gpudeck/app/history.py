@@ -1,0 +1,236 @@
+"""The hub's history: opened beside the start, never in its way; a demo has a file of its own.
+
+Opening reads numpy and the journal of last time, which takes a moment: the page is up by then, samples wait, and who
+asks waits for up to some seconds. A history that cannot be opened is a problem that the hub shows, not one it ends of.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from gpudeck.app.backfill import Backfill, is_needed, mark_done
+from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, Usage, UsageAsk
+from gpudeck.history.sample import HostSample
+from gpudeck.history.settings import HistorySettings, UsageSettings
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.recorder import Recorder
+from gpudeck.model import clock
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import GpudeckError, Temporary
+
+if TYPE_CHECKING:
+    from gpudeck.history.embedded.store import EmbeddedStore
+
+log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 10.0
+_MOST_WAITING: Final = 20_000
+_ROOM_FOR_PAST: Final = 3_000
+FILE: Final = "history.db"
+DEMO_FILE: Final = "history-demo-{}.db"
+
+
+class OpeningStore:
+    """A store that another thread opens: what is taken meanwhile waits, who asks waits too."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._opening = _Opening(open_store)
+
+    def exchange(self, open_store: Callable[[], Store]) -> Callable[[], None]:
+        """Another store from here on. Returns what closes the one before, which blocks."""
+        old, self._opening = self._opening, _Opening(open_store)
+        return old.close
+
+    @property
+    def problem(self) -> str | None:
+        return self._opening.problem
+
+    def take(self, samples: list[HostSample]) -> None:
+        self._opening.take(samples)
+
+    def wait(self) -> Store | None:
+        """Block until it is open; None if it cannot be opened, or not soon."""
+        return self._opening.wait()
+
+    def close(self) -> None:
+        self._opening.close()
+
+    def series(self, ask: Ask) -> Answer:
+        return self._opened().series(ask)
+
+    def heat(self, ask: HeatAsk) -> Heat:
+        return self._opened().heat(ask)
+
+    def usage(self, ask: UsageAsk) -> Usage:
+        return self._opened().usage(ask)
+
+    def runs(self, ask: RunsAsk) -> Runs:
+        return self._opened().runs(ask)
+
+    def run(self, key: int) -> Run | None:
+        return self._opened().run(key)
+
+    def stats(self) -> Stats:
+        return self._opened().stats()
+
+    def _opened(self) -> Store:
+        store = self.wait()
+        if store is None:
+            raise Temporary(self.problem or "the history is still being opened.", "Ask again in a moment.")
+        return store
+
+
+class _Opening:
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._store: Store | None = None
+        self._why_not: str | None = None
+        self._open_store = open_store
+        self._waiting: list[HostSample] = []
+        self._lock = threading.Lock()
+        self._is_decided = threading.Event()
+        self._is_closed = False
+        threading.Thread(target=self._open, name="history-opening", daemon=True).start()
+
+    @property
+    def problem(self) -> str | None:
+        return self._why_not if self._store is None else self._store.problem
+
+    def take(self, samples: list[HostSample]) -> None:
+        with self._lock:
+            if self._store is not None:
+                self._store.take(samples)
+            elif len(self._waiting) < _MOST_WAITING:
+                self._waiting += samples
+
+    def wait(self) -> Store | None:
+        self._is_decided.wait(_PATIENCE)
+        return self._store
+
+    def close(self) -> None:
+        """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
+        with self._lock:
+            self._is_closed = True
+            store = self._store
+        if store is not None:
+            store.close()
+
+    def _open(self) -> None:
+        try:
+            store = self._open_store()
+        except GpudeckError as error:
+            self._why_not = str(error)
+            log.error("%s", error)  # noqa: TRY400 - the message says all
+        except Exception:
+            self._why_not = "the history cannot be opened: see the hub's log."
+            log.exception("the history cannot be opened")
+        else:
+            self._hand_over(store)
+        self._is_decided.set()
+
+    def _hand_over(self, store: Store) -> None:
+        with self._lock:
+            is_wanted = not self._is_closed
+            if is_wanted:
+                store.take(self._waiting)
+                self._store = store
+            self._waiting = []
+        if not is_wanted:
+            store.close()
+
+
+class Archive:
+    """The history of a hub, and what fills it. `store` is what others ask; None where none is kept."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        settings: HistorySettings,
+        usage: UsageSettings,
+        data_dir: Path,
+        *,
+        now: Clock = clock.wall,
+        demo: int | None = None,
+    ) -> None:
+        """`demo` is how many hosts are simulated, None when none are."""
+        self._hub = hub
+        self._settings = settings
+        self._usage = usage
+        self._data_dir = data_dir
+        self._now = now
+        self._demo = demo
+        self._backfill: Backfill | None = None
+        self._filling: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self.store: OpeningStore | None = None
+        if settings.kind != "off":
+            self.store = OpeningStore(self._open)
+            self._recorder = hub.fleet.recorder = Recorder(settings.every, self.store.take)
+
+    def start(self) -> None:
+        """With the event loop: samples are handed over once a second; a demo gets its past."""
+        if self.store is not None and self._demo is not None:
+            self._filling = asyncio.create_task(self._fill(self._demo))
+
+    def tick(self) -> None:
+        """Once a second."""
+        if self.store is not None:
+            self._recorder.hand_over()
+            problem = self.store.problem
+            self._hub.fleet.say("history", [] if problem is None else [problem])
+
+    def end_demo(self) -> None:
+        """Real hosts report: from here on the real history counts."""
+        if self.store is None or self._demo is None:
+            return
+        self._demo = None
+        close_old = self.store.exchange(self._open)
+        closing = asyncio.create_task(self._leave(close_old))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        if self.store is not None:
+            self._recorder.hand_over()
+            await self._leave(self.store.close)
+
+    async def _leave(self, close: Callable[[], None]) -> None:
+        if self._filling is not None:
+            self._filling.cancel()
+        if self._backfill is not None:
+            await self._backfill.stop()
+        await asyncio.to_thread(close)
+
+    async def _fill(self, hosts: int) -> None:
+        assert self.store is not None  # noqa: S101 - started with one
+        embedded = cast("EmbeddedStore | None", await asyncio.to_thread(self.store.wait))
+        if embedded is None or self._demo is None:
+            return
+        since = None if is_needed(self._data_dir, hosts) else embedded.newest
+        self._backfill = Backfill(
+            hosts, until=self._hub.started_at, since=since, when_done=lambda: mark_done(self._data_dir, hosts)
+        )
+        self._backfill.start(embedded.take, lambda: embedded.waiting < _ROOM_FOR_PAST)
+
+    def _open(self) -> Store:
+        """Called in a thread of its own: only now is numpy read."""
+        from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
+        from gpudeck.history.unix_groups import unix_group  # noqa: PLC0415
+
+        is_remote = self._settings.kind == "prometheus" and self._demo is None
+        name = FILE if self._demo is None else DEMO_FILE.format(self._demo)
+        local = EmbeddedStore(
+            self._data_dir / name,
+            self._settings,
+            self._now,
+            prices=self._usage,
+            find_group=unix_group,
+            keep_samples=not is_remote,
+        )
+        if not is_remote:
+            return local
+        from gpudeck.history.remote.store import RemoteStore  # noqa: PLC0415
+
+        return RemoteStore(self._settings, self._data_dir, local, self._now)

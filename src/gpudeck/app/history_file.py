@@ -1,0 +1,54 @@
+"""The hub's history file for commands that are run on its machine."""
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpudeck.app.history import FILE
+from gpudeck.app.settings import choose_data_dir, load_settings
+from gpudeck.history.base import HistoryRefused
+from gpudeck.history.embedded.export import Choice, export
+from gpudeck.history.embedded.inspect import find_damage, measure
+from gpudeck.history.embedded.reader import View, view_file
+from gpudeck.history.sample import GPU_NAMES
+from gpudeck.model.errors import UsageError
+from gpudeck.model.times import parse_time
+
+__all__ = ["choose", "export", "find_damage", "measure", "opened", "read_span"]
+
+
+@contextmanager
+def opened(file: Path | None, config: Path | None) -> Iterator[tuple[View, Path]]:
+    """That file, or the hub's own. Raises UsageError where there is none, or it is something else."""
+    path = file or choose_data_dir(load_settings(config)[0]) / FILE
+    if not path.is_file():
+        raise UsageError(
+            f"there is no history in {path}.",
+            "Name another file with --file, or the hub's configuration with --config.",
+        )
+    try:
+        with view_file(path) as view:
+            yield view, path
+    except sqlite3.Error as error:
+        raise UsageError(
+            f"{path} cannot be read: {error}.", "Is it a history of gpudeck, and may you read it?"
+        ) from error
+    except HistoryRefused as error:
+        raise UsageError(f"{error.message}.", error.hint) from error
+
+
+def read_span(since: str, until: str) -> tuple[float, float]:
+    now = time.time()
+    try:
+        start, end = parse_time(since, now), parse_time(until, now)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
+    if end <= start:
+        raise UsageError("--until has to be after --since.")
+    return start, end
+
+
+def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> Choice:
+    return Choice(start, end, hosts, gpus, metrics or GPU_NAMES)

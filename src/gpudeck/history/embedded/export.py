@@ -1,0 +1,62 @@
+"""The samples of a span as rows of a table, for whoever wants to work on them elsewhere."""
+
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+
+import numpy as np
+from msgspec import Struct
+
+from gpudeck.history.base import HistoryRefused
+from gpudeck.history.embedded.reader import View
+from gpudeck.history.hour import ABSENT, Hour
+from gpudeck.history.past import KnownGpu
+from gpudeck.history.sample import GPU_NAMES, STATES
+
+Cell = str | float | None
+
+
+class Choice(Struct, frozen=True):
+    """`hosts` and `gpus` are names or ids; empty: all. `metrics` are names of the catalog."""
+
+    start: float
+    end: float
+    hosts: Collection[str] = ()
+    gpus: Collection[str] = ()
+    metrics: Collection[str] = GPU_NAMES
+
+
+def export(view: View, choice: Choice) -> Iterator[list[Cell]]:
+    """A head, then a row a GPU and moment, host by host in order of time. Raises HistoryRefused."""
+    unknown = [name for name in choice.metrics if name not in GPU_NAMES]
+    if unknown:
+        raise HistoryRefused("unknown_metric", f"no GPU metric is called {unknown[0]}")
+    yield ["time", "unix_seconds", "host", "gpu", "index", "model", "state", "users", *choice.metrics]
+    known = view.gpus()
+    hosts = sorted(view.hosts().values(), key=lambda host: host.name)
+    if choice.hosts and not any({host.name, host.host_id} & set(choice.hosts) for host in hosts):
+        raise HistoryRefused("unknown_host", f"no host is called {', '.join(choice.hosts)}")
+    for host in hosts:
+        if not choice.hosts or {host.name, host.host_id} & set(choice.hosts):
+            for hour in view.hours(host.key, choice.start, choice.end, choice.metrics, runs=True):
+                yield from _rows_of(hour, host.name, known, choice, view)
+
+
+def _rows_of(hour: Hour, host: str, known: dict[int, KnownGpu], choice: Choice, view: View) -> Iterator[list[Cell]]:
+    owners = {part.run: view.owner(part.run) for part in hour.runs}
+    for place in np.flatnonzero((hour.times >= choice.start) & (hour.times < choice.end)).tolist():
+        at = float(hour.times[place])
+        time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+        for row, key in enumerate(hour.gpus):
+            gpu = known[key]
+            if hour.states[row, place] == ABSENT or (choice.gpus and gpu.uuid not in choice.gpus):
+                continue
+            users = {owners[part.run] or "?" for part in hour.runs if part.gpu == row and part.present[place]}
+            values = [_cell(hour, name, row, place) for name in choice.metrics]
+            state = STATES[hour.states[row, place]]
+            yield [time, at, host, gpu.uuid, gpu.label, gpu.model, state, " ".join(sorted(users)), *values]
+
+
+def _cell(hour: Hour, name: str, row: int, place: int) -> float | None:
+    table = hour.metrics.get(name)
+    value = float("nan") if table is None else float(table[row, place])
+    return None if np.isnan(value) else round(value, 6)

@@ -1,0 +1,241 @@
+"""The small numbers by which the file knows hosts, GPUs, runs and words. Only the writer's thread makes new ones.
+
+What is here is in the file too, or will be with the transaction under way: after one that failed, everything is read
+again.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from msgspec import Struct, field, structs
+
+from gpudeck.history.past import KnownGpu
+from gpudeck.history.sample import GpuSample, HostSample, ProcessSample
+
+_SAME_START = 2.0
+"""A host that sets its clock right says a slightly different start of the same process."""
+
+
+class OpenRun(Struct):
+    """A run that was there when its host was last sampled, or that a late sample told of."""
+
+    key: int
+    pid: int
+    started_at: float | None
+    user: str | None
+    gpus: set[int]
+    first: float
+    last: float
+
+
+class HostKeys(Struct):
+    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID."""
+
+    key: int
+    host_id: str
+    name: str
+    first: float
+    last: float
+    gpus: dict[str, KnownGpu] = field(default_factory=dict)
+    runs: dict[int, OpenRun] = field(default_factory=dict)
+    past_runs: dict[int, OpenRun] = field(default_factory=dict)
+    is_changed: bool = False
+
+
+class Keys:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.hosts: dict[str, HostKeys] = {}
+        self.by_key: dict[int, HostKeys] = {}
+        self.gpus: dict[int, KnownGpu] = {}
+        self.owners: dict[int, str | None] = {}
+        self._words: dict[str, int] = {}
+        self._layouts: dict[tuple[str, ...], int] = {}
+        self.load()
+
+    def load(self) -> None:
+        """Read everything again."""
+        ask = self._connection.execute
+        self.hosts = {
+            host_id: HostKeys(key, host_id, name, first, last)
+            for key, host_id, name, first, last in ask("SELECT id, host_id, name, first, last FROM hosts")
+        }
+        self.by_key = {host.key: host for host in self.hosts.values()}
+        self.gpus = {}
+        for row in ask("SELECT id, uuid, host, label, model, first, last FROM gpus"):
+            self._put(KnownGpu(*row))
+        self.owners = {}
+        for row in ask("SELECT id, host, pid, started_at, user, gpus, first, last FROM runs WHERE NOT ended"):
+            key, host, pid, started_at, user, gpus, first, last = row
+            run = OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), first, last)
+            self.by_key[host].runs[pid] = run
+            self.owners[key] = user
+        self._words = dict(ask("SELECT text, id FROM words").fetchall())
+        self._layouts = {tuple(json.loads(names)): key for key, names in ask("SELECT id, names FROM layouts")}
+
+    def host(self, sample: HostSample) -> HostKeys:
+        host = self.hosts.get(sample.host_id)
+        if host is None:
+            key = self._insert(
+                "INSERT INTO hosts (host_id, name, first, last) VALUES (?, ?, ?, ?)",
+                (sample.host_id, sample.name, sample.at, sample.at),
+            )
+            host = HostKeys(key, sample.host_id, sample.name, sample.at, sample.at)
+            self.hosts[sample.host_id] = self.by_key[key] = host
+        elif host.name != sample.name:
+            host.name = sample.name
+            self._connection.execute("UPDATE hosts SET name = ? WHERE id = ?", (sample.name, host.key))
+        return host
+
+    def gpu(self, host: HostKeys, sample: GpuSample, at: float) -> int:
+        gpu = host.gpus.get(sample.uuid)
+        if gpu is None or gpu.label != sample.label or gpu.model != sample.model:
+            gpu = self._settle_gpu(host, sample, at)
+        return gpu.key
+
+    def note_seen(self, host: HostKeys, at: float) -> None:
+        """A sample of that host at that moment is kept."""
+        host.first, host.last = min(host.first, at), max(host.last, at)
+        host.is_changed = True
+
+    def run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
+        """The run that this process is, new or known. A pid that was given to another program is another run."""
+        run = host.runs.get(process.pid)
+        if run is None or not _is_same(run.started_at, process.started_at):
+            run = self._other_run(host, process, gpu, at)
+        if gpu not in run.gpus or not run.first <= at <= run.last:
+            run.gpus.add(gpu)
+            run.first, run.last = min(run.first, at), max(run.last, at)
+        return run
+
+    def end(self, run: OpenRun | None) -> None:
+        """It is no longer there: its last moment is known now."""
+        if run is not None:
+            self._write_run(run, ended=True)
+
+    def write_seen(self, host: HostKeys) -> None:
+        """What is known of that host and of its runs, into the file."""
+        self._connection.execute("UPDATE hosts SET first = ?, last = ? WHERE id = ?", (host.first, host.last, host.key))
+        for run in host.runs.values():
+            self._write_run(run, ended=False)
+        for run in host.past_runs.values():
+            self._write_run(run, ended=True)
+        host.past_runs.clear()
+        host.is_changed = False
+
+    def write_all_seen(self) -> None:
+        for host in self.hosts.values():
+            if host.is_changed:
+                self.write_seen(host)
+
+    def word(self, text: str | None) -> int:
+        """0 stands for None: nobody knows."""
+        if text is None:
+            return 0
+        key = self._words.get(text)
+        if key is None:
+            key = self._words[text] = self._insert("INSERT INTO words (text) VALUES (?)", (text,))
+        return key
+
+    def layout(self, names: Sequence[str]) -> int:
+        names = tuple(names)
+        key = self._layouts.get(names)
+        if key is None:
+            key = self._layouts[names] = self._insert("INSERT INTO layouts (names) VALUES (?)", (json.dumps(names),))
+        return key
+
+    def _settle_gpu(self, host: HostKeys, sample: GpuSample, at: float) -> KnownGpu:
+        """A GPU that is new here: to the file, to this host (cards are moved), or under this label."""
+        known = next((gpu for gpu in self.gpus.values() if gpu.uuid == sample.uuid), None)
+        if known is None:
+            key = self._insert(
+                "INSERT INTO gpus (uuid, host, label, model, first, last) VALUES (?, ?, ?, ?, ?, ?)",
+                (sample.uuid, host.key, sample.label, sample.model, at, at),
+            )
+            return self._put(KnownGpu(key, sample.uuid, host.key, sample.label, sample.model, at, at))
+        if known.host in self.by_key:
+            self.by_key[known.host].gpus.pop(sample.uuid, None)
+        self._connection.execute(
+            "UPDATE gpus SET host = ?, label = ?, model = ? WHERE id = ?",
+            (host.key, sample.label, sample.model, known.key),
+        )
+        return self._put(
+            KnownGpu(known.key, sample.uuid, host.key, sample.label, sample.model, known.first, known.last)
+        )
+
+    def _put(self, gpu: KnownGpu) -> KnownGpu:
+        self.gpus[gpu.key] = gpu
+        self.by_key[gpu.host].gpus[gpu.uuid] = gpu
+        return gpu
+
+    def _other_run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
+        """Not the one that this pid was last. A late sample changes nothing about who is there now."""
+        is_late = at < host.last
+        past = host.past_runs.get(process.pid)
+        if is_late and past is not None and _is_same(past.started_at, process.started_at):
+            return past
+        run = self._find_run(host, process) or self._begin_run(host, process, gpu, at)
+        if not is_late:
+            self.end(host.runs.get(process.pid))
+            host.runs[process.pid] = run
+            return run
+        if past is not None:
+            self._write_run(past, ended=True)
+        host.past_runs[process.pid] = run
+        return run
+
+    def _write_run(self, run: OpenRun, *, ended: bool) -> None:
+        self._connection.execute(
+            "UPDATE runs SET gpus = ?, first = ?, last = ?, ended = ? WHERE id = ?",
+            (join_gpus(run.gpus), run.first, run.last, ended, run.key),
+        )
+
+    def _find_run(self, host: HostKeys, process: ProcessSample) -> OpenRun | None:
+        """One that had ended, as it seemed, or that a late sample tells of again."""
+        if process.started_at is None:
+            return None
+        row = self._connection.execute(
+            "SELECT id, pid, started_at, user, gpus, first, last FROM runs WHERE host = ? AND pid = ? "
+            "AND abs(started_at - ?) <= ? ORDER BY last DESC",
+            (host.key, process.pid, process.started_at, _SAME_START),
+        ).fetchone()
+        if row is None:
+            return None
+        key, pid, started_at, user, gpus, first, last = row
+        self.owners[key] = user
+        return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), first, last)
+
+    def see_gpu(self, key: int, first: float, last: float) -> None:
+        """That GPU was there at these moments, and maybe between them."""
+        gpu = self.gpus[key]
+        if first < gpu.first or last > gpu.last:
+            gpu = structs.replace(gpu, first=min(first, gpu.first), last=max(last, gpu.last))
+            self._connection.execute("UPDATE gpus SET first = ?, last = ? WHERE id = ?", (gpu.first, gpu.last, key))
+            self._put(gpu)
+
+    def _begin_run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
+        key = self._insert(
+            "INSERT INTO runs (host, pid, started_at, user, command, container, job, gpus, first, last, ended) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (host.key, *process[:6], str(gpu), at, at, at < host.last),
+        )
+        self.owners[key] = process.user
+        return OpenRun(key, process.pid, process.started_at, process.user, {gpu}, at, at)
+
+    def _insert(self, statement: str, values: tuple[object, ...]) -> int:
+        key = self._connection.execute(statement, values).lastrowid
+        assert key is not None  # noqa: S101 - an INSERT into a table with a rowid
+        return key
+
+
+def _is_same(one: float | None, other: float | None) -> bool:
+    return one is None or other is None or abs(one - other) <= _SAME_START
+
+
+def split_gpus(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def join_gpus(gpus: set[int]) -> str:
+    return ",".join(map(str, sorted(gpus)))

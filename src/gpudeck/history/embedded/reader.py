@@ -1,0 +1,225 @@
+"""The file and the open hours as whoever answers questions sees them: one moment, whatever is written meanwhile."""
+
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from gpudeck.history import chunk, rollup
+from gpudeck.history.base import Use, UseKey
+from gpudeck.history.embedded.journal import read_journal
+from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
+from gpudeck.history.embedded.merge import merge
+from gpudeck.history.embedded.seal import read_totals, uses_of
+from gpudeck.history.embedded.tables import key_of, keys_between, open_to_read, split_key
+from gpudeck.history.embedded.tail import Tail
+from gpudeck.history.embedded.writer import Writer
+from gpudeck.history.hour import QUARTER, SECONDS, Hour
+from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
+from gpudeck.history.rollup import Quarters, Totals
+
+_FOR_USES: Final = ("utilization_percent", "power_watts")
+
+
+class Reader:
+    """Opens views of one moment. Each thread has a connection of its own."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._mine = threading.local()
+        self._all: list[sqlite3.Connection] = []
+
+    @contextmanager
+    def view(self) -> "Iterator[View]":
+        connection = self._connection()
+        with self._writer.lock:
+            connection.execute("BEGIN")
+            connection.execute("SELECT value FROM meta").fetchone()  # the moment begins with the first look
+            tails = dict(self._writer.tails)
+        try:
+            yield View(connection, self._writer.keys, tails)
+        finally:
+            connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        for connection in self._all:
+            connection.close()
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
+        if connection is None:
+            connection = self._mine.connection = open_to_read(self._writer.path)
+            self._all.append(connection)
+        return connection
+
+
+@contextmanager
+def view_file(path: Path) -> "Iterator[View]":
+    """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
+    with closing(open_to_read(path)) as connection:
+        connection.execute("BEGIN")
+        keys = Keys(connection)
+        tails: dict[tuple[int, int], Tail] = {}
+        for host, row, entry, layout in read_journal(connection):
+            start = int(row.at // SECONDS) * SECONDS
+            if (host, start) not in tails:
+                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
+                tails[host, start] = Tail(start, None, entry, is_late=found is not None)
+            tails[host, start].append(row, entry, layout)
+        yield View(connection, keys, tails)
+
+
+class View:
+    """`history.past.Past` at one moment."""
+
+    def __init__(self, connection: sqlite3.Connection, keys: Keys, tails: dict[tuple[int, int], Tail]) -> None:
+        self.connection = connection
+        self._keys = keys
+        self._tails = tails
+
+    def gpus(self) -> dict[int, KnownGpu]:
+        return dict(self._keys.gpus)
+
+    def hosts(self) -> dict[int, KnownHost]:
+        return {
+            key: KnownHost(key, host.host_id, host.name, host.first, host.last)
+            for key, host in list(self._keys.by_key.items())
+        }
+
+    def run(self, key: int) -> KnownRun | None:
+        row = self.connection.execute(
+            "SELECT id, host, gpus, user, first, last, pid FROM runs WHERE id = ?", (key,)
+        ).fetchone()
+        if row is None:
+            return None
+        live = self.live_run(row[1], row[6], key)
+        if live is not None:
+            return KnownRun(key, row[1], tuple(sorted(live.gpus)), row[3], live.first, live.last)
+        return KnownRun(key, row[1], split_gpus(row[2]), row[3], row[4], row[5])
+
+    def raw_since(self) -> float:
+        """The oldest sample of any host."""
+        starts = [start for _, start in self._tails]
+        for host in list(self._keys.by_key):
+            bounds = keys_between(host, 0, 7e9)
+            row = self.connection.execute("SELECT min(key) FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchone()
+            if row[0] is not None:
+                starts.append(split_key(row[0])[1])
+        return float(min(starts, default=0))
+
+    def hours(
+        self, host: int, start: float, end: float, metrics: Collection[str], *, runs: bool = False
+    ) -> Iterator[Hour]:
+        open_hours = self._open(host, start, end)
+        rows = self.connection.execute(
+            "SELECT key, body FROM chunks WHERE key BETWEEN ? AND ? ORDER BY key", keys_between(host, start, end)
+        )
+        for key, body in rows:
+            begin = split_key(key)[1]
+            for earlier in [at for at in open_hours if at < begin]:
+                yield open_hours.pop(earlier).picture(metrics, runs=runs)
+            hour = chunk.decode(body, metrics, runs=runs)
+            late = open_hours.pop(begin, None)
+            yield hour if late is None else merge(hour, late.picture(metrics, runs=runs))
+        for tail in open_hours.values():
+            yield tail.picture(metrics, runs=runs)
+
+    def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
+        open_hours = self._open(host, start, end)
+        rows = self.connection.execute(
+            "SELECT key, body FROM quarters WHERE key BETWEEN ? AND ? ORDER BY key", keys_between(host, start, end)
+        )
+        for key, body in rows:
+            begin = split_key(key)[1]
+            if begin not in open_hours:
+                yield rollup.decode(body, metrics)
+        for begin, tail in open_hours.items():
+            if tail.is_late:
+                for hour in self.hours(host, begin, begin + SECONDS, metrics):
+                    yield rollup.quarters(hour)
+            else:
+                yield rollup.quarters(tail.picture(metrics, runs=False))
+
+    def host_hours(self, start: float, end: float, metrics: Collection[str]) -> Iterator[tuple[int, int, Totals]]:
+        rows = self.connection.execute(
+            "SELECT hour, host, names, body FROM host_hours JOIN layouts ON layouts.id = layout "
+            "WHERE hour > ? AND hour < ? ORDER BY hour",
+            (start - SECONDS, end),
+        )
+        for hour, host, names, body in rows:
+            tail = self._tails.get((host, hour))
+            totals = read_totals(names, body, hour, SECONDS, metrics)
+            yield hour, host, totals if tail is None else rollup.add(totals, self._totals(tail, metrics))
+        for (host, hour), tail in self._tails.items():
+            if start - SECONDS < hour < end and not tail.is_late:
+                yield hour, host, self._totals(tail, metrics)
+
+    def fleet_quarters(self, start: float, end: float, metrics: Collection[str]) -> Iterator[Totals]:
+        found: dict[int, Totals] = {}
+        rows = self.connection.execute(
+            "SELECT start, names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout "
+            "WHERE start > ? AND start < ? ORDER BY start",
+            (start - QUARTER, end),
+        )
+        for begin, names, body in rows:
+            found[begin] = read_totals(names, body, begin, QUARTER, metrics)
+        for (_, hour), tail in self._tails.items():
+            if start - SECONDS < hour < end:
+                for totals in rollup.quarter_totals(rollup.quarters(tail.picture(metrics, runs=False))):
+                    known = found.get(totals.start)
+                    found[totals.start] = totals if known is None else rollup.add(known, totals)
+        for begin in sorted(found):
+            if start - QUARTER < begin < end:
+                yield found[begin]
+
+    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
+        table, host = ("uses", "uses.host") if by_host else ("uses_of_all", "0")
+        words = dict(self.connection.execute("SELECT id, text FROM words").fetchall())
+        names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
+        rows = self.connection.execute(
+            f"SELECT hour, {host}, user, model, held, worked, idle, measured, metered, joules, peak FROM {table} "  # noqa: S608
+            "WHERE hour > ? AND hour < ?",
+            (start - SECONDS, end),
+        )
+        for hour, of, user, model, *numbers in rows:
+            yield (hour, names.get(of, ""), words.get(user), words[model]), Use(*numbers)
+        for (of, hour), tail in self._tails.items():
+            if start - SECONDS < hour < end:
+                found = uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
+                for (who, what), use in found.items():
+                    yield (hour, names[of] if by_host else "", who, what), use
+
+    def observed(self, start: int, end: int) -> float:
+        row = self.connection.execute(
+            "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?", (start, end)
+        ).fetchone()
+        seconds = float(row[0])
+        for (_, hour), tail in self._tails.items():
+            if start - SECONDS < hour < end:
+                picture = tail.picture((), runs=False)
+                is_inside = (picture.times >= start) & (picture.times < end)
+                seconds += float((picture.observed * is_inside).sum())
+        return seconds
+
+    def owner(self, run: int) -> str | None:
+        row = self.connection.execute("SELECT user FROM runs WHERE id = ?", (run,)).fetchone()
+        return None if row is None else row[0]
+
+    def live_run(self, host: int, pid: int, key: int) -> OpenRun | None:
+        """That run, if it was there when its host was last sampled."""
+        run = self._keys.by_key[host].runs.get(pid)
+        return run if run is not None and run.key == key else None
+
+    def open_hours(self, host: int) -> list[Tail]:
+        """What of that host is not sealed yet."""
+        return [tail for (of, _), tail in self._tails.items() if of == host]
+
+    def _open(self, host: int, start: float, end: float) -> dict[int, Tail]:
+        """That host's open hours in the span, in order."""
+        found = {begin: tail for (of, begin), tail in self._tails.items() if of == host}
+        return {begin: found[begin] for begin in sorted(found) if start - SECONDS < begin < end}
+
+    def _totals(self, tail: Tail, metrics: Collection[str]) -> Totals:
+        return rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))

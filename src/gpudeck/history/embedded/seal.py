@@ -1,0 +1,184 @@
+"""An hour's way into the tables: the samples, their quarter hours, and what the hour adds to the sums of all.
+
+The sums are of many hosts, so an hour that late samples open again first takes out what it had added. Everything
+happens inside the transaction of whoever calls.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+
+from gpudeck.history import chunk, rollup
+from gpudeck.history.accounting import RunPart, run_parts, uses
+from gpudeck.history.base import Use
+from gpudeck.history.embedded.keys import HostKeys, Keys
+from gpudeck.history.embedded.merge import merge
+from gpudeck.history.embedded.tables import key_of
+from gpudeck.history.embedded.tail import Tail
+from gpudeck.history.hour import UNKNOWN, Hour
+from gpudeck.history.rollup import Quarters, Totals
+
+_USE: Final = "held, worked, idle, measured, metered, joules, peak"
+_ADD_USE: Final = (
+    f"INSERT INTO uses_of_all (hour, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "  # noqa: S608
+    "ON CONFLICT DO UPDATE SET held = held + excluded.held, worked = worked + excluded.worked, "
+    "idle = idle + excluded.idle, measured = measured + excluded.measured, metered = metered + excluded.metered, "
+    "joules = joules + excluded.joules, peak = max(peak, excluded.peak)"
+)
+_ADD_RUN: Final = (
+    "UPDATE runs SET seconds = seconds + ?, wall_seconds = wall_seconds + ?, memory_sum = memory_sum + ?, "
+    "memory_seconds = memory_seconds + ?, memory_peak = max(memory_peak, ?), utilization_sum = utilization_sum + ?, "
+    "utilization_seconds = utilization_seconds + ?, idle = idle + ?, joules = joules + ?, metered = metered + ? "
+    "WHERE id = ?"
+)
+
+UseWords = dict[tuple[int, int], Use]
+"""By the numbers of user and model."""
+
+
+class Sealer:
+    """`keep_samples` is False where another store has them: then only sums and runs are kept here."""
+
+    def __init__(self, connection: sqlite3.Connection, keys: Keys, *, keep_samples: bool = True) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._keep_samples = keep_samples
+
+    def seal(self, host: HostKeys, tail: Tail) -> None:
+        hour = tail.picture()
+        if not len(hour.times):
+            return
+        old = self._sealed(host, tail.start) if tail.is_late else None
+        if old is not None:
+            hour = merge(old, hour)
+        quarters = rollup.quarters(hour)
+        key = key_of(host.key, tail.start)
+        self._connection.execute("INSERT OR REPLACE INTO sealed VALUES (?, ?)", (key, tail.last_entry))
+        if self._keep_samples:
+            self._connection.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?)", (key, chunk.encode(hour)))
+            self._connection.execute(
+                "INSERT OR REPLACE INTO quarters VALUES (?, ?, ?)", (key, quarters.count, rollup.encode(quarters))
+            )
+        before = None if old is None else rollup.quarters(old)
+        self._write_host_hour(host, quarters, is_more=tail.is_late and old is None)
+        self._add_to_fleet(quarters, before)
+        self._write_uses(host, hour, is_more=tail.is_late and old is None)
+        self._add_runs(run_parts(hour), {} if old is None else run_parts(old))
+        self._see_gpus(hour)
+
+    def _sealed(self, host: HostKeys, start: int) -> Hour | None:
+        row = self._connection.execute("SELECT body FROM chunks WHERE key = ?", (key_of(host.key, start),)).fetchone()
+        return None if row is None else chunk.decode(row[0])
+
+    def _write_host_hour(self, host: HostKeys, quarters: Quarters, *, is_more: bool) -> None:
+        totals = rollup.hour_totals(quarters)
+        if is_more:
+            found = self._connection.execute(
+                "SELECT names, body FROM host_hours JOIN layouts ON layouts.id = layout WHERE hour = ? AND host = ?",
+                (quarters.start, host.key),
+            ).fetchone()
+            if found is not None:
+                totals = rollup.add(read_totals(found[0], found[1], quarters.start, 3600), totals)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO host_hours VALUES (?, ?, ?, ?)",
+            (quarters.start, host.key, self._keys.layout(totals.names), rollup.encode_totals(totals, totals.names)),
+        )
+
+    def _add_to_fleet(self, quarters: Quarters, before: Quarters | None) -> None:
+        taken_out = {totals.start: totals for totals in rollup.quarter_totals(before)} if before is not None else {}
+        for totals in rollup.quarter_totals(quarters):
+            found = self._connection.execute(
+                "SELECT names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout WHERE start = ?",
+                (totals.start,),
+            ).fetchone()
+            whole = totals
+            if found is not None:
+                whole = read_totals(found[0], found[1], totals.start, 900)
+                if totals.start in taken_out:
+                    whole = rollup.subtract(whole, taken_out[totals.start])
+                whole = rollup.add(whole, totals)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO fleet_quarters VALUES (?, ?, ?, ?)",
+                (
+                    totals.start,
+                    self._keys.layout(whole.names),
+                    float(whole.states[UNKNOWN + 1 :].sum()),
+                    rollup.encode_totals(whole, whole.names),
+                ),
+            )
+
+    def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
+        new = self._in_words(uses_of(hour, self._keys, self._connection))
+        ask = self._connection.execute
+        found = ask(f"SELECT user, model, {_USE} FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))  # noqa: S608
+        old = {(user, model): Use(*numbers) for user, model, *numbers in found.fetchall()}
+        if is_more:
+            for key, use in old.items():
+                new.setdefault(key, Use()).add(use)
+        ask("DELETE FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))
+        for (user, model), use in new.items():
+            ask(
+                f"INSERT INTO uses (hour, host, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                (hour.start, host.key, user, model, *structs.astuple(use)),
+            )
+        for key in {**old, **new}:
+            change = _difference(new.get(key), old.get(key))
+            ask(_ADD_USE, (hour.start, *key, *structs.astuple(change)))
+
+    def _in_words(self, found: Mapping[tuple[str | None, str], Use]) -> UseWords:
+        return {(self._keys.word(user), self._keys.word(model)): use for (user, model), use in found.items()}
+
+    def _add_runs(self, new: Mapping[int, RunPart], old: Mapping[int, RunPart]) -> None:
+        for run, part in new.items():
+            if run in old:
+                part.subtract(old[run])
+            self._connection.execute(_ADD_RUN, (*structs.astuple(part), run))
+
+    def _see_gpus(self, hour: Hour) -> None:
+        is_seen = hour.observed > 0
+        for row, gpu in enumerate(hour.gpus):
+            places = np.flatnonzero(is_seen[row])
+            if len(places):
+                self._keys.see_gpu(gpu, float(hour.times[places[0]]), float(hour.times[places[-1]]))
+
+
+def uses_of(hour: Hour, keys: Keys, connection: sqlite3.Connection) -> dict[tuple[str | None, str], Use]:
+    """Who used that hour. May be called from any thread, with a connection of its own."""
+    known = keys.gpus
+    models = [known[gpu].model for gpu in hour.gpus]
+    return uses(hour, models, find_owners({part.run for part in hour.runs}, keys, connection))
+
+
+def find_owners(runs: Iterable[int], keys: Keys, connection: sqlite3.Connection) -> dict[int, str | None]:
+    found: dict[int, str | None] = {}
+    for run in runs:
+        if run in keys.owners:
+            found[run] = keys.owners[run]
+        else:
+            row = connection.execute("SELECT user FROM runs WHERE id = ?", (run,)).fetchone()
+            found[run] = row[0] if row else None
+    return found
+
+
+def read_totals(names: str, body: bytes, start: int, seconds: int, wanted: Collection[str] | None = None) -> Totals:
+    """Totals out of a row of the file: `names` is its layout."""
+    totals = rollup.decode_totals(body, _read_layout(names), wanted)
+    totals.start, totals.seconds_per_step = start, seconds
+    return totals
+
+
+@cache
+def _read_layout(names: str) -> tuple[str, ...]:
+    return tuple(json.loads(names))
+
+
+def _difference(new: Use | None, old: Use | None) -> Use:
+    """The peak stays the larger one: what was seen once was there."""
+    one, other = new or Use(), old or Use()
+    fields = [name for name in Use.__struct_fields__ if name != "peak"]
+    return Use(**{name: getattr(one, name) - getattr(other, name) for name in fields}, peak=one.peak)

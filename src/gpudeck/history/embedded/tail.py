@@ -1,0 +1,283 @@
+"""A host's hour while it is still being written.
+
+Rows come in as the tuples that the journal keeps. Every few of them are packed into small arrays, because an hour of
+tuples takes ten times the room. Whoever asks gets a picture of the moment as an ordinary `Hour`.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from gpudeck.history.hour import Bytes, Flags, Floats, Hour, RunSlice, cover
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, Values
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+
+ROWS_IN_PIECE: Final = 30
+_SMALL: Final = (np.uint8, np.uint16, np.uint32)
+
+RunRow = tuple[int, int | None, float | None]
+"""The run, its memory in bytes, its utilization."""
+
+
+class GpuRow(NamedTuple):
+    gpu: int
+    state: int
+    values: Values
+    runs: list[RunRow] | None
+
+
+class Row(NamedTuple):
+    """A sample as the journal keeps it."""
+
+    at: float
+    interval: float
+    values: Values
+    gpus: list[GpuRow]
+
+
+class Layout(NamedTuple):
+    """The names of a row's values: those of the version that wrote it."""
+
+    gpu: tuple[str, ...] = GPU_NAMES
+    host: tuple[str, ...] = HOST_NAMES
+
+
+@cache
+def precisions_of(layout: Layout) -> tuple[Floats, Floats]:
+    """The smallest step worth keeping of each metric; of one that is no longer in the catalog, a millionth."""
+    return (
+        np.array([GPU_METRICS[name].precision if name in GPU_METRICS else 1e-6 for name in layout.gpu]),
+        np.array([HOST_METRICS[name].precision if name in HOST_METRICS else 1e-6 for name in layout.host]),
+    )
+
+
+class _Packed(Struct):
+    """Numbers in a small type: `(base + places) * step`; the type's highest place is NaN. Or one number for all."""
+
+    base: float
+    step: float
+    places: np.ndarray | None
+
+    def unpack(self, shape: tuple[int, ...]) -> Floats:
+        if self.places is None:
+            return np.full(shape, self.base * self.step)
+        numbers = self.places.astype(np.float64)
+        numbers[self.places == np.iinfo(self.places.dtype).max] = np.nan
+        numbers += self.base
+        numbers *= self.step
+        return numbers
+
+
+class _Piece(Struct):
+    """Some rows in a row, of the same GPUs."""
+
+    times: Floats
+    intervals: Floats
+    gpus: tuple[int, ...]
+    states: Bytes
+    metrics: dict[str, _Packed | Floats]
+    host: dict[str, _Packed | Floats]
+    runs: dict[tuple[int, int], tuple[Floats, Floats, Floats]]
+
+    def metric(self, name: str) -> Floats:
+        return _unpack(self.metrics.get(name), (len(self.gpus), len(self.times)))
+
+    def of_host(self, name: str) -> Floats:
+        numbers: Floats = _unpack(self.host.get(name), (1, len(self.times)))[0]
+        return numbers
+
+
+class Tail:
+    """`before` is when the host was last sampled before this hour. `first_entry` is the oldest journal entry in it.
+
+    `is_late`: the hour was sealed before; what is here comes on top of that.
+    """
+
+    def __init__(self, start: int, before: float | None, first_entry: int, *, is_late: bool = False) -> None:
+        self.start = start
+        self.before = before
+        self.first_entry = self.last_entry = first_entry
+        self.is_late = is_late
+        self.touched_at = 0.0
+        self.newest = 0.0
+        self._rows: list[Row] = []
+        self._layout = Layout()
+        self._pieces: list[_Piece] = []
+
+    def append(self, row: Row, entry: int, layout: Layout | None = None) -> None:
+        """`layout` is that of the row, if an earlier version wrote it."""
+        if layout is not None and layout != self._layout:
+            self._pack()
+            self._layout = layout
+        self._rows.append(row)
+        self.newest = max(self.newest, row.at)
+        self.last_entry = entry
+        if len(self._rows) >= ROWS_IN_PIECE:
+            self._pack()
+
+    def picture(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
+        """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them.
+
+        May be called from any thread.
+        """
+        # The rows first: what is packed in between is then there twice, which the order of times takes out again.
+        rows, layout = self._rows, self._layout
+        pieces = list(self._pieces)
+        loose = _make_pieces(rows[:], layout, pack=False)
+        return assemble(self.start, [*pieces, *loose], self.before, metrics, runs=runs)
+
+    def _pack(self) -> None:
+        if self._rows:
+            # Whoever looks meanwhile finds the rows either way, perhaps both ways, never neither.
+            self._pieces = [*self._pieces, *_make_pieces(self._rows, self._layout, pack=True)]
+            self._rows = []
+
+
+def _make_pieces(rows: list[Row], layout: Layout, *, pack: bool) -> list[_Piece]:
+    """A piece for each stretch of rows with the same GPUs."""
+    pieces, begin = [], 0
+    sets = [tuple(gpu[0] for gpu in row.gpus) for row in rows]
+    for place in range(1, len(rows) + 1):
+        if place == len(rows) or sets[place] != sets[begin]:
+            pieces.append(_make_piece(rows[begin:place], sets[begin], layout, pack=pack))
+            begin = place
+    return pieces
+
+
+def _make_piece(rows: list[Row], gpus: tuple[int, ...], layout: Layout, *, pack: bool) -> _Piece:
+    count = len(rows)
+    flat = [gpu for row in rows for gpu in row.gpus]
+    table = np.array([gpu[2] for gpu in flat], dtype=np.float64).reshape(count, len(gpus), -1).transpose(2, 1, 0)
+    host = np.array([row.values for row in rows], dtype=np.float64).T
+    keep = _pack_all if pack else _keep_all
+    gpu_steps, host_steps = precisions_of(layout)
+    return _Piece(
+        times=np.array([row.at for row in rows]),
+        intervals=np.array([row.interval for row in rows]),
+        gpus=gpus,
+        states=np.array([gpu[1] for gpu in flat], dtype=np.uint8).reshape(count, len(gpus)).T,
+        metrics=keep(layout.gpu, table, gpu_steps),
+        host=keep(layout.host, host[:, None, :], host_steps),
+        runs=_gather_runs(rows),
+    )
+
+
+def _gather_runs(rows: list[Row]) -> dict[tuple[int, int], tuple[Floats, Floats, Floats]]:
+    """Each run on each GPU: the places of the rows in which it was there, its memory and its utilization."""
+    found: dict[tuple[int, int], tuple[list[int], list[float | None], list[float | None]]] = {}
+    for place, row in enumerate(rows):
+        for gpu in row.gpus:
+            for run, memory, utilization in gpu[3] or ():
+                entry = found.get((run, gpu[0]))
+                if entry is None:
+                    entry = found[run, gpu[0]] = ([], [], [])
+                entry[0].append(place)
+                entry[1].append(memory)
+                entry[2].append(utilization)
+    return {
+        key: (np.array(places), np.array(memory, dtype=np.float64), np.array(utilization, dtype=np.float64))
+        for key, (places, memory, utilization) in found.items()
+    }
+
+
+def _keep_all(names: Sequence[str], table: Floats, precisions: Floats) -> dict[str, _Packed | Floats]:
+    return dict(zip(names, table, strict=True)) if table.size else {}
+
+
+def _pack_all(names: Sequence[str], table: Floats, precisions: Floats) -> dict[str, _Packed | Floats]:
+    """Each metric in steps of its precision. One that nobody knows at all is left out."""
+    if not table.size:
+        return {}
+    steps = np.rint(table / precisions[:, None, None]).reshape(len(names), -1)
+    lows, highs = np.fmin.reduce(steps, axis=1), np.fmax.reduce(steps, axis=1)
+    has_gaps: Flags = np.asarray(np.isnan(steps).any(axis=1))
+    return {
+        names[place]: _pack_one(steps[place].reshape(table.shape[1:]), precisions[place], has_gaps[place])
+        if has_gaps[place] or lows[place] != highs[place]
+        else _Packed(float(lows[place]), float(precisions[place]), None)
+        for place in np.flatnonzero(~np.isnan(lows)).tolist()
+    }
+
+
+def _pack_one(steps: Floats, precision: float, has_gaps: bool) -> _Packed | Floats:
+    low, high = np.fmin.reduce(steps, axis=None), np.fmax.reduce(steps, axis=None)
+    kind = next((kind for kind in _SMALL if high - low < np.iinfo(kind).max), None)
+    if kind is None:
+        return np.asarray(steps * precision)
+    places = steps - low
+    if has_gaps:
+        places[np.isnan(places)] = np.iinfo(kind).max
+    return _Packed(float(low), precision, places.astype(kind))
+
+
+def _unpack(kept: _Packed | Floats | None, shape: tuple[int, ...]) -> Floats:
+    if kept is None:
+        return np.full(shape, np.nan)
+    return kept.unpack(shape) if isinstance(kept, _Packed) else kept
+
+
+def assemble(
+    start: int, pieces: list[_Piece], before: float | None, metrics: Collection[str] | None, *, runs: bool
+) -> Hour:
+    """One hour out of pieces: in order of time, every moment once, of all GPUs that any of them has."""
+    times = np.concatenate([piece.times for piece in pieces]) if pieces else np.empty(0)
+    intervals = np.concatenate([piece.intervals for piece in pieces]) if pieces else np.empty(0)
+    order: np.ndarray = np.unique(times, return_index=True)[1]
+    gpus = list(dict.fromkeys(gpu for piece in pieces for gpu in piece.gpus))
+    rows = {gpu: row for row, gpu in enumerate(gpus)}
+    begins = np.cumsum([0, *(len(piece.times) for piece in pieces)]).tolist()
+    places = [
+        (piece, begin, None if list(piece.gpus) == gpus else np.array([rows[gpu] for gpu in piece.gpus], dtype=int))
+        for piece, begin in zip(pieces, begins, strict=False)
+    ]
+    is_sorted = len(order) == len(times) and bool((order[1:] > order[:-1]).all())
+
+    def lay_out(name: str) -> Floats:
+        table = np.full((len(gpus), len(times)), np.nan)
+        for piece, begin, among in places:
+            table[slice(None) if among is None else among, begin : begin + len(piece.times)] = piece.metric(name)
+        return table if is_sorted else table[:, order]
+
+    states = np.zeros((len(gpus), len(times)), dtype=np.uint8)
+    for piece, begin, among in places:
+        states[slice(None) if among is None else among, begin : begin + len(piece.times)] = piece.states
+    names = {name for piece in pieces for name in piece.metrics}
+    host_names = {name for piece in pieces for name in piece.host}
+    hour = Hour(
+        start=start,
+        times=times[order],
+        covered=cover(times[order], intervals[order], before),
+        gpus=gpus,
+        states=states[:, order],
+        metrics={name: lay_out(name) for name in sorted(names) if metrics is None or name in metrics},
+        host={
+            name: np.concatenate([piece.of_host(name) for piece in pieces])[order]
+            for name in sorted(host_names)
+            if metrics is None or f"host_{name}" in metrics
+        },
+    )
+    if runs:
+        hour.runs = _lay_out_runs(pieces, begins, rows, order, len(times))
+    return hour
+
+
+def _lay_out_runs(
+    pieces: list[_Piece], begins: list[int], rows: dict[int, int], order: np.ndarray, count: int
+) -> list[RunSlice]:
+    slices: dict[tuple[int, int], RunSlice] = {}
+    for piece, begin in zip(pieces, begins, strict=False):
+        for key, (where, memory, utilization) in piece.runs.items():
+            part = slices.get(key)
+            if part is None:
+                blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
+                part = slices[key] = RunSlice(key[0], rows[key[1]], *blank)
+            part.present[begin + where] = True
+            part.memory[begin + where] = memory
+            part.utilization[begin + where] = utilization
+    return [
+        RunSlice(part.run, part.gpu, part.present[order], part.memory[order], part.utilization[order])
+        for _, part in sorted(slices.items())
+    ]

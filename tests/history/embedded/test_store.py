@@ -1,0 +1,341 @@
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fakes.clock import FakeClock
+from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
+from gpudeck.history.embedded.inspect import find_damage
+from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.settings import HistorySettings
+from gpudeck.model.errors import UsageError
+from history.embedded.feeding import GIB, START, busy_hour, gpu, process, sample
+
+HOUR = 3600.0
+Opener = Callable[[], EmbeddedStore]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def open_store(path: Path, clock: FakeClock) -> Iterator[Opener]:
+    opened: list[EmbeddedStore] = []
+
+    def opener() -> EmbeddedStore:
+        opened.append(EmbeddedStore(path, HistorySettings(min_free=0), clock))
+        return opened[-1]
+
+    yield opener
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Opener) -> EmbeddedStore:
+    return open_store()
+
+
+def wait_until_sealed(path: Path, hours: int) -> None:
+    deadline = time.monotonic() + 20
+    while count(path, "chunks") < hours:
+        assert time.monotonic() < deadline, "the hour is not sealed"
+        time.sleep(0.02)
+
+
+def count(path: Path, table: str) -> int:
+    with sqlite3.connect(path) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def seal(store: EmbeddedStore, clock: FakeClock, path: Path, hours: int = 1) -> None:
+    store.flush()
+    clock.now += 2 * HOUR
+    wait_until_sealed(path, hours)
+
+
+def hours_of(store: EmbeddedStore, end: float = START + 10 * HOUR) -> dict[str | None, float]:
+    rows = store.usage(UsageAsk("user", START - HOUR, end)).rows
+    return {row.user: row.gpu_hours for row in rows}
+
+
+def test_open_hour_is_answered_like_a_sealed_one(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    store.take(busy_hour())
+    clock.now = START + HOUR
+    store.flush()
+    ask = Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=60)
+    before = store.series(ask), store.usage(UsageAsk("user", START, START + HOUR)), store.runs(RunsAsk())
+    seal(store, clock, path)
+    clock.now = START + HOUR
+    assert (store.series(ask), store.usage(UsageAsk("user", START, START + HOUR)), store.runs(RunsAsk())) == before
+
+
+def test_an_hour_of_one_user_is_one_gpu_hour(store: EmbeddedStore, clock: FakeClock) -> None:
+    store.take(busy_hour())
+    clock.now = START + HOUR
+    store.flush()
+    answer = store.usage(UsageAsk("user", START, START + HOUR))
+    assert answer.coverage == pytest.approx(1.0, abs=0.01)
+    assert answer.rows[0].gpu_hours == pytest.approx(1.0)
+    assert answer.rows[0].worked_hours == pytest.approx(0.5)
+    assert answer.rows[0].energy_kwh == pytest.approx(0.2)
+
+
+def test_open_hours_survive_a_restart(open_store: Opener, clock: FakeClock) -> None:
+    first = open_store()
+    first.take(busy_hour()[:200])
+    first.flush()
+    first.close()
+    second = open_store()
+    second.take(busy_hour()[200:])
+    second.flush()
+    clock.now = START + HOUR
+    assert hours_of(second) == {"alice": pytest.approx(1.0)}
+    assert len(second.runs(RunsAsk()).runs) == 1
+
+
+def test_repeated_samples_count_once(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    store.take(busy_hour() + busy_hour())
+    seal(store, clock, path)
+    store.take(busy_hour()[100:200])
+    store.flush()
+    clock.now += 60
+    wait_until_late_is_sealed(store)
+    assert hours_of(store) == {"alice": pytest.approx(1.0)}
+
+
+def wait_until_late_is_sealed(store: EmbeddedStore) -> None:
+    """The journal is empty once everything is sealed."""
+    deadline = time.monotonic() + 20
+    while store.stats().parts["journal"]:
+        assert time.monotonic() < deadline, "late samples are not sealed"
+        time.sleep(0.02)
+
+
+def test_late_samples_fill_a_gap_in_a_sealed_hour(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    hour = busy_hour()
+    store.take(hour[:100] + hour[260:])
+    seal(store, clock, path)
+    assert hours_of(store)["alice"] == pytest.approx(2000 / 3600)
+    store.take(hour[100:260])
+    store.flush()
+    clock.now += 60
+    wait_until_late_is_sealed(store)
+    answer = store.usage(UsageAsk("user", START, START + HOUR))
+    assert answer.rows[0].gpu_hours == pytest.approx(1.0)
+    assert answer.observed_gpu_hours == pytest.approx(1.0)
+    assert store.runs(RunsAsk()).runs[0].gpu_seconds == pytest.approx(HOUR)
+    fleet = store.series(Ask("power_watts", START, START + HOUR, fleet=True, points=4))
+    assert [point[1] for point in fleet.series[0].points] == [pytest.approx(200.0)] * 4
+
+
+def test_gap_is_unobserved_not_idle(store: EmbeddedStore, clock: FakeClock) -> None:
+    hour = busy_hour()
+    store.take(hour[:90] + hour[270:])
+    clock.now = START + HOUR
+    store.flush()
+    answer = store.usage(UsageAsk("user", START, START + HOUR))
+    assert answer.coverage == pytest.approx(0.5, abs=0.01)
+    assert answer.rows[0].gpu_hours == pytest.approx(0.5)
+    points = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4)).series[0].points
+    assert len(points) == 2
+
+
+def test_unknown_values_are_no_zeros(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    store.take([sample(START + n * 10, gpu("GPU-0", process(1, "alice"), utilization=None)) for n in range(360)])
+    seal(store, clock, path)
+    row = store.usage(UsageAsk("user", START, START + HOUR)).rows[0]
+    assert row.worked_hours is None
+    assert store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-0")).series[0].points == []
+
+
+def test_gpus_come_and_go_within_an_hour(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    one, two = gpu("GPU-1", process(1, "alice")), gpu("GPU-2", process(2, "bob"))
+    store.take([sample(START + n * 10, one) for n in range(120)])
+    store.take([sample(START + n * 10, one, two) for n in range(120, 240)])
+    store.take([sample(START + n * 10, two) for n in range(240, 360)])
+    seal(store, clock, path)
+    assert hours_of(store) == {"alice": pytest.approx(2400 / 3600), "bob": pytest.approx(2400 / 3600)}
+
+
+def test_two_users_share_a_gpu_by_memory(store: EmbeddedStore, clock: FakeClock) -> None:
+    shared = gpu("GPU-1", process(1, "alice", memory=30), process(2, "bob", memory=10))
+    store.take([sample(START + n * 10, shared) for n in range(360)])
+    clock.now = START + HOUR
+    store.flush()
+    assert hours_of(store) == {"alice": pytest.approx(0.75), "bob": pytest.approx(0.25)}
+
+
+def test_process_on_four_gpus_counts_on_four(store: EmbeddedStore, clock: FakeClock) -> None:
+    gpus = [gpu(f"GPU-{n}", process(9, "alice", memory=10)) for n in range(4)]
+    store.take([sample(START + n * 10, *gpus) for n in range(360)])
+    clock.now = START + HOUR
+    store.flush()
+    assert hours_of(store) == {"alice": pytest.approx(4.0)}
+    (run,) = store.runs(RunsAsk()).runs
+    assert run.gpus == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+    assert run.peak_memory_bytes == pytest.approx(40 * GIB)
+
+
+def test_reused_pid_is_another_run(store: EmbeddedStore, clock: FakeClock) -> None:
+    store.take([sample(START + n * 10, gpu("GPU-1", process(5, "alice"))) for n in range(10)])
+    later = process(5, "bob", started_at=START + 95)
+    store.take([sample(START + n * 10, gpu("GPU-1", later)) for n in range(10, 20)])
+    store.flush()
+    clock.now = START + 200
+    newest, oldest = store.runs(RunsAsk()).runs
+    assert (oldest.user, oldest.ended_at) == ("alice", START + 90)
+    assert (newest.user, newest.ended_at) == ("bob", None)
+
+
+def test_run_is_not_said_to_end_while_nobody_can_look(store: EmbeddedStore, clock: FakeClock) -> None:
+    seen = gpu("GPU-1", process(5, "alice"))
+    store.take([sample(START, seen), sample(START + 10, seen._replace(processes=None)), sample(START + 20, seen)])
+    store.flush()
+    clock.now = START + 20
+    (run,) = store.runs(RunsAsk()).runs
+    assert run.ended_at is None
+
+
+def test_runs_come_by_page(store: EmbeddedStore, clock: FakeClock) -> None:
+    store.take([sample(START, *(gpu(f"GPU-{n}", process(n, "alice")) for n in range(5)))])
+    store.flush()
+    clock.now = START
+    first = store.runs(RunsAsk(limit=3))
+    second = store.runs(RunsAsk(limit=3, before=first.next))
+    assert [run.pid for run in first.runs + second.runs] == [4, 3, 2, 1, 0]
+    assert second.next is None
+
+
+def test_unknown_host_is_refused(store: EmbeddedStore) -> None:
+    with pytest.raises(HistoryRefused, match="gpu99"):
+        store.runs(RunsAsk(host="gpu99"))
+
+
+def test_clock_set_back_and_forth_loses_nothing_else(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    store.take(busy_hour())
+    store.take([sample(START + 400 * 24 * HOUR, gpu("GPU-gpu01-0"))])
+    store.take([sample(START - 30 * HOUR, gpu("GPU-gpu01-0", process(3, "bob")))])
+    store.take(busy_hour(START + HOUR))
+    store.flush()
+    seal(store, clock, path, hours=3)
+    assert hours_of(store)["alice"] == pytest.approx(2.0)
+
+
+def test_samples_beyond_their_age_are_deleted_and_quarter_hours_stay(path: Path, clock: FakeClock) -> None:
+    store = EmbeddedStore(path, HistorySettings(min_free=0, raw=HOUR), clock)
+    store.take(busy_hour())
+    seal(store, clock, path)
+    store.close()
+    clock.now = START + 40 * HOUR
+    store = EmbeddedStore(path, HistorySettings(min_free=0, raw=HOUR), clock)
+    deadline = time.monotonic() + 20
+    while count(path, "chunks"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
+    assert [point[1] for point in answer.series[0].points] == [pytest.approx(50.0)] * 4
+    assert hours_of(store)["alice"] == pytest.approx(1.0)
+    store.close()
+
+
+def test_file_of_a_newer_gpudeck_is_left_alone(path: Path, open_store: Opener) -> None:
+    open_store().close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = 99 WHERE name = 'version'")
+    with pytest.raises(UsageError, match="version 99"):
+        EmbeddedStore(path)
+
+
+def test_something_else_than_a_history_is_left_alone(path: Path) -> None:
+    path.write_bytes(b"not a database, but somebody's thesis" * 100)
+    with pytest.raises(UsageError, match="history verify"):
+        EmbeddedStore(path)
+    assert path.read_bytes().startswith(b"not a database")
+
+
+def test_heat_map_has_no_value_where_nothing_was_observed(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    store.take(busy_hour() + busy_hour(START + 2 * HOUR))
+    clock.now = START + 3 * HOUR
+    store.flush()
+    (row,) = store.heat(HeatAsk("utilization_percent", START, START + 3 * HOUR)).rows
+    assert row.values == [pytest.approx(50.0), None, pytest.approx(50.0)]
+
+
+def feed_and_kill(path: Path, seconds: float) -> float:
+    """When the last sample was taken that the store said it has."""
+    command = [sys.executable, "-m", "history.embedded.feeding", str(path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
+        return max(float(line) for line in [first, *child.stdout.read().split("\n")[:-1]])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_at_any_moment_it_loses_at_most_what_was_not_flushed(tmp_path: Path, seed: int) -> None:
+    path, dice, told = tmp_path / "history.db", Random(seed), START
+    for _ in range(3):
+        told = feed_and_kill(path, dice.uniform(0.0, 0.4))
+    with view_file(path) as view:
+        assert list(find_damage(view)) == []
+        times = [at for hour in view.hours(1, START, told + 1e6, ()) for at in hour.times.tolist()]
+        held = sum(use.held for _, use in view.uses(int(START), int(told + 1e6), by_host=False))
+    assert times[: int((told - START) // 10) + 1] == [START + 10 * n for n in range(int((told - START) // 10) + 1)]
+    assert held == pytest.approx(10 * len(times))
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="a small disk needs root to be mounted")
+def test_full_disk_stops_writing_and_it_goes_on_when_there_is_room(tmp_path: Path, clock: FakeClock) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        store = EmbeddedStore(disk / "history.db", HistorySettings(min_free=0), clock)
+        store.take(busy_hour()[:10])
+        store.flush()
+        (disk / "filler").write_bytes(b"x" * (shutil.disk_usage(disk).free - 8192))
+        deadline = time.monotonic() + 20
+        while store.problem is None:
+            assert time.monotonic() < deadline
+            store.take([sample(START + 1000, *(gpu(f"GPU-{n}", process(n, "u" * 200)) for n in range(50)))])
+            store.flush()
+        assert "full" in store.problem
+        (disk / "filler").unlink()
+        store.take(busy_hour()[200:210])
+        store.flush()
+        assert store.problem is None
+        assert store.stats().samples_dropped > 0
+        store.close()
+        with view_file(disk / "history.db") as view:
+            assert list(find_damage(view)) == []
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_nearly_full_disk_is_said_before_it_is_full(path: Path, clock: FakeClock) -> None:
+    store = EmbeddedStore(path, HistorySettings(min_free=2**62), clock)
+    store.take(busy_hour()[:3])
+    store.flush()
+    assert store.problem is not None
+    assert "min_free" in store.problem
+    assert store.stats().samples_dropped == 3
+    store.close()
