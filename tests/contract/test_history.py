@@ -27,6 +27,7 @@ from fakes.clock import FakeClock
 from fakes.hubs import wait_until
 from fakes.prometheus import Kind, StoreProcess, running_store
 from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, Point, Store
+from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
@@ -53,7 +54,19 @@ def open_remote(server: StoreProcess, folder: Path, clock: FakeClock) -> RemoteS
     return RemoteStore(settings, folder, None, clock)
 
 
-STORES: dict[str, Maker] = {"prometheus": remote("prometheus"), "victoria-metrics": remote("victoria-metrics")}
+@contextlib.contextmanager
+def embedded(folder: Path, taken: list[HostSample]) -> Iterator[Store]:
+    with contextlib.closing(EmbeddedStore(folder / "history.db", HistorySettings(), FakeClock(END))) as store:
+        store.take(taken)
+        store.flush()
+        yield store
+
+
+STORES: dict[str, Maker] = {
+    "embedded": embedded,
+    "prometheus": remote("prometheus"),
+    "victoria-metrics": remote("victoria-metrics"),
+}
 
 
 @pytest.fixture(scope="session")

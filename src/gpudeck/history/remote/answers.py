@@ -20,7 +20,6 @@ from gpudeck.history.base import (
     Point,
     Resolution,
     Run,
-    RunsAsk,
     Series,
 )
 from gpudeck.history.folds import make_points, tell
@@ -143,11 +142,10 @@ class Answers:
         return {labels["host_id"]: labels.get("host", "") for labels, _ in found}
 
     def _find_run(self, key: int) -> Run:
-        asked = RunsAsk(before=key + 1, limit=1)
-        found = self._ledger.runs(asked).runs if self._ledger is not None and 0 < key < 2**62 else []
-        if not found or found[0].id != key:
+        run = self._ledger.run(key) if self._ledger is not None and 0 < key < 2**63 else None
+        if run is None:
             raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
-        return found[0]
+        return run
 
 
 def _answer(ask: Ask, measure: Measure, grid: Grid, series: list[Series], resolution: Resolution = "raw") -> Answer:

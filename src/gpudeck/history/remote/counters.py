@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gpudeck.history.remote.names import COUNTERS
-from gpudeck.history.remote.protobuf import encode_labels, encode_series, encode_time
+from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
 from gpudeck.history.remote.scribe import MOST_VALUES, Part, memory_by_user
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, GpuSample, HostSample
 
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 EVERY: Final = 30.0
 _MOST: Final = 200_000
+CLOCK_WAS_WRONG: Final = 3600.0
+"""Beyond this a time in the future is none to wait for: the clock was wrong and has been put right."""
 _HELD = STATE_NUMBERS["held"]
 _UTILIZATION = GPU_NAMES.index("utilization_percent")
 _POWER = GPU_NAMES.index("power_watts")
@@ -57,7 +59,7 @@ class Counters:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._counts = _load(file)
-        self._told_at = -math.inf
+        self._told_at = max((count.told_at for count in self._counts.values()), default=-math.inf)
         self.problem: str | None = None
 
     def count(self, sample: HostSample, seconds: float) -> None:
@@ -67,15 +69,32 @@ class Counters:
                 self._add((user, sample.host_id, sample.name, gpu.model), amounts, sample.at - seconds)
 
     def tell(self, now: float, *, at_last: bool = False) -> list[Part]:
-        """What has changed, as series, once in EVERY seconds or `at_last`. Saved before it is told, or not told.
+        """What has changed, as series, once in EVERY seconds or `at_last`: nobody may be sent it before `save`.
 
         `now` is the time of the newest sample.
         """
-        if now <= self._told_at or (now - self._told_at < EVERY and not at_last):
+        is_early = 0 < now - self._told_at < EVERY and not at_last
+        if is_early or -CLOCK_WAS_WRONG < now - self._told_at <= 0 or not math.isfinite(now):
             return []
         self._told_at = now
         changed = [(key, count) for key, count in self._counts.items() if count.totals != count.told]
-        return self._write(changed, now) if changed and self._save(now) else []
+        return self._write(changed, now)
+
+    def save(self) -> bool:
+        """Whether what was told is on the disk. If it is not, it must not be sent: the next time will tell more."""
+        saved = _Saved(self._told_at, [(key, count.totals) for key, count in self._counts.items()])
+        fresh = self._file.with_suffix(".new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(msgspec.msgpack.encode(saved))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._file)
+        except OSError as error:
+            self.problem = f"the counters cannot be saved in {self._file}: {error.strerror}"
+            return False
+        self.problem = None
+        return True
 
     def _add(self, key: _Key, amounts: Amounts, since: float) -> None:
         count = self._counts.get(key)
@@ -94,21 +113,6 @@ class Counters:
             count.told, count.told_at = count.totals, now
         pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
         return [Part(b"".join(piece), len(piece), now) for piece in pieces]
-
-    def _save(self, now: float) -> bool:
-        saved = _Saved(now, [(key, count.totals) for key, count in self._counts.items()])
-        fresh = self._file.with_suffix(".new")
-        try:
-            with fresh.open("wb") as file:
-                file.write(msgspec.msgpack.encode(saved))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._file)
-        except OSError as error:
-            self.problem = f"the counters cannot be saved in {self._file}: {error.strerror}"
-            return False
-        self.problem = None
-        return True
 
 
 def _load(file: Path) -> dict[_Key, _Count]:
@@ -134,7 +138,7 @@ def _encode(key: _Key, count: _Count, now: float) -> list[bytes]:
     begins in between would miss the first step."""
     user, host_id, host, model = key
     own = {"user": user, "host": host, "host_id": host_id, "model": model}
-    labels = [encode_labels(name, own) for name in COUNTERS]
+    labels = [encode_head(name, own) for name in COUNTERS]
     before = [None if total is None else told or 0.0 for total, told in zip(count.totals, count.told, strict=True)]
     told = [(before, count.changed_from)] if count.told_at < count.changed_from < now else []
     return [

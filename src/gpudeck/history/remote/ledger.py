@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from gpudeck.history.base import Runs, RunsAsk, Usage, UsageAsk
+from gpudeck.history.base import Run, Runs, RunsAsk, Usage, UsageAsk
 
 
 class Ledger(Protocol):
@@ -10,3 +10,4 @@ class Ledger(Protocol):
 
     def usage(self, ask: UsageAsk) -> Usage: ...
     def runs(self, ask: RunsAsk) -> Runs: ...
+    def run(self, key: int) -> Run | None: ...

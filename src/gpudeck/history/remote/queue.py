@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import zstandard
 from msgspec import Struct
 
 from gpudeck.history.remote.records import encode_record, read_records
@@ -46,6 +47,7 @@ class Queue:
         self._most_bytes = most_bytes
         self._segment_bytes = min(_SEGMENT, max(most_bytes // 8, 1))
         self._lock = threading.Lock()
+        self._packer = zstandard.ZstdCompressor(level=1)
         self.dropped = 0
         self._sizes = {int(file.stem): file.stat().st_size for file in folder.glob("*.segment")}
         self._sent: Place = self._load_sent()
@@ -65,7 +67,7 @@ class Queue:
 
     def append(self, parts: Sequence[Part]) -> None:
         """Raises OSError when there is no room; then nothing of `parts` is kept, and whoever calls counts it."""
-        body = b"".join(map(encode_record, parts))
+        body = b"".join(encode_record(part, self._packer) for part in parts)
         with self._lock:
             number, length = self._end()
         if length >= self._segment_bytes:

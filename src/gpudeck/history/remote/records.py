@@ -16,8 +16,9 @@ _MARK: Final = b"GDQ1"
 _LONGEST: Final = 16 * 1024 * 1024
 
 
-def encode_record(part: Part) -> bytes:
-    body = zstandard.ZstdCompressor(level=1).compress(part.body)
+def encode_record(part: Part, packer: zstandard.ZstdCompressor) -> bytes:
+    """`packer` is the caller's: to make one takes longer than to use it, and no two threads may."""
+    body = packer.compress(part.body)
     return _HEAD.pack(_MARK, len(body), zlib.crc32(body), part.values, part.at) + body
 
 

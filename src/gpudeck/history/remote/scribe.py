@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from gpudeck.history.remote.names import GPU_SERIES, HOST_SERIES, OBSERVED, STATE, USER_MEMORY
-from gpudeck.history.remote.protobuf import encode_labels, encode_series, encode_time
+from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, Values
 
 MOST_VALUES = 5_000
@@ -26,17 +26,18 @@ class Part(Struct, frozen=True):
 
 
 class _Labels(Struct):
-    """Encoded labels of a host or a GPU: one a metric, and those of other series as they turn up."""
+    """Encoded heads of the series of a host or a GPU: one a metric, and others as they turn up."""
 
     own: dict[str, str]
     metrics: list[bytes]
     others: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
-    def with_label(self, series: str, label: str, value: str | None) -> bytes:
+    def head(self, series: str, label: str = "", value: str | None = None) -> bytes:
+        """Of a series with one more label."""
         key = (series, value or "")
         known = self.others.get(key)
         if known is None:
-            known = self.others[key] = encode_labels(series, self.own | {label: value or ""})
+            known = self.others[key] = encode_head(series, {**self.own, label: value})
         return known
 
 
@@ -59,7 +60,7 @@ class Scribe:
         host = self._host(sample)
         time = encode_time(sample.at)
         series = _encode_values(host.labels.metrics, sample.values, time)
-        series.append(encode_series(host.labels.with_label(OBSERVED, "", None), seconds, time))
+        series.append(encode_series(host.labels.head(OBSERVED), seconds, time))
         known, host.gpus = host.gpus, {}
         for gpu in sample.gpus:
             key = (gpu.uuid, gpu.label, gpu.model)
@@ -77,24 +78,24 @@ class Scribe:
         own = {"host": sample.name, "host_id": sample.host_id}
         host = self._hosts.get(sample.host_id)
         if host is None or host.labels.own != own:
-            labels = _Labels(own, [encode_labels(name, own) for name in HOST_SERIES])
+            labels = _Labels(own, [encode_head(name, own) for name in HOST_SERIES])
             host = self._hosts[sample.host_id] = _Host(labels)
         return host
 
 
 def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _Labels:
     own = host | {"gpu": gpu.uuid, "index": gpu.label, "model": gpu.model}
-    return _Labels(own, [encode_labels(name, own) for name in GPU_SERIES])
+    return _Labels(own, [encode_head(name, own) for name in GPU_SERIES])
 
 
 def _encode_gpu(labels: _Labels, gpu: GpuSample, time: bytes) -> list[bytes]:
     series = _encode_values(labels.metrics, gpu.values, time)
-    series.append(encode_series(labels.with_label(STATE, "state", STATES[gpu.state]), 1.0, time))
+    series.append(encode_series(labels.head(STATE, "state", STATES[gpu.state]), 1.0, time))
     memory = memory_by_user(gpu)
     if len(labels.others) > 100 + len(memory):
         labels.others.clear()
     series += [
-        encode_series(labels.with_label(USER_MEMORY, "user", user), size, time)
+        encode_series(labels.head(USER_MEMORY, "user", user), size, time)
         for user, size in memory.items()
         if size is not None
     ]

@@ -11,6 +11,7 @@ from gpudeck.history.base import (
     Heat,
     HeatAsk,
     HistoryRefused,
+    Run,
     Runs,
     RunsAsk,
     Stats,
@@ -63,7 +64,7 @@ class RemoteStore:
         roster = Roster(reader, clock)
         self._answers = Answers(reader, roster, ledger)
         self._counters = Counters(data_dir / FOLDER / "counters")
-        self._writer = Writer(self._queue, self._counters, roster, self._more)
+        self._writer = Writer(self._queue, self._counters, roster, self._more, clock)
         self._sender = Sender(self._queue, self._write_door)
         self._threads = [
             threading.Thread(target=self._writer.run, args=(self._stop,), name="history-writer", daemon=True),
@@ -92,6 +93,9 @@ class RemoteStore:
         if self._ledger is None:
             raise HistoryRefused("no_accounting", _NO_LEDGER)
         return self._ledger.runs(ask)
+
+    def run(self, key: int) -> Run | None:
+        return None if self._ledger is None else self._ledger.run(key)
 
     def stats(self) -> Stats:
         """`parts` counts records on the way: each is one host at one moment, or some counters."""

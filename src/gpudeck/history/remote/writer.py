@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from typing import Final
 
-from gpudeck.history.remote.counters import Counters
+from gpudeck.history.remote.counters import CLOCK_WAS_WRONG, Counters
 from gpudeck.history.remote.queue import Queue
 from gpudeck.history.remote.roster import Roster
 from gpudeck.history.remote.scribe import Part, Scribe
 from gpudeck.history.sample import HostSample
+from gpudeck.model.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +25,15 @@ _HOUR: Final = 3600
 class Writer:
     """`take` is for the event loop; `run` is for a thread of its own. `more` is set when there is something to send."""
 
-    def __init__(self, queue: Queue, counters: Counters, roster: Roster, more: threading.Event) -> None:
+    def __init__(self, queue: Queue, counters: Counters, roster: Roster, more: threading.Event, clock: Clock) -> None:
         self._queue = queue
         self._counters = counters
         self._roster = roster
         self._more = more
+        self._clock = clock
         self._scribe = Scribe()
         self._waiting: deque[HostSample] = deque()
+        self._told: list[Part] = []
         self._last: dict[str, float] = {}
         self._newest = -math.inf
         self._is_writing = threading.Lock()
@@ -57,7 +60,10 @@ class Writer:
         with self._is_writing:
             samples = [self._waiting.popleft() for _ in range(len(self._waiting))]
             parts = [part for sample in samples for part in self._encode_safely(sample)]
-            parts += self._counters.tell(self._newest, at_last=at_last)
+            told = [*self._told, *self._counters.tell(self._newest, at_last=at_last)]
+            self._told = []
+            if told and self._counters.save():
+                parts += told
             if parts:
                 self._append(parts, len(samples))
             self._forget()
@@ -75,12 +81,13 @@ class Writer:
         before = self._last.get(sample.host_id, -math.inf)
         seconds = _cover(sample, before)
         # What was used up to the hour is told before the next begins: hours are what people ask for.
-        told = self._counters.tell(self._newest, at_last=sample.at // _HOUR > self._newest // _HOUR)
+        self._told += self._counters.tell(self._newest, at_last=sample.at // _HOUR > self._newest // _HOUR)
         self._last[sample.host_id] = max(before, sample.at)
-        self._newest = max(self._newest, sample.at)
+        if sample.at > self._newest or self._newest > self._clock() + CLOCK_WAS_WRONG:
+            self._newest = sample.at
         self._counters.count(sample, seconds)
         self._roster.note(sample)
-        return [*told, *self._scribe.write(sample, seconds)]
+        return self._scribe.write(sample, seconds)
 
     def _append(self, parts: list[Part], samples: int) -> None:
         try:
