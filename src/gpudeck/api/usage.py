@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from litestar import Response, get
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
@@ -21,6 +22,7 @@ _Time = Annotated[str, QueryParameter(max_length=64, description=f"{TIME}; a dat
 _Name = Annotated[str | None, QueryParameter(max_length=256, description="Only this one")]
 _Daily = Annotated[bool, QueryParameter(description="Also each day by itself")]
 _Zone = Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")]
+_SHEET = ResponseSpec(str, description="The rows for spreadsheets", generate_examples=False, media_type="text/csv")
 _REFUSED = {
     400: documented(ErrorBody, "A question that has no answer: its code says why, its hint what is possible"),
     404: documented(ErrorBody, "No such host, or the hub keeps no history"),
@@ -62,7 +64,7 @@ async def read_usage(
 @get(
     "/api/v1/usage.csv",
     opt=access("read"),
-    responses={200: documented(str, "The same rows for spreadsheets (text/csv)"), **_REFUSED},
+    responses={200: _SHEET, **_REFUSED},
 )
 async def read_usage_csv(
     *,
@@ -88,4 +90,4 @@ async def read_usage_csv(
 async def _answer_csv(questions: Questions, ask: UsageAsk) -> Response[bytes]:
     text = await questions.ask(lambda store: to_csv(store.usage(ask), daily=ask.daily))
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="usage-by-{ask.by}.csv"'}
-    return Response(text.encode(), media_type="text/csv; charset=utf-8", headers=headers)
+    return Response(text.encode(), media_type="text/csv", headers=headers)

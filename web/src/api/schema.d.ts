@@ -3646,13 +3646,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The same rows for spreadsheets (text/csv) */
+            /** @description The rows for spreadsheets */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "text/csv": string;
                 };
             };
             /** @description A question that has no answer: its code says why, its hint what is possible */

@@ -1,0 +1,266 @@
+"""Questions about the past over HTTP: what is handed on to the store, and what comes back."""
+
+import asyncio
+import csv
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.doors import make_door
+from fakes.store import FakeStore
+from gpudeck.api.access import Commands
+from gpudeck.api.questions import AT_ONCE, MOST_WAITING
+from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.sight import HIDDEN, Sight
+from gpudeck.model.errors import Temporary
+
+T0 = 1_790_000_000
+GPU = "/api/v1/history?metric=utilization_percent&gpu=GPU-1"
+PAST = f"{GPU}&start={T0 - 7200}&end={T0 - 3600}"
+
+
+class Place:
+    """A hub with a history behind its door."""
+
+    def __init__(self, store: FakeStore | None = None, commands: Commands = "everyone") -> None:
+        self.store = store or FakeStore()
+        self.door = make_door(Hub(), history=self.store, commands=commands)
+
+    def client(self) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))  # type: ignore[arg-type]
+        return httpx.AsyncClient(transport=transport, base_url="http://hub.example")
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            async with self.client() as client:
+                return await client.get(path, headers=headers)
+
+        return asyncio.run(ask())
+
+    def refusal(self, path: str) -> tuple[int, str, str]:
+        answer = self.get(path)
+        error = answer.json()["error"]
+        return answer.status_code, error["code"], f"{error['message']} {error['hint']}"
+
+
+@pytest.fixture
+def hub() -> Place:
+    return Place()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+def test_question_reaches_the_store_as_it_was_asked(hub: Place) -> None:
+    answer = hub.get(f"/api/v1/history?metric=power_watts&host=gpu01&by=gpu&start={T0}&end={T0 + 60}&points=10")
+    assert hub.store.asked == [Ask("power_watts", T0, T0 + 60, 10, host="gpu01", by="gpu")]
+    assert answer.json()["series"][0]["points"] == [[T0, 50.0, None, 100.0]]
+    assert answer.json()["step"] == 60
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("fleet=1", {"fleet": True}),
+        ("fleet=true", {"fleet": True}),
+        ("user=alice", {"user": "alice"}),
+        ("run=7", {"run": 7}),
+    ],
+)
+def test_subject_is_one_of_several(hub: Place, query: str, asked: dict[str, Any]) -> None:
+    hub.get(f"/api/v1/history?metric=power_watts&start={T0}&end={T0 + 60}&{query}")
+    assert hub.store.asked == [Ask("power_watts", T0, T0 + 60, **asked)]
+
+
+def test_times_may_be_relative_or_iso(hub: Place) -> None:
+    hub.get(f"{GPU}&start=-2h&end=now")
+    hub.get(f"{GPU}&start=2026-01-01&end=2026-01-01T01:00+01:00")
+    first, second = hub.store.asked
+    assert isinstance(first, Ask)
+    assert isinstance(second, Ask)
+    assert first.end - first.start == 7200
+    assert (second.start, second.end) == (1_767_225_600, 1_767_225_600)
+
+
+def test_without_a_range_it_is_the_last_day(hub: Place) -> None:
+    before = time.time()
+    hub.get(GPU)
+    (asked,) = hub.store.asked
+    assert isinstance(asked, Ask)
+    assert asked.end - asked.start == 86_400
+    assert before <= asked.end <= time.time()
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        (f"{GPU}&start=yesterday", "start: 'yesterday' is not a time"),
+        (f"{GPU}&end=nan", "end: 'nan' is not a time"),
+        (f"{GPU}&pionts=5", "did you mean points?"),
+        (f"{GPU}&points=many", "points"),
+        (f"{GPU}&by=host", "by"),
+        ("/api/v1/history?gpu=GPU-1", "metric"),
+        (f"{GPU}{'x' * 300}", "gpu"),
+        ("/api/v1/history/heat?metric=power_watts&gpu=GPU-1", "there is no parameter 'gpu'"),
+        ("/api/v1/usage?by=planet", "by"),
+        ("/api/v1/usage?start=never", "start: 'never' is not a time"),
+        ("/api/v1/runs?limit=0", "limit"),
+        ("/api/v1/runs?limit=100000", "limit"),
+        ("/api/v1/runs?usr=alice", "did you mean user?"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_before_the_store_is_asked(hub: Place, path: str, word: str) -> None:
+    status, code, text = hub.refusal(path)
+    assert (status, code) == (400, "bad_request")
+    assert word in text
+    assert hub.store.asked == []
+
+
+def test_unknown_zone_is_refused(hub: Place) -> None:
+    assert hub.refusal("/api/v1/usage?zone=../../etc/passwd")[:2] == (400, "unknown_zone")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("unknown_gpu", 404), ("unknown_host", 404), ("unknown_metric", 400), ("too_long", 400)]
+)
+def test_refusal_of_the_store_keeps_its_code_and_hint(hub: Place, code: str, status: int) -> None:
+    hub.store.trouble = HistoryRefused(code, "no answer", "Ask otherwise.")
+    assert hub.refusal(GPU) == (status, code, "no answer Ask otherwise.")
+
+
+def test_store_out_of_reach_is_503(hub: Place) -> None:
+    hub.store.trouble = Temporary("the store does not answer.")
+    answer = hub.get(GPU)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(
+    "path", [GPU, "/api/v1/history/heat?metric=power_watts", "/api/v1/usage", "/api/v1/usage.csv", "/api/v1/runs/7"]
+)
+def test_hub_without_a_history_says_so(path: str) -> None:
+    place = Place()
+    place.door = make_door(Hub())
+    status, code, text = place.refusal(path)
+    assert (status, code) == (404, "no_history")
+    assert "history.kind" in text
+
+
+def test_heat_map_is_of_the_last_week_by_the_hour(hub: Place) -> None:
+    answer = hub.get("/api/v1/history/heat?metric=power_watts")
+    (asked,) = hub.store.asked
+    assert isinstance(asked, HeatAsk)
+    assert (asked.end - asked.start, asked.step) == (7 * 86_400, 3600)
+    assert answer.json()["rows"] == [{"host": "id-1", "name": "gpu01", "values": [None]}]
+
+
+def test_answer_about_the_past_may_be_kept_for_a_minute_and_is_not_sent_twice(hub: Place) -> None:
+    answer = hub.get(PAST)
+    assert answer.headers["cache-control"] == "private, max-age=60"
+    assert "Cookie" in answer.headers["vary"]
+    again = hub.get(PAST, **{"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert hub.get(PAST, **{"If-None-Match": 'W/"other"'}).status_code == 200
+
+
+def test_answer_about_now_is_not_kept(hub: Place) -> None:
+    assert hub.get(f"{GPU}&start=-1h&end=2099-01-01").headers["cache-control"] == "no-store"
+    assert hub.get("/api/v1/runs").headers["cache-control"] == "no-store"
+
+
+def test_usage_is_asked_in_its_zone(hub: Place) -> None:
+    hub.get("/api/v1/usage?by=group&start=2026-01-01&end=2026-02-01&zone=Europe/Berlin&daily=1&user=alice&model=H200")
+    begin, end = 1_767_225_600 - 3600.0, 1_769_904_000 - 3600.0
+    asked = UsageAsk("group", begin, end, user="alice", model="H200", daily=True, zone="Europe/Berlin")
+    assert hub.store.asked == [asked]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/usage.csv", "/api/v1/usage?format=csv"])
+def test_usage_for_spreadsheets_has_no_formulas(hub: Place, path: str) -> None:
+    hub.store.users = ["alice", '=HYPERLINK("http://evil")', "a,b\r\nc"]
+    answer = hub.get(path)
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert "attachment" in answer.headers["content-disposition"]
+    rows = list(csv.reader(io.StringIO(answer.text, newline="")))
+    assert len(rows) == 4
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]
+
+
+def test_runs_are_filtered_and_paged(hub: Place) -> None:
+    answer = hub.get(f"/api/v1/runs?start={T0}&user=alice&host=gpu01&gpu=GPU-1&now=true&limit=5&before=9")
+    assert hub.store.asked == [RunsAsk(T0, None, "alice", "gpu01", "GPU-1", True, 5, 9)]
+    assert answer.json()["next"] == 7
+    assert answer.json()["runs"][0]["command"] == "python train.py"
+
+
+def test_one_run_can_be_asked_for(hub: Place) -> None:
+    assert hub.get("/api/v1/runs/7").json()["pid"] == 4711
+    assert hub.refusal("/api/v1/runs/8")[:2] == (404, "unknown_run")
+    assert hub.refusal(f"/api/v1/runs/{2**64}")[:2] == (404, "unknown_run")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs", "/api/v1/runs/7"])
+def test_command_lines_of_runs_are_for_those_who_see_them_live(path: str) -> None:
+    place = Place(commands="admin")
+    hidden = place.get(path, Authorization="Bearer viewer-token").text
+    assert "train.py" not in hidden
+    assert HIDDEN in hidden
+    assert "train.py" in place.get(path, Authorization="Bearer admin-token").text
+
+
+def test_people_see_the_command_lines_of_their_own_runs() -> None:
+    sight = Sight("own", frozenset({"alice"}))
+    assert [sight.shows_commands_of(user) for user in ("alice", "bob", None)] == [True, False, False]
+
+
+def test_few_questions_are_answered_at_once_and_all_in_the_end(hub: Place) -> None:
+    async def flood() -> list[int]:
+        async with hub.client() as client:
+            answers = await asyncio.gather(*(client.get(GPU) for _ in range(12)))
+            return [answer.status_code for answer in answers]
+
+    assert asyncio.run(flood()) == [200] * 12
+    assert hub.store.at_once <= AT_ONCE
+
+
+def test_too_many_that_wait_are_told_to_come_back(hub: Place) -> None:
+    async def flood() -> list[httpx.Response]:
+        hub.store.may_answer.clear()
+        async with hub.client() as client:
+            asked = [asyncio.create_task(client.get(GPU)) for _ in range(AT_ONCE + MOST_WAITING + 3)]
+            await until(lambda: sum(task.done() for task in asked) == 3)
+            live = await client.get("/api/v1/fleet")
+            hub.store.may_answer.set()
+            return [live, *await asyncio.gather(*asked)]
+
+    live, *answers = asyncio.run(flood())
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert live.status_code == 200
+    assert len(refused) == 3
+    assert int(refused[0].headers["retry-after"]) > 0
+
+
+def test_who_leaves_gives_no_turn_away_before_the_store_is_done(hub: Place) -> None:
+    async def leave() -> int:
+        hub.store.may_answer.clear()
+        async with hub.client() as client:
+            asked = [asyncio.create_task(client.get(GPU)) for _ in range(6)]
+            await until(lambda: hub.store.now_asking == AT_ONCE)
+            for task in asked[:5]:
+                task.cancel()
+            await asyncio.gather(*asked[:5], return_exceptions=True)
+            hub.store.may_answer.set()
+            return (await asked[5]).status_code
+
+    assert asyncio.run(leave()) == 200
+    assert hub.store.at_once == AT_ONCE
+    assert len(hub.store.asked) == AT_ONCE + 1

@@ -1,0 +1,106 @@
+"""A history that remembers what it was asked, and answers what a test wants."""
+
+import threading
+
+from gpudeck.history.base import (
+    Answer,
+    Ask,
+    Heat,
+    HeatAsk,
+    HeatRow,
+    Run,
+    Runs,
+    RunsAsk,
+    Series,
+    Stats,
+    Usage,
+    UsageAsk,
+    UsageRow,
+)
+from gpudeck.history.sample import HostSample
+
+RUN = Run(
+    id=7,
+    host="id-1",
+    host_name="gpu01",
+    pid=4711,
+    user="alice",
+    command="python train.py",
+    container=None,
+    job=None,
+    gpus=["GPU-100"],
+    labels=["0"],
+    model="H200",
+    started_at=1_790_000_000.0,
+    seen_at=1_790_000_010.0,
+    ended_at=None,
+    gpu_seconds=3600.0,
+    peak_memory_bytes=1e9,
+    mean_memory_bytes=1e9,
+    mean_utilization_percent=50.0,
+    idle_held_seconds=0.0,
+    energy_joules=None,
+)
+
+
+def make_row(user: str | None = None, hours: float = 2.0) -> UsageRow:
+    return UsageRow(hours, 1.0, 0.5, 0.1, 1e9, 0.7, user=user)
+
+
+class FakeStore:
+    """`history.base.Store`. Answers wait for `may_answer`; `at_once` is how many were asked at the same time."""
+
+    problem: str | None = None
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.trouble: Exception | None = None
+        self.users = ["alice"]
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.now_asking = self.at_once = 0
+        self._lock = threading.Lock()
+
+    def _take(self, ask: object) -> None:
+        with self._lock:
+            self.asked.append(ask)
+            self.now_asking += 1
+            self.at_once = max(self.at_once, self.now_asking)
+        try:
+            assert self.may_answer.wait(30)
+            if self.trouble is not None:
+                raise self.trouble
+        finally:
+            with self._lock:
+                self.now_asking -= 1
+
+    def take(self, samples: list[HostSample]) -> None:
+        raise AssertionError("nobody samples here")
+
+    def series(self, ask: Ask) -> Answer:
+        self._take(ask)
+        series = [Series([(ask.start, 50.0, None, 100.0)], gpu=ask.gpu)]
+        return Answer(ask.metric, "percent", 60, ask.start, ask.end, "raw", series)
+
+    def heat(self, ask: HeatAsk) -> Heat:
+        self._take(ask)
+        return Heat(ask.metric, "percent", ask.step, [ask.start], [HeatRow("id-1", "gpu01", [None])])
+
+    def usage(self, ask: UsageAsk) -> Usage:
+        self._take(ask)
+        rows = [make_row(user) for user in self.users]
+        return Usage(ask.by, ask.start, ask.end, 0.987, 20.0, "EUR", rows, make_row())
+
+    def runs(self, ask: RunsAsk) -> Runs:
+        self._take(ask)
+        return Runs([RUN], 7)
+
+    def run(self, key: int) -> Run | None:
+        self._take(key)
+        return {7: RUN}.get(key)
+
+    def stats(self) -> Stats:
+        return Stats("fake", 0, 0, 0, 0, 0, None, None, 0.0)
+
+    def close(self) -> None:
+        pass
