@@ -65,7 +65,8 @@ class Writer:
             if told and self._counters.save():
                 parts += told
             if parts:
-                self._append(parts, len(samples))
+                # In order of time: Prometheus takes nothing that is an hour older than what it has.
+                self._append(sorted(parts, key=lambda part: part.at), len(samples))
             self._forget()
 
     def _encode_safely(self, sample: HostSample) -> list[Part]:
