@@ -300,7 +300,7 @@ def read_csv(text: str) -> list[dict[str, str]]:
 
 
 def test_csv_has_a_line_a_row_and_leaves_the_unknown_empty() -> None:
-    answer = ask_for(FakePast([fact(0, "=cmd()", peak=GIB), fact(0, None, 1800)]))
+    answer = ask_for(FakePast([fact(0, "=cmd()", peak=float(GIB)), fact(0, None, 1800)]))
     rows = read_csv(to_csv(answer))
     assert [(row["user"], row["unknown"], row["gpu_hours"]) for row in rows] == [
         ("'=cmd()", "no", "1.0"),

@@ -122,3 +122,11 @@ def test_names_do_nothing_to_a_terminal() -> None:
 def test_times_are_those_of_the_zone() -> None:
     first = render_usage(make_usage(ALICE), ZoneInfo("Asia/Kolkata")).splitlines()[0]
     assert first == "Use by user, 2026-06-01 05:30 to 2026-07-01 05:30 (Asia/Kolkata)"
+
+
+def test_models_are_shown_without_their_maker_and_whole_as_long_as_another_column_can_go() -> None:
+    names = ["NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A100-SXM4-80GB MIG 2g.20gb"]
+    lines = render_usage(
+        make_usage(*(make_row(1, model=name) for name in names), by="model"), UTC, width=60
+    ).splitlines()
+    assert [line.split("  ")[0] for line in lines[3:5]] == ["A100-SXM4-80GB MIG 1g.10gb", "A100-SXM4-80GB MIG 2g.20gb"]

@@ -265,8 +265,9 @@ def _lines(usage: Usage) -> Iterator[list[Value]]:
         *("energy_kwh", "cost"),
     ]
     for row in usage.rows:
-        figures = [row.gpu_hours, row.worked_hours, row.idle_held_hours, row.share, row.peak_memory_bytes]
-        yield [*_name(usage, row), *map(_round, [*figures, row.energy_kwh, row.cost])]
+        hours = map(_round, [row.gpu_hours, row.worked_hours, row.idle_held_hours, row.share])
+        peak = None if row.peak_memory_bytes is None else int(row.peak_memory_bytes)
+        yield [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost)]
 
 
 def _daily_lines(usage: Usage) -> Iterator[list[Value]]:

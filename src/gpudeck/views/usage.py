@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
+from gpudeck.model.names import without_maker
 from gpudeck.model.quantity import show_gib
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
@@ -36,7 +37,7 @@ def render_usage(usage: Json, zone: tzinfo, *, width: int | None = None, colour:
 def _columns(usage: Json) -> list[Column]:
     """Costs have a column where there are any."""
     columns = [
-        Column(usage["by"].upper(), keep=100, widest=40, least=8),
+        Column(usage["by"].upper(), keep=100, widest=40),
         Column("GPU-HOURS", keep=99, align="right", widest=12),
         Column("WORKED", keep=90, align="right", widest=12),
         Column("HELD IDLE", keep=95, align="right", widest=12),
@@ -84,7 +85,9 @@ def _name(usage: Json, row: Json) -> str:
     name = row.get(usage["by"])
     if row.get("unknown"):
         return "(unknown)"
-    return "no group" if name is None else clean(name)
+    if name is None:
+        return "no group"
+    return clean(without_maker(name) if usage["by"] == "model" else name)
 
 
 def _number(value: float | None, digits: int = 1) -> str:
