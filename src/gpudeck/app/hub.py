@@ -201,6 +201,7 @@ class HubServer:
             auth=auth,
             book=book,
             hits=hits,
+            history=self._archive.store,
         )
         # A limit knows routes by their paths: those below the prefix are the same ones.
         paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]

@@ -12,7 +12,7 @@ import click
 from gpudeck import __version__
 from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
 
-_COMMANDS = ("up", "agent", "show", "hosts", "check", "token", "account", "report")
+_COMMANDS = ("up", "agent", "show", "hosts", "check", "token", "account", "report", "history", "completion")
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
@@ -20,6 +20,8 @@ Examples:
   gpudeck up --demo 100            look around in a simulated fleet of 100 hosts
   gpudeck agent --hub http://hub:8042 --token-file /etc/gpudeck/agent.token
   gpudeck show                     the fleet as a table
+  gpudeck show free h200           the H200s that are free
+  source <(gpudeck completion bash)
 """
 
 
@@ -29,12 +31,18 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
+            if ctx.resilient_parsing:  # a shell completes a line that is not finished
+                return None
             near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
             raise UsageError(f"there is no command {cmd_name!r}.", hint)
         command: click.Command = importlib.import_module(f"gpudeck.cli.{cmd_name}").command
+        if isinstance(command, click.Group):
+            from gpudeck.cli.examples import share_examples  # noqa: PLC0415 - most commands are no groups
+
+            share_examples(command)
         return command
 
 

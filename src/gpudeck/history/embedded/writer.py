@@ -34,8 +34,8 @@ _QUIET: Final = 2.0
 """A late hour is sealed when nothing more has come for it for so long."""
 _BUDGET: Final = 0.05
 """Seconds of sealing at a time; what is left waits for the next time, so that the hub's own thread gets its turn."""
-_BUSY_BUDGET: Final = 0.3
-_MANY: Final = 200
+_REST: Final = 2.0
+"""How many times longer than it sealed the thread then rests, where more is due: a third of the time is work."""
 _MOST_WAITING: Final = 50_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
@@ -69,6 +69,7 @@ class Writer:
         self._upkeep = Upkeep(self._connection, settings)
         self._next_upkeep = self._next_look = 0.0
         self._is_full = False
+        self._rest = _WAIT
         self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
         self._recover()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -121,9 +122,9 @@ class Writer:
         self._guard(self._transact, self.keys.write_all_seen)
 
     def _next_items(self) -> list[list[HostSample] | threading.Event | None]:
-        """Whatever waits, or nothing after a second."""
+        """Whatever waits, or nothing after a rest."""
         try:
-            items = [self._queue.get(timeout=_WAIT)]
+            items = [self._queue.get(timeout=self._rest)]
             while not self._queue.empty():
                 items.append(self._queue.get_nowait())
         except queue.Empty:
@@ -232,10 +233,13 @@ class Writer:
         """The oldest first, for as long as the budget lasts: so hosts are sealed one after another, not all at once."""
         now = self._now()
         due = sorted((key for key, tail in self.tails.items() if _is_due(tail, now)), key=lambda key: key[1])
-        until = time.perf_counter() + (_BUDGET if len(due) < _MANY else _BUSY_BUDGET)
+        began = time.perf_counter()
+        self._rest = _WAIT
         for key in due:
             self._seal(key)
-            if time.perf_counter() > until:
+            spent = time.perf_counter() - began
+            if spent > _BUDGET:
+                self._rest = spent * _REST
                 break
 
     def _seal(self, key: TailKey) -> None:
