@@ -149,16 +149,8 @@ def test_what_is_whole_is_verified_in_silence() -> None:
 def test_an_hour_of_which_a_part_does_not_fit_is_damaged(field: int) -> None:
     """The checksum fits: somebody wrote it so."""
     parts = msgspec.msgpack.decode(chunk.encode(make_lively_hour())[5:])
-    wrong = [
-        None,
-        [1],
-        *(codec.encode(np.zeros((5, 7)), 1.0) for _ in range(3)),
-        b"",
-        [],
-        b"",
-        [],
-        [[7], [9], [], [], []],
-    ]
+    table = codec.encode(np.zeros((5, 7)), 1.0)
+    wrong = [None, [1], table, table, b"", [], b"", [], table, [[7], [9], [], [], []]]
     parts[field] = wrong[field]
     with pytest.raises(Damaged):
         chunk.decode(seal(chunk.VERSION, msgspec.msgpack.encode(parts)))

@@ -1,6 +1,7 @@
 """A host's hour as bytes and back: every sample, one block of bytes a metric, so that to read one costs one.
 
-A metric that this release does not know is kept as it is: an older hub that opens an hour again loses nothing.
+A metric that this release does not know is kept as it is: an older hub that opens an hour again loses nothing. The
+host's own are a row each of one block: a block for so few values would be mostly the work of beginning it.
 
 Times are kept to the millisecond, and what a sample covers by how it differs from the time since the one before, which
 it hardly ever does. Runs are three tables with a row a run and GPU: whether it was there, its memory, its utilization.
@@ -14,13 +15,12 @@ import numpy as np
 from msgspec import Struct
 
 from gpudeck.history import codec
-from gpudeck.history.codec import MOST_VALUES, Damaged
+from gpudeck.history.codec import MOST_VALUES, Damaged, from_steps, short_precision, to_steps
 from gpudeck.history.frame import HOST, find_precision, pack_names, seal, split_wanted, unpack_names, unseal
 from gpudeck.history.hour import Floats, Hour, RunSlice
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB, Metric
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 
 VERSION: Final = 1
-_MILLISECOND: Final = 0.001
 _PRESENT: Final = 1.0
 _PERCENT: Final = 1.0
 
@@ -38,13 +38,13 @@ class _Runs(Struct, array_like=True, frozen=True):
 class _Packed(Struct, array_like=True, frozen=True):
     start: int
     gpus: list[int]
-    times: bytes
-    covered: bytes
+    moments: bytes
     states: bytes
     names: bytes
     metrics: list[bytes]
     host_names: bytes
-    host: list[bytes]
+    host_precisions: list[int | float]
+    host: bytes
     runs: _Runs | None
 
 
@@ -53,18 +53,18 @@ _unpack = msgspec.msgpack.Decoder(_Packed).decode
 
 def encode(hour: Hour) -> bytes:
     """Values come back as exact as the catalog's precision says; memory of runs to the MiB."""
-    times = np.rint((hour.times - hour.start) / _MILLISECOND)
-    covered = np.rint(hour.covered / _MILLISECOND)
+    times, covered = np.rint((hour.times - hour.start) * 1000), np.rint(hour.covered * 1000)
+    precisions = [short_precision(find_precision(HOST_METRICS, name, row)) for name, row in hour.host.items()]
     packed = _Packed(
         hour.start,
         hour.gpus,
-        codec.encode(times[None], 1.0),
-        codec.encode((covered - np.diff(times, prepend=0.0))[None], 1.0),
+        codec.encode(np.stack([times, covered - _since_before(times)]), 1.0),
         codec.encode(hour.states.astype(np.float64), 1.0),
         pack_names(tuple(hour.metrics)),
-        _pack_metrics(hour.metrics, GPU_METRICS),
+        _pack_metrics(hour.metrics),
         pack_names(tuple(hour.host)),
-        _pack_metrics({name: values.reshape(1, -1) for name, values in hour.host.items()}, HOST_METRICS),
+        precisions,
+        _pack_host(hour, precisions),
         _pack_runs(hour.runs) if hour.runs else None,
     )
     return seal(VERSION, msgspec.msgpack.encode(packed))
@@ -76,16 +76,16 @@ def decode(body: bytes, metrics: Collection[str] | None = None, *, runs: bool = 
         packed = _unpack(unseal(VERSION, body))
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of an hour are damaged: {error}") from error
-    steps = codec.decode(packed.times)
-    samples = steps.shape[1]
+    moments = codec.decode(packed.moments)
+    samples = moments.shape[1]
+    times, beyond = _checked(moments, (2, samples))
     shape = len(packed.gpus), samples
-    times = _checked(steps, (1, samples))[0]
-    covered = _read(packed.covered, (1, samples))[0] + np.diff(times, prepend=0.0)
-    states = np.nan_to_num(_read(packed.states, shape)).astype(np.uint8)
+    with np.errstate(invalid="ignore"):
+        states = _read(packed.states, shape).astype(np.uint8)
+    covered = beyond + _since_before(times)
     hour = Hour(packed.start, packed.start + times / 1000, covered / 1000, packed.gpus, states)
-    hour.metrics = _unpack_metrics(packed.names, packed.metrics, metrics, "", shape)
-    of_host = _unpack_metrics(packed.host_names, packed.host, metrics, HOST, (1, samples))
-    hour.host = {name: values[0] for name, values in of_host.items()}
+    hour.metrics = _unpack_metrics(packed, metrics, shape)
+    hour.host = _unpack_host(packed, metrics, samples)
     if runs and packed.runs is not None:
         hour.runs = _unpack_runs(packed.runs, shape)
     return hour
@@ -96,17 +96,35 @@ def verify(body: bytes) -> None:
     decode(body)
 
 
-def _pack_metrics(metrics: Mapping[str, Floats], catalog: Mapping[str, Metric]) -> list[bytes]:
-    return [codec.encode(values, find_precision(catalog, name, values)) for name, values in metrics.items()]
+def _since_before(times: Floats) -> Floats:
+    steps = times.copy()
+    steps[1:] -= times[:-1]
+    return steps
 
 
-def _unpack_metrics(
-    packed_names: bytes, blobs: list[bytes], wanted: Collection[str] | None, prefix: str, shape: tuple[int, int]
-) -> dict[str, Floats]:
-    names = unpack_names(packed_names)
-    if len(names) != len(blobs):
-        raise Damaged(f"{len(names)} names of metrics, {len(blobs)} metrics")
-    return {names[place]: _read(blobs[place], shape) for place in split_wanted(wanted, names, prefix)}
+def _pack_metrics(metrics: Mapping[str, Floats]) -> list[bytes]:
+    return [codec.encode(values, find_precision(GPU_METRICS, name, values)) for name, values in metrics.items()]
+
+
+def _unpack_metrics(packed: _Packed, wanted: Collection[str] | None, shape: tuple[int, int]) -> dict[str, Floats]:
+    names = unpack_names(packed.names)
+    if len(names) != len(packed.metrics):
+        raise Damaged(f"{len(names)} names of metrics, {len(packed.metrics)} metrics")
+    return {names[place]: _read(packed.metrics[place], shape) for place in split_wanted(wanted, names)}
+
+
+def _pack_host(hour: Hour, precisions: list[int | float]) -> bytes:
+    rows = [to_steps(row.reshape(-1), short) for row, short in zip(hour.host.values(), precisions, strict=True)]
+    return codec.encode(np.stack(rows) if rows else np.empty((0, len(hour.times))), 1.0)
+
+
+def _unpack_host(packed: _Packed, wanted: Collection[str] | None, samples: int) -> dict[str, Floats]:
+    names, precisions = unpack_names(packed.host_names), packed.host_precisions
+    if len(names) != len(precisions):
+        raise Damaged(f"{len(names)} names of the host's metrics, {len(precisions)} precisions")
+    places = split_wanted(wanted, names, HOST)
+    rows = _read(packed.host, (len(names), samples)) if places else ()
+    return {names[place]: from_steps(rows[place], precisions[place]) for place in places}
 
 
 def _pack_runs(runs: list[RunSlice]) -> _Runs:

@@ -68,10 +68,10 @@ def encode(matrix: Floats, precision: float, *, level: int = 6) -> bytes:
     kept = short_precision(precision)
     shape = (kept, rows, samples)
     if matrix.size and (matrix == matrix[:, :1]).all():
-        first = _scale(matrix[:, 0], kept)
+        first = to_steps(matrix[:, 0], kept)
         if np.abs(first).max() <= _LARGEST:
             return _FIRST + _pack((*shape, *_pack_bases(first.astype(np.int64), level)))
-    scaled = _scale(matrix, kept)
+    scaled = to_steps(matrix, kept)
     known = np.abs(scaled) <= _LARGEST
     if not known.any():
         return _FIRST + _pack((*shape, _NOTHING))
@@ -113,11 +113,19 @@ def short_precision(precision: float) -> int | float:
     return int(precision) if precision == int(precision) else float(precision)
 
 
-def _scale(matrix: Floats, kept: int | float) -> Floats:
-    if kept == 1:
-        return np.rint(matrix)
+def to_steps(values: Floats, short: float) -> Floats:
+    """How many of a short precision each value is, rounded."""
+    if short == 1:
+        return np.rint(values)
     with np.errstate(over="ignore"):
-        return np.rint(matrix * -kept if kept < 0 else matrix / kept)
+        return np.rint(values * -short if short < 0 else values / short)
+
+
+def from_steps(steps: NDArray[Any], short: float) -> Floats:
+    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3."""
+    precision = full_precision(short)
+    values: Floats = np.divide(steps, float(-short)) if short < 0 else np.multiply(steps, precision)
+    return values
 
 
 def _fill(scaled: Floats, known: Flags) -> _Whole:
@@ -243,7 +251,7 @@ def _unpack_matrix(packed: _Packed) -> Floats:
         _unpack_rows(packed, bases, whole)
     else:
         whole[:] = bases[:, None]
-    matrix = _unscale(whole, packed.precision)
+    matrix = from_steps(whole, packed.precision)
     if packed.flags & _GAPS:
         matrix[~_unpack_known(packed)] = np.nan
     return matrix
@@ -291,9 +299,3 @@ def _unpack_known(packed: _Packed) -> Flags:
     width = (packed.samples + 7) // 8
     bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
     return np.unpackbits(bits, axis=1, count=packed.samples).view(np.bool_)
-
-
-def _unscale(whole: _Whole, kept: int | float) -> Floats:
-    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3."""
-    precision = full_precision(kept)
-    return np.divide(whole, float(-kept)) if kept < 0 else np.multiply(whole, precision)
