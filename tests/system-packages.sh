@@ -26,6 +26,8 @@ command -v prometheus >/dev/null || missing+=(prometheus)
 command -v victoria-metrics >/dev/null || missing+=(victoria-metrics)
 command -v sqlite3 >/dev/null || missing+=(sqlite3)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
+command -v zsh >/dev/null || missing+=(zsh)
+command -v fish >/dev/null || missing+=(fish)
 command -v cc >/dev/null || command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from fakes.hubs import environment, gpudeck
 from gpudeck import __version__
+from gpudeck.cli import gpudeck as group
 
 
 @pytest.mark.parametrize(
@@ -63,11 +65,30 @@ def test_the_version_is_told(tmp_path: Path) -> None:
     assert gpudeck(tmp_path, "--version").stdout == f"gpudeck {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["up", "agent", "show", "check"])
-def test_help_has_examples(tmp_path: Path, command: str) -> None:
-    answer = gpudeck(tmp_path, command, "--help")
-    assert answer.returncode == 0
-    assert f"Examples:\n    gpudeck {command}" in answer.stdout
+def all_commands() -> dict[str, click.Command]:
+    """Every command as it is typed, also those below others."""
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    below = {
+        f"{name} {part}": command
+        for name, parent in found.items()
+        for part, command in getattr(parent, "commands", {}).items()
+    }
+    return {**found, **below}
+
+
+@pytest.mark.parametrize("typed", all_commands())
+def test_help_of_every_command_has_examples_of_it(typed: str) -> None:
+    text = all_commands()[typed].get_help(click.Context(click.Command(typed)))
+    examples = text.partition("Examples:\n")[2]
+    assert f"gpudeck {typed}" in examples
+
+
+def test_help_of_show_reads_like_a_manual(tmp_path: Path) -> None:
+    answer = gpudeck(tmp_path, "show", "--help")
+    parts = ("Usage: gpudeck show", "WORDS mean", "Options:", "Environment:", "Exit codes:", "Examples:", "See also:")
+    places = [answer.stdout.index(part) for part in parts]
+    assert (answer.returncode, places) == (0, sorted(places))
 
 
 def test_check_reports_every_mistake_at_once_with_file_and_line(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ Examples:
   gpudeck account password ada                      a new one; ends what ada is logged in to
   gpudeck account role grace viewer
   gpudeck account disable grace                     out at once, and everything of grace's stays
+  gpudeck account enable grace                      back again, with the same password
+  gpudeck account remove grace                      gone, with tokens and sessions
 """
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 _PASSWORD_FILE = click.option(

@@ -15,12 +15,19 @@ Examples:
   gpudeck hosts add 'gpu[01-16]' --via ssh    sixteen hosts without any agent
   gpudeck hosts test gpu07                    what works, step by step
   gpudeck hosts list                          all hosts with their state
+  gpudeck hosts remove gpu07                  forgotten, and its token taken back
 """
 _HUB = click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 _WIDEST = 60
+
+
+def _complete_hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from gpudeck.cli.words import complete_hosts  # noqa: PLC0415 - only shells ask
+
+    return complete_hosts(ctx, parameter, incomplete)
 
 
 @click.group("hosts", epilog=_EXAMPLES)
@@ -81,7 +88,7 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
 
 
 @command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_hosts)
 @_HUB
 @_CONFIG
 def remove_host(name: str, hub: str, config: Path | None) -> None:
@@ -94,7 +101,7 @@ def remove_host(name: str, hub: str, config: Path | None) -> None:
 
 
 @command.command("test")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_hosts)
 @click.option("--via", type=click.Choice(["pull", "ssh", "scrape"]), help="How to reach a host that is not configured.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port, if it is not configured.")
 @click.option("--user", help="Who logs in, if it is not configured.")

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,12 @@ import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.words import HELP, WordsCommand, choose, nothing_fits
+from gpudeck.cli.terminal import knows_our_signs, moves_cursor, terminal_width, wants_colour
+from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words, nothing_fits
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import in_ascii
-from gpudeck.views.table import LEAST
 from gpudeck.views.text import NO_HOST, render_fleet
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Look(Struct, frozen=True):
 
 
 @click.command("show", cls=WordsCommand, epilog=_AFTER)
-@click.argument("words", nargs=-1, metavar="[WORD…]")
+@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_words)
 @click.option("--detail", is_flag=True, help="A box a host, with processes and faults.")
 @click.option("--watch", type=str, metavar="[S]", help="Again every S seconds (2) in place, until Ctrl-C.")
 @click.option("--json", "form", flag_value="json", help="As JSON, as the API has it.")
@@ -144,38 +143,13 @@ def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
 
         return render_sheet(fleet)
     empty = "Nothing fits." if words else NO_HOST
-    text = render_fleet(fleet, detail=look.detail, width=_width(), colour=_wants_colour(look.color), empty=empty)
-    return text if _knows_our_signs() else in_ascii(text)
+    text = render_fleet(fleet, detail=look.detail, width=terminal_width(), colour=wants_colour(look.color), empty=empty)
+    return text if knows_our_signs() else in_ascii(text)
 
 
 def _print(text: str) -> None:
     # Colours were decided upon: click would take them out wherever it sees no terminal.
     click.echo(text, nl=False, color=True)
-
-
-def _width() -> int | None:
-    """Of the terminal, or what $COLUMNS says; a pipe has none, and gets every column."""
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
-        return None
-    return max(LEAST, shutil.get_terminal_size().columns)
-
-
-def _wants_colour(wanted: str) -> bool:
-    if wanted != "auto":
-        return wanted == "always"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and _is_capable()
-
-
-def _is_capable() -> bool:
-    return os.environ.get("TERM") not in {None, "", "dumb"}
-
-
-def _knows_our_signs() -> bool:
-    try:
-        "●█".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _read_interval(text: str, look: Look) -> float:
@@ -197,9 +171,8 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
     watching = Watching(lambda: choose(read(), words), lambda part: _present(part, words, look), seconds, words)
     watching.first()
     is_table = look.form == "text"
-    in_place = is_table and sys.stdout.isatty() and _is_capable()
     try:
-        with Screen(in_place=in_place, gap="\n" if is_table else "") as screen:
+        with Screen(in_place=is_table and moves_cursor(), gap="\n" if is_table else "") as screen:
             watching.run(screen, has_title=is_table)
     except KeyboardInterrupt:
         return

@@ -4,13 +4,33 @@ import os
 import shutil
 import sys
 
+from gpudeck.views.table import LEAST
+
 
 def terminal_width() -> int | None:
-    """Of the terminal, or what $COLUMNS says; None for a pipe, which gets every column."""
+    """Of the terminal, or what $COLUMNS says; None for a pipe, which gets every column. Never below
+    what a table needs."""
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
         return None
-    return shutil.get_terminal_size().columns
+    return max(LEAST, shutil.get_terminal_size().columns)
 
 
-def wants_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in {None, "", "dumb"}
+def wants_colour(wanted: str = "auto") -> bool:
+    """`wanted` is always, never or auto, which looks at the terminal and at $NO_COLOR."""
+    if wanted != "auto":
+        return wanted == "always"
+    return moves_cursor() and not os.environ.get("NO_COLOR")
+
+
+def moves_cursor() -> bool:
+    """Whether it is a terminal that knows escapes."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in {None, "", "dumb"}
+
+
+def knows_our_signs() -> bool:
+    """Whether its encoding has the signs of the text views."""
+    try:
+        "●█".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -5,8 +5,9 @@ import re
 import click
 
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.views.choice import choose_words, near_hosts
-from gpudeck.views.filter import Json, join, split
+from gpudeck.views.filter import KEYWORDS, Json, join, split
 
 HELP = """\b
 WORDS mean what they mean in the page's search, and all have to fit:
@@ -31,7 +32,7 @@ class WordsCommand(click.Command):
         options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         negated = [arg for arg in before if _NEGATED.fullmatch(arg)]
         for word in negated:
-            if f"-{word}" in options:
+            if f"-{word}" in options and not ctx.resilient_parsing:
                 raise UsageError(f"{word} is a word to leave out.", f"The option is -{word}.")
         rest = [arg for arg in before if arg not in negated]
         return super().parse_args(ctx, [*rest, "--", *negated, *words] if negated or words else rest)
@@ -49,6 +50,21 @@ def _give_interval(args: list[str]) -> list[str]:
         is_interval = bool(_SECONDS.fullmatch(value))
         given += [f"--watch={value if is_interval else '2'}", *([value] if value and not is_interval else [])]
     return given
+
+
+def complete_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell offers for a word: states, and the names of the hub's hosts. Nothing of it twice."""
+    # A word that is negated looks like an option to click, and does not come here.
+    names = [] if ctx.params.get("local") or ctx.params.get("ssh") else complete_hosts(ctx, _, incomplete)
+    given = ctx.params.get("words") or ()
+    return [word for word in (*KEYWORDS, *names) if word.startswith(incomplete) and word not in given]
+
+
+def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell offers for the name of a host."""
+    from gpudeck.cli.host_names import find_names  # noqa: PLC0415 - only shells ask
+
+    return [name for name in find_names(ctx.params.get("hub") or DEFAULT_HUB) if name.startswith(incomplete)]
 
 
 def choose(fleet: Json, words: tuple[str, ...]) -> Json:

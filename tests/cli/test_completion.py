@@ -1,0 +1,166 @@
+"""Completion in real shells: commands, options, words, and names of hosts that a real hub told."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
+from fakes.terminals import in_a_terminal
+from gpudeck.cli.host_names import find_names
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def needs(shell: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not installed")
+
+
+BASH, ZSH, FISH = (pytest.param(shell, marks=needs(shell)) for shell in ("bash", "zsh", "fish"))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "3") as hub:
+        wait_until(lambda: b'"gpu01"' in hub.get("/api/v1/fleet"), "a simulated host")
+        yield hub
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with the command `gpudeck` and the script of each shell."""
+    (tmp_path / "gpudeck").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpudeck "$@"\n')
+    (tmp_path / "gpudeck").chmod(0o755)
+    for shell in ("bash", "zsh", "fish"):
+        (tmp_path / f"script.{shell}").write_text(gpudeck(tmp_path, "completion", shell).stdout)
+    return tmp_path
+
+
+def path_with(home: Path) -> str:
+    return f"{home}:{os.environ['PATH']}"
+
+
+INTERACTIVE = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], ". ./script.bash"),
+    "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit && compinit -u -D && . ./script.zsh"),
+}
+
+
+@pytest.mark.parametrize("shell", [BASH, ZSH])
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("gpudeck sho\t", "gpudeck show "),
+        ("gpudeck show --det\t", "gpudeck show --detail "),
+        ("gpudeck show unkn\t", "gpudeck show unknown "),
+        ("gpudeck show free gpu01\t", "gpudeck show free gpu01 "),
+        ("gpudeck hosts remove gpu01\t", "gpudeck hosts remove gpu01 "),
+    ],
+)
+def test_tab_completes(demo: HubProcess, home: Path, shell: str, typed: str, completed: str) -> None:
+    command, source = INTERACTIVE[shell]
+    variables = {"PATH": path_with(home), "GPUDECK_HUB": demo.url, "PS1": "$ ", "TERM": "dumb"}
+    with in_a_terminal(home, *command, **variables) as terminal:
+        terminal.press(f"{source} && echo read'y'\n")
+        terminal.read_until("ready\r\n")
+        terminal.press(typed)
+        terminal.read_until(completed)
+
+
+@pytest.mark.parametrize("shell", [FISH])
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("gpudeck sho", "show"),
+        ("gpudeck show --det", "--detail"),
+        ("gpudeck show gpu01", "gpu01"),
+        ("gpudeck show hel", "held"),
+    ],
+)
+def test_fish_offers(demo: HubProcess, home: Path, shell: str, line: str, offered: str) -> None:
+    answer = subprocess.run(
+        [shell, "--no-config", "-c", f'source script.fish; complete -C "{line}"'],
+        capture_output=True,
+        text=True,
+        env=environment(home) | {"PATH": path_with(home), "GPUDECK_HUB": demo.url},
+        cwd=home,
+        timeout=60,
+        check=True,
+    )
+    assert [found.split("\t")[0] for found in answer.stdout.splitlines()] == [offered]
+
+
+def offer(home: Path, line: str, **variables: str) -> tuple[list[str], str]:
+    """What is offered for the last word of a line, and what was written beside it, as bash asks."""
+    words = line.split(" ")
+    asked = {"_GPUDECK_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    answer = gpudeck(home, **asked, **variables)
+    return [found.partition(",")[2] for found in answer.stdout.split()], answer.stderr
+
+
+def test_hub_on_the_line_is_the_one_that_is_asked(demo: HubProcess, tmp_path: Path) -> None:
+    assert offer(tmp_path, f"gpudeck show --hub {demo.url} gpu01", GPUDECK_HUB=NOBODY) == (["gpu01"], "")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("gpudeck show gpu", []),
+        ("gpudeck show boo", ["booked"]),
+        ("gpudeck nothing gpu", []),
+        ("gpudeck show -detail gpu", []),
+        ("gpudeck show --watch 5 cri", ["critical"]),
+        ("gpudeck completion ", ["bash", "zsh", "fish"]),
+        ("gpudeck show --color a", ["auto", "always"]),
+    ],
+)
+def test_without_a_hub_everything_else_is_offered_in_silence(tmp_path: Path, line: str, offered: list[str]) -> None:
+    assert offer(tmp_path, line, GPUDECK_HUB=NOBODY) == (offered, "")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "gpudeck"
+
+
+def test_names_are_kept_for_a_minute_where_only_their_owner_looks(
+    demo: HubProcess, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = find_names(demo.url)
+    file = next(cache.iterdir())
+    assert "gpu01" in names
+    assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
+    file.write_text("kept")
+    assert find_names(demo.url) == ["kept"]
+    os.utime(file, (time.time() - 61, time.time() - 61))
+    assert find_names(demo.url) == names
+
+
+def test_names_of_a_hub_that_went_away_are_still_offered(cache: Path) -> None:
+    assert find_names(NOBODY) == []
+    file = next(cache.iterdir())
+    file.write_text("gpu01\ngpu02")
+    os.utime(file, (0, 0))
+    assert find_names(NOBODY) == ["gpu01", "gpu02"]
+    assert file.stat().st_mtime > 0
+
+
+def test_hub_that_says_nothing_is_not_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.cli.host_names._PATIENCE", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert find_names(f"http://127.0.0.1:{silent.getsockname()[1]}") == []
+
+
+def test_folder_that_cannot_be_written_costs_nothing_but_time(
+    demo: HubProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "gpu01" in find_names(demo.url)
