@@ -158,6 +158,8 @@ def _unless_steps_are_less(some: _Whole, steps: _Unsigned) -> _Unsigned | None:
     if 3 * np.count_nonzero(steps) <= steps.size:
         return None
     above = (some - some.min(axis=1, keepdims=True)).view(np.uint64)
+    if 16 * steps.mean() < above.mean():
+        return None
     return above if _bits(above) < _bits(steps) else None
 
 
