@@ -135,6 +135,7 @@ def _basic(user: str, password: str) -> dict[str, str]:
 
 def _explain(error: Exception) -> str:
     """Of a connection that cannot be made urllib3 keeps the reason in its arguments."""
-    if isinstance(error, urllib3.exceptions.TimeoutError):
+    is_refused = isinstance(error, urllib3.exceptions.NewConnectionError)
+    if isinstance(error, urllib3.exceptions.TimeoutError) and not is_refused:
         return "it took too long"
     return explain(error).rpartition(": ")[2].rstrip(".")

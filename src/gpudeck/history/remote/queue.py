@@ -74,7 +74,7 @@ class Queue:
             self._roll(number + 1)
             number, length = number + 1, 0
         try:
-            self._writing.write(body)
+            self._write(body)
         except OSError:
             # Part of it may be there.
             os.truncate(self._file(number), length)
@@ -103,6 +103,8 @@ class Queue:
         self._remove_before(self._sent[0])
 
     def close(self) -> None:
+        if self._writing.closed:
+            return
         with contextlib.suppress(OSError):
             os.fsync(self._writing.fileno())
         self._writing.close()
@@ -118,6 +120,12 @@ class Queue:
             os.truncate(self._file(last), whole)
         self._sizes[last] = whole
         return self._file(last).open("ab", buffering=0)
+
+    def _write(self, body: bytes) -> None:
+        """All of it: a disk that is nearly full takes a part, and says so only when it is asked again."""
+        left = memoryview(body)
+        while left:
+            left = left[self._writing.write(left) :]
 
     def _load_sent(self) -> Place:
         try:

@@ -1,0 +1,13 @@
+"""A process that appends records for ever, and says each number once it is in the queue: to be killed."""
+
+import itertools
+import sys
+from pathlib import Path
+
+from gpudeck.history.remote.queue import Queue
+from gpudeck.history.remote.scribe import Part
+
+queue = Queue(Path(sys.argv[1]), 10**9)
+for number in itertools.count(len(queue.peek(10**9))):
+    queue.append([Part(bytes(1000), 1, float(number))])
+    print(number, flush=True)
