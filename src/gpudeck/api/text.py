@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
 from gpudeck.views.filter import Json, parse_query
+from gpudeck.views.reading import read_for_table
 from gpudeck.views.safe import clean
 from gpudeck.views.table import LEAST
 from gpudeck.views.text import NO_HOST, render_fleet
@@ -114,7 +115,7 @@ class TextViews:
 
 
 def _render(document: bytes, wish: Wish) -> Answer:
-    fleet: Json = msgspec.json.decode(document)
+    fleet: Json = msgspec.json.decode(document) if wish.detail else read_for_table(document)
     part = choose_hosts(fleet, [wish.host]) if wish.host else fleet
     if wish.host and not part["hosts"]:
         return Answer(404, _no_host(fleet, wish.host).encode())

@@ -22,7 +22,9 @@ GPU_COLUMNS = (
     Column("SINCE", keep=50, align="right", widest=8),
     Column("NOTE", keep=20, widest=60, least=12),
 )
+_STATES: dict[str, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
 _BAR = 8
+_BARS = ["█" * filled + "░" * (_BAR - filled) for filled in range(_BAR + 1)]
 _UNKNOWN: Cell = ("–", "grey")
 
 
@@ -47,7 +49,7 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     return [
         (gpu["label"], dim),
         (clean(gpu["display_name"]), dim),
-        (f"{SYMBOLS[state]} {state}", COLOURS[state]),
+        _STATES[state],
         (show_number(gpu["utilization_percent"], "%"), dim),
         (draw_bar(used, total), dim),
         (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
@@ -65,9 +67,9 @@ def draw_bar(used: float | None, total: float | None) -> str:
     if used is None or not total:
         return "–"
     share = used / total
-    least, most = int(share >= 0.01), _BAR - int(share <= 0.99)
-    filled = min(max(round(share * _BAR), least), most)
-    return "█" * filled + "░" * (_BAR - filled)
+    if share < 0.01:
+        return _BARS[0]
+    return _BARS[_BAR] if share > 0.99 else _BARS[min(max(round(share * _BAR), 1), _BAR - 1)]
 
 
 def show_number(value: float | None, unit: str) -> str:

@@ -41,6 +41,8 @@ def width_of(text: str) -> int:
 
 def fit(text: str, width: int, align: str = "left") -> str:
     """The text cut or padded to exactly `width` columns."""
+    if text.isascii() and len(text) <= width:
+        return text.rjust(width) if align == "right" else text.ljust(width)
     text = shorten(text, width)
     space = " " * (width - width_of(text))
     return space + text if align == "right" else text + space
