@@ -9,14 +9,14 @@ from litestar.params import QueryParameter
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, documented
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.questions import TIME, TheQuestions, answer_past, check_names, read_time
+from gpudeck.api.questions import TIME, TIME_SCHEMA, TheQuestions, answer_past, check_names, read_time
 from gpudeck.history.base import MOST_POINTS, Answer, Ask, Heat, HeatAsk
 
 _ASK = ("metric", "start", "end", "points", "gpu", "host", "user", "run", "fleet", "by")
 _HEAT = ("metric", "start", "end", "step")
 
 _Metric = Annotated[str, QueryParameter(max_length=128, description="Such as utilization_percent or host_cpu_percent")]
-_Time = Annotated[str, QueryParameter(max_length=64, description=TIME)]
+_Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]
 
 
@@ -37,7 +37,11 @@ async def read_history(
     start: _Time = "-24h",
     end: _Time = "now",
     points: Annotated[
-        int, QueryParameter(description=f"About so many points, at most {MOST_POINTS}: the step is a round one")
+        int,
+        QueryParameter(
+            description=f"About so many points, at most {MOST_POINTS}: the step is a round one",
+            schema_extra={"minimum": 1, "maximum": MOST_POINTS},
+        ),
     ] = 500,
     gpu: Annotated[str | None, QueryParameter(max_length=256, description="A GPU's uuid")] = None,
     host: Annotated[str | None, QueryParameter(max_length=256, description="A host's name or id")] = None,
@@ -74,7 +78,12 @@ async def read_heat(
     metric: _Metric,
     start: _Time = "-7d",
     end: _Time = "now",
-    step: Annotated[int, QueryParameter(description="Seconds a column, a whole number of hours")] = 3600,
+    step: Annotated[
+        int,
+        QueryParameter(
+            description="Seconds a column, a whole number of hours", schema_extra={"minimum": 3600, "multipleOf": 3600}
+        ),
+    ] = 3600,
 ) -> Response[bytes]:
     """A metric as a map of hosts × time. Without a range, the last seven days."""
     check_names(request, _HEAT)

@@ -26,6 +26,14 @@ MOST_WAITING: Final = 32
 KEPT_FOR: Final = 60
 """Seconds for which an answer about the past may be kept by whoever asked."""
 TIME: Final = "Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`"
+TIME_SCHEMA: Final = {
+    "anyOf": [
+        {"format": "date-time"},
+        {"format": "date"},
+        {"pattern": r"^(now|(now)?-([1-9][0-9]{0,5}[smhdwy]){1,4}|[1-9][0-9]{0,10}(\.[0-9]{1,6})?)$"},
+    ]
+}
+"""For the API's document: how a time is written."""
 _NOT_FOUND: Final = {"no_history", "unknown_gpu", "unknown_host", "unknown_run"}
 
 T = TypeVar("T")
@@ -40,10 +48,15 @@ class Questions:
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
 
-    async def ask(self, question: Callable[[Store], T]) -> T:
-        """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
+    def check_kept(self) -> Store:
+        """Raises HistoryRefused where there is no past to ask about."""
         if self._store is None:
             raise HistoryRefused("no_history", "this hub keeps no history", "Its setting history.kind is off.")
+        return self._store
+
+    async def ask(self, question: Callable[[Store], T]) -> T:
+        """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
+        store = self.check_kept()
         if self._waiting >= MOST_WAITING:
             raise Temporary("too many questions about the past are waiting.", "Ask again in a few seconds.")
         self._waiting += 1
@@ -52,7 +65,7 @@ class Questions:
         finally:
             self._waiting -= 1
         # A thread cannot be called off: its turn ends with it, not with whoever asked and went away.
-        answer = asyncio.ensure_future(asyncio.to_thread(question, self._store))
+        answer = asyncio.ensure_future(asyncio.to_thread(question, store))
         answer.add_done_callback(self._end_turn)
         return await asyncio.shield(answer)
 

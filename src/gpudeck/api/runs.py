@@ -9,14 +9,14 @@ from litestar.params import PathParameter, QueryParameter
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.questions import TIME, TheQuestions, check_names, read_time
+from gpudeck.api.questions import TIME, TIME_SCHEMA, TheQuestions, check_names, read_time
 from gpudeck.history.base import HistoryRefused, Run, Runs, RunsAsk
 from gpudeck.hub.sight import HIDDEN, Sight
 
 _ASK = ("start", "end", "user", "host", "gpu", "now", "limit", "before")
 _LARGEST = 2**63 - 1
 
-_Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME)]
+_Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]
 
 

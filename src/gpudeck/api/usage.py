@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, documented
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.questions import TIME, Questions, TheQuestions, answer_past, check_names, read_time
+from gpudeck.api.questions import TIME, TIME_SCHEMA, Questions, TheQuestions, answer_past, check_names, read_time
 from gpudeck.history.base import By, Usage, UsageAsk
 from gpudeck.history.period import load_zone
 from gpudeck.history.usage import to_csv
@@ -18,7 +18,9 @@ from gpudeck.history.usage import to_csv
 _ASK = ("by", "start", "end", "user", "host", "model", "group", "daily", "zone", "format")
 
 _By = Annotated[By, QueryParameter(description="What a row stands for")]
-_Time = Annotated[str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone")]
+_Time = Annotated[
+    str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone", schema_extra=TIME_SCHEMA)
+]
 _Name = Annotated[str | None, QueryParameter(max_length=256, description="Only this one")]
 _Daily = Annotated[bool, QueryParameter(description="Also each day by itself")]
 _Zone = Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")]
@@ -51,8 +53,8 @@ async def read_usage(
 ) -> Response[bytes]:
     """GPU-hours held, worked and sat on, energy and cost. Without a range, the last 30 days."""
     check_names(request, _ASK)
-    now = questions.now()
-    where = load_zone(zone)
+    questions.check_kept()
+    now, where = questions.now(), load_zone(zone)
     moments = read_time("start", start, now, where), read_time("end", end, now, where)
     ask = UsageAsk(by, *moments, user, host, model, group, daily, zone)
     if format == "csv":
@@ -82,6 +84,7 @@ async def read_usage_csv(
 ) -> Response[bytes]:
     """The same as CSV, with `daily` a line a row and day."""
     check_names(request, _ASK[:-1])
+    questions.check_kept()
     now, where = questions.now(), load_zone(zone)
     moments = read_time("start", start, now, where), read_time("end", end, now, where)
     return await _answer_csv(questions, UsageAsk(by, *moments, user, host, model, group, daily, zone))

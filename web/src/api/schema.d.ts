@@ -1859,9 +1859,9 @@ export interface operations {
                 /** @description Such as utilization_percent or host_cpu_percent */
                 metric: string;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
-                start?: string;
+                start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
-                end?: string;
+                end?: string | unknown | unknown | unknown;
                 /** @description About so many points, at most 5000: the step is a round one */
                 points?: number;
                 /** @description A GPU's uuid */
@@ -1962,9 +1962,9 @@ export interface operations {
                 /** @description Such as utilization_percent or host_cpu_percent */
                 metric: string;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
-                start?: string;
+                start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
-                end?: string;
+                end?: string | unknown | unknown | unknown;
                 /** @description Seconds a column, a whole number of hours */
                 step?: number;
             };
@@ -3059,9 +3059,9 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
-                start?: string | null;
+                start?: (unknown | unknown | unknown) | string | null;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
-                end?: string | null;
+                end?: (unknown | unknown | unknown) | string | null;
                 user?: string | null;
                 host?: string | null;
                 gpu?: string | null;
@@ -3520,9 +3520,9 @@ export interface operations {
                 /** @description What a row stands for */
                 by?: "user" | "group" | "host" | "model";
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
-                start?: string;
+                start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
-                end?: string;
+                end?: string | unknown | unknown | unknown;
                 /** @description Only this one */
                 user?: string | null;
                 /** @description Only this one */
@@ -3624,9 +3624,9 @@ export interface operations {
                 /** @description What a row stands for */
                 by?: "user" | "group" | "host" | "model";
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
-                start?: string;
+                start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
-                end?: string;
+                end?: string | unknown | unknown | unknown;
                 /** @description Only this one */
                 user?: string | null;
                 /** @description Only this one */
