@@ -3,8 +3,8 @@
 Honest are 120 agents and 60 readers of /api/v1/fleet, each every 2 s, and 20 live views, each at an address of its own.
 The same is measured in quiet, under attack, and under the same attack with limits so wide that nobody meets them.
 
-A p99 is of a few answers only, and whatever else runs on the machine makes it: it counts where the hub did not wait for
-a processor much longer than in quiet.
+A p99 is of a few answers only, and whatever else runs on the machine makes it: a run counts where the hub waited less
+than about a second for a processor, in quiet and under attack.
 """
 
 import asyncio
