@@ -1,6 +1,5 @@
 """The command `gpudeck`: one file a command, imported only when that command runs, so that each starts quickly."""
 
-import difflib
 import errno
 import importlib
 import io
@@ -35,6 +34,8 @@ class LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             if ctx.resilient_parsing:  # a shell completes a line that is not finished
                 return None
+            import difflib  # noqa: PLC0415 - needed by mistakes alone
+
             near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
             raise UsageError(f"there is no command {cmd_name!r}.", hint)
