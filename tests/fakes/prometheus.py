@@ -1,5 +1,6 @@
 """Real stores that take remote_write and answer PromQL: a Prometheus and a VictoriaMetrics, on ports of their own."""
 
+import base64
 import contextlib
 import shutil
 import subprocess
@@ -26,14 +27,17 @@ def find_store(kind: Kind) -> str:
 class StoreProcess:
     """`stop` and `start` again keep the address and everything that was taken.
 
-    `takes_late` is how late Prometheus takes samples, such as `1d`; VictoriaMetrics takes them always.
+    `takes_late` is how late Prometheus takes samples, such as `1d`; VictoriaMetrics takes them always. With a
+    `password` VictoriaMetrics wants it, from the user `hub`.
     """
 
-    def __init__(self, kind: Kind, folder: Path, *, takes_late: str = "0s", arguments: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: Kind, folder: Path, *, takes_late: str = "0s", password: str = "") -> None:
         self._program = find_store(kind)
         self._kind = kind
         self._folder = folder
-        self._arguments = arguments
+        self._password = password
+        login = base64.b64encode(f"hub:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {login}"} if password else {}
         self._process: subprocess.Popen[bytes] | None = None
         (port,) = free_ports(1)
         self._address = f"127.0.0.1:{port}"
@@ -44,7 +48,7 @@ class StoreProcess:
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, *self._options(), *self._arguments], stdout=log, stderr=log, cwd=self._folder
+                [self._program, *self._options()], stdout=log, stderr=log, cwd=self._folder
             )
         wait_until(self._is_ready, f"the start of {self._kind}", 60)
 
@@ -64,7 +68,8 @@ class StoreProcess:
     def show_all(self) -> None:
         """What was taken is found from now on; VictoriaMetrics takes up to a second for it by itself."""
         if self._kind == "victoria-metrics":
-            urllib.request.urlopen(f"{self.read_url}/internal/force_flush", timeout=20).close()
+            request = urllib.request.Request(f"{self.read_url}/internal/force_flush", headers=self._headers)
+            urllib.request.urlopen(request, timeout=20).close()
 
     def _options(self) -> list[str]:
         if self._kind == "victoria-metrics":
@@ -73,6 +78,7 @@ class StoreProcess:
                 f"-storageDataPath={self._folder}/data",
                 "-retentionPeriod=100y",
                 "-memory.allowedBytes=256MB",
+                *(["-httpAuth.username=hub", f"-httpAuth.password={self._password}"] if self._password else []),
             ]
         return [
             f"--web.listen-address={self._address}",
@@ -92,10 +98,10 @@ class StoreProcess:
 
 
 @contextlib.contextmanager
-def running_store(kind: Kind, *, takes_late: str = "0s", arguments: tuple[str, ...] = ()) -> Iterator[StoreProcess]:
+def running_store(kind: Kind, *, takes_late: str = "0s", password: str = "") -> Iterator[StoreProcess]:
     """A store that is ended at the end, with all that it kept."""
     with tempfile.TemporaryDirectory(prefix=f"gpudeck-{kind}-", ignore_cleanup_errors=True) as folder:
-        store = StoreProcess(kind, Path(folder), takes_late=takes_late, arguments=arguments)
+        store = StoreProcess(kind, Path(folder), takes_late=takes_late, password=password)
         try:
             store.start()
             yield store

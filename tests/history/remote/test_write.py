@@ -113,6 +113,15 @@ def test_refused_record_costs_itself_only(queue: Queue, caplog: pytest.LogCaptur
     assert caplog.text.count("label too long") == 1
 
 
+def test_store_that_refuses_everything_is_a_problem_that_is_told(queue: Queue) -> None:
+    with scripted_server(in_turn((400, {}, b"unsupported path requested: /"))) as server:
+        fill(queue, b"a", b"b")
+        sender = sender_to(server.url, queue)
+        send_all(sender, queue)
+    assert "unsupported path" in (sender.sent.problem or "")
+    assert sender.sent.refused == 2
+
+
 def test_late_samples_that_a_store_refuses_are_counted_and_said_once(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

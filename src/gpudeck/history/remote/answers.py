@@ -27,7 +27,7 @@ from gpudeck.history.measures import Measure, Subject
 from gpudeck.history.remote.ledger import Ledger
 from gpudeck.history.remote.names import OBSERVED
 from gpudeck.history.remote.people import memory_by_user, user_series
-from gpudeck.history.remote.promql import Stats, any_of, of_all, of_each, select
+from gpudeck.history.remote.promql import Stats, any_of, of_all, of_each, over, select
 from gpudeck.history.remote.read import MOST_STEPS, Found, Reader
 from gpudeck.history.remote.roster import Roster
 from gpudeck.history.steps import HOUR, QUARTER, Grid, choose
@@ -136,7 +136,7 @@ class Answers:
 
     def _names_within(self, grid: Grid) -> dict[str, str]:
         """The hosts that were seen, with the last name of each."""
-        seen = f"count by (host_id, host) (count_over_time({select(OBSERVED)}[{grid.step}s]))"
+        seen = f"count by (host_id, host) (count_over_time({over(select(OBSERVED), grid.step)}))"
         found = [(labels, np.flatnonzero(~np.isnan(values))) for labels, values in self._reader.values(seen, grid)]
         found.sort(key=lambda one: int(one[1][-1]) if len(one[1]) else -1)
         return {labels["host_id"]: labels.get("host", "") for labels, _ in found}

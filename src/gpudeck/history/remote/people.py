@@ -9,7 +9,7 @@ from gpudeck.history.folds import make_points
 from gpudeck.history.hour import Floats
 from gpudeck.history.measures import Measure, find_measure
 from gpudeck.history.remote.names import HELD, OBSERVED, OF_USERS, STATE, USER_MEMORY
-from gpudeck.history.remote.promql import at_once, select
+from gpudeck.history.remote.promql import at_once, over, select
 from gpudeck.history.remote.read import Reader
 from gpudeck.history.remote.roster import Roster
 from gpudeck.history.steps import HOUR, QUARTER, Grid, choose
@@ -38,13 +38,13 @@ def memory_by_user(reader: Reader, roster: Roster, ask: Ask, measure: Measure) -
     label = roster.find_gpu(ask.gpu or "")
     grid = choose(ask.start, ask.end, ask.points)
     where = {"gpu": ask.gpu or ""}
-    at = f"{select(USER_MEMORY, where)}[{grid.step}s]"
+    at = over(select(USER_MEMORY, where), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
     users: dict[str, dict[str, Floats]] = {}
     for labels, values in reader.values(asked, grid):
         users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values
-    known = select(STATE, where, 'state!="unknown"')
-    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}[{grid.step}s]))", grid), grid)
+    known = over(select(STATE, where, 'state!="unknown"'), grid.step)
+    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", grid), grid)
     order = sorted(users, key=lambda user: (not user, user))
     points = {user: _memory_of(users[user], seen, grid, measure) for user in order}
     return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]
@@ -68,7 +68,7 @@ def _grown(reader: Reader, counter: str, user: str, hours: Grid) -> Floats:
     The hour before the first is asked for too, to know where the first began.
     """
     earlier = Grid(hours.start - HOUR, HOUR, hours.count + 1)
-    at = f"{select(counter, {'user': user})}[{HOUR}s]"
+    at = over(select(counter, {"user": user}), HOUR)
     found = reader.stats(
         {"mean": f"max {_COUNTER} (last_over_time({at}))", "low": f"min {_COUNTER} (min_over_time({at}))"}, earlier
     )
@@ -89,7 +89,7 @@ def _differences(lasts: Floats, firsts: Floats) -> Floats:
 def _observed(reader: Reader, hours: Grid) -> Floats:
     """For how long the hosts were observed in each hour, on average."""
     quarters = Grid(hours.start, QUARTER, hours.count * (HOUR // QUARTER))
-    asked = f"avg(sum by (host_id) (sum_over_time({select(OBSERVED)}[{QUARTER}s])))"
+    asked = f"avg(sum by (host_id) (sum_over_time({over(select(OBSERVED), QUARTER)})))"
     seconds = np.fmin(np.nan_to_num(_first(reader.values(asked, quarters), quarters)), QUARTER)
     return _by_step(np.nansum, seconds, hours)
 

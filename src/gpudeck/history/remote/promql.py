@@ -15,6 +15,9 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 from gpudeck.model.exposition import name_of
 
 OURS: Final = 'host_id!=""'
+LATER: Final = 3600
+"""Every question is asked for an hour earlier, about what comes an hour later. VictoriaMetrics hides what is newer than
+half a minute (-search.latencyOffset) and shows what was before in its place; it looks at the moments only."""
 _STRANGE = re.compile(r'[\\"\x00-\x1f\x7f]')
 Stats = dict[str, str]
 """A question for each of `mean`, `low` and `high`."""
@@ -31,6 +34,11 @@ def select(series: str, labels: Mapping[str, str] | None = None, *more: str) -> 
     return f"{series}{{{','.join(matchers)}}}"
 
 
+def over(selector: str, window: int) -> str:
+    """The samples of a window that ends LATER seconds after the moment that is asked for."""
+    return f"{selector}[{window}s] offset -{LATER}s"
+
+
 def any_of(label: str, values: list[str]) -> str:
     """A matcher for one of several values."""
     return f"{label}=~{quoted('|'.join(map(_as_pattern, values)))}"
@@ -41,7 +49,7 @@ def of_each(measure: Measure, where: Mapping[str, str], window: int, *more: str)
     device = _device(measure)
     stats = _each(measure, where, window, device, more)
     if measure.rollup is Rollup.LAST:
-        at = f"{select(series_of(measure), where, *more)}[{window}s]"
+        at = over(select(series_of(measure), where, *more), window)
         stats["mean"] = f"max by ({device}) (last_over_time({at}))"
     return stats
 
@@ -69,7 +77,7 @@ def _each(measure: Measure, where: Mapping[str, str], window: int, by: str, more
     if measure.state is not None:
         share = _share(measure, where, window, by, more)
         return {"mean": share, "low": f"floor({share})", "high": f"ceil({share})"}
-    at = f"{select(series_of(measure), where, *more)}[{window}s]"
+    at = over(select(series_of(measure), where, *more), window)
     return {
         "mean": _mean(at, by),
         "low": f"min by ({by}) (min_over_time({at}))",
@@ -79,9 +87,9 @@ def _each(measure: Measure, where: Mapping[str, str], window: int, by: str, more
 
 def _share(measure: Measure, where: Mapping[str, str], window: int, by: str, more: tuple[str, ...]) -> str:
     """Which part of its samples each GPU was in the state; 0 where it was in others only."""
-    inside = select(STATE, {**where, "state": STATE_WORDS[measure.name]}, *more)
-    seen = f"sum by ({by}) (count_over_time({select(STATE, where, *more)}[{window}s]))"
-    return f"(sum by ({by}) (count_over_time({inside}[{window}s])) / {seen} or 0 * {seen})"
+    inside = over(select(STATE, {**where, "state": STATE_WORDS[measure.name]}, *more), window)
+    seen = f"sum by ({by}) (count_over_time({over(select(STATE, where, *more), window)}))"
+    return f"(sum by ({by}) (count_over_time({inside})) / {seen} or 0 * {seen})"
 
 
 def _mean(at: str, by: str) -> str:

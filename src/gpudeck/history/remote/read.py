@@ -10,13 +10,14 @@ from msgspec import Struct
 
 from gpudeck.history.hour import Floats
 from gpudeck.history.remote.door import Door, Reply, quote
-from gpudeck.history.remote.promql import Stats, at_once
+from gpudeck.history.remote.promql import LATER, Stats, at_once
 from gpudeck.history.steps import Grid
 from gpudeck.model.errors import Temporary
 
 SECONDS: Final = 30.0
 """How long the store may take for an answer."""
 MOST_BYTES: Final = 64 * 1024 * 1024
+_END: Final = 0.001
 MOST_STEPS: Final = 11_000
 """What Prometheus answers at once."""
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
@@ -85,20 +86,22 @@ class Reader:
         """What the store answers at once.
 
         A window ends at the moment that is asked for, and its end is part of it. A step ends before the next begins, so
-        its last millisecond is asked for; VictoriaMetrics would else move the moments and fill in the newest.
+        its last millisecond is asked for. VictoriaMetrics would move these moments to round ones, but for `nocache`.
         """
         asked = {
             "query": query,
-            "start": f"{grid.start + grid.step - 0.001:.3f}",
-            "end": f"{grid.end - 0.001:.3f}",
+            "start": f"{grid.start + grid.step - _END - LATER:.3f}",
+            "end": f"{grid.end - _END - LATER:.3f}",
             "step": str(grid.step),
             "timeout": f"{SECONDS:g}s",
             "nocache": "1",
-            "latency_offset": "1ms",
         }
         body = self._ask("/api/v1/query_range", [*asked.items()])
         rows = self._decode(body, _Range).data.result
-        return [(row.metric, _place(row.values, grid)) for row in rows]
+        try:
+            return [(row.metric, _place(row.values, grid)) for row in rows]
+        except ValueError as error:
+            raise self._strange() from error
 
     def labels(self, selectors: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
         """The labels of all series that had samples at some time in between."""
@@ -118,14 +121,17 @@ class Reader:
     def _decode(self, body: bytes, kind: type[_T]) -> _T:
         try:
             return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise Temporary(f"{self._door.shown} does not answer as a Prometheus would.", _CHECK) from error
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise self._strange() from error
+
+    def _strange(self) -> Temporary:
+        return Temporary(f"{self._door.shown} does not answer as a Prometheus would.", _CHECK)
 
 
 def _place(values: Sequence[tuple[float, str]], grid: Grid) -> Floats:
     placed = np.full(grid.count, np.nan)
     for at, text in values:
-        number = round((at + 0.001 - grid.start) / grid.step) - 1
+        number = round((at + _END + LATER - grid.start) / grid.step) - 1
         if 0 <= number < grid.count:
             placed[number] = float(text)
     return placed

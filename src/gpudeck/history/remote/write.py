@@ -134,8 +134,8 @@ class Sender:
             self._say_once("late", f"{self._door.shown} takes no samples that come late: {refused}. They are counted.")
         else:
             self.sent.refused += 1
-            what = f"{self._door.shown} refuses samples with {refused.status}: {refused}"
-            self._say_once(str(refused.status), f"{what}. They are dropped and counted.")
+            self.sent.problem = f"{self._door.shown} refuses samples with {refused.status}: {refused}."
+            self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted.")
 
     def _note_success(self, waiting: Sequence[Waiting]) -> None:
         sent = self.sent

@@ -1,0 +1,84 @@
+"""Questions to a store that misbehaves, and names that want to be part of the question."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudeck.history.remote.door import Door
+from gpudeck.history.remote.promql import any_of, quoted, select
+from gpudeck.history.remote.read import Reader
+from gpudeck.history.settings import HistorySettings
+from gpudeck.history.steps import Grid
+from gpudeck.model.errors import Temporary
+from history.remote.servers import Answer, in_turn, scripted_server
+
+GRID = Grid(1_790_000_000, 10, 3)
+EMPTY: Answer = (200, {}, b'{"status": "success", "data": {"resultType": "matrix", "result": []}}')
+
+
+def read(answer: Answer, path: str = "") -> list[object]:
+    with scripted_server(in_turn(answer)) as server:
+        door = Door(server.url + path, HistorySettings(), name="read_url", seconds=5.0)
+        return [Reader(door).values("up", GRID), *server.asked]
+
+
+def test_question_goes_below_the_path_of_a_cluster() -> None:
+    found, asked = read(EMPTY, "/select/0/prometheus/")
+    assert found == []
+    assert asked.path == "/select/0/prometheus/api/v1/query_range"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((503, {}, b'{"status":"error","errorType":"timeout","error":"query timed out in \\"x\\""}'), 'in "x"'),
+        ((422, {}, b'{"status":"error","error":"query processing would load too many samples"}'), "too many samples"),
+        ((404, {}, b"<html><title>404 Not Found</title></html>"), "404 Not Found"),
+        ((302, {"Location": "http://elsewhere/"}, b""), "answers 302"),
+        ((200, {}, b"<html>log in</html>"), "does not answer as a Prometheus would"),
+        ((200, {}, b'{"data": {"result": [{"metric": {}, "values": [["x", 3]]}]}}'), "does not answer"),
+        ((200, {}, b'{"data": {"result": [{"metric": {}, "values": [[1789996409.999, "many"]]}]}}'), "does not answer"),
+        ((500, {}, b"x" * 100_000), "xxx"),
+    ],
+)
+def test_store_in_trouble_is_temporary_and_in_its_own_words(answer: Answer, told: str) -> None:
+    with pytest.raises(Temporary) as trouble:
+        read(answer)
+    assert told in str(trouble.value)
+    assert len(str(trouble.value)) < 500
+
+
+def test_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.history.remote.read.MOST_BYTES", 1000)
+    with pytest.raises(Temporary, match="more than"):
+        read((200, {}, b" " * 200_000))
+
+
+def test_store_that_is_not_there_is_temporary() -> None:
+    with scripted_server(in_turn(EMPTY)) as server:
+        url = server.url
+    with pytest.raises(Temporary, match="refused"):
+        Reader(Door(url, HistorySettings(), name="read_url", seconds=5.0)).values("up", GRID)
+
+
+def test_values_are_put_into_the_steps_that_they_are_of() -> None:
+    rows = b'[{"metric": {"gpu": "a"}, "values": [[1789996409.999, "1.5"], [1789996429.999, "2"], [99, "7"]]}]'
+    ((labels, values),) = read((200, {}, b'{"data": {"result": ' + rows + b"}}"))[0]  # type: ignore[misc]
+    assert labels == {"gpu": "a"}
+    assert values == pytest.approx([1.5, float("nan"), 2], nan_ok=True)
+
+
+@given(st.text())
+def test_text_never_leaves_its_quotes(text: str) -> None:
+    shown = quoted(text)
+    inside = shown[1:-1]
+    assert shown[0] == shown[-1] == '"'
+    assert "\n" not in inside
+    unescaped = inside.replace("\\\\", "")
+    assert '"' not in unescaped.replace('\\"', "")
+    assert not unescaped.endswith("\\")
+
+
+def test_selectors_want_what_the_hub_wrote() -> None:
+    assert select("x", {"gpu": 'a"b'}) == 'x{host_id!="",gpu="a\\"b"}'
+    assert any_of("gpu", ["a.b", "c|d"]) == r'gpu=~"a\\.b|c\\|d"'

@@ -1,0 +1,195 @@
+"""The whole way, with real stores: samples in, restarts, late samples, the newest moment, runs and people."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.hubs import wait_until
+from fakes.prometheus import Kind, StoreProcess, running_store
+from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, Usage, UsageAsk
+from gpudeck.history.remote.store import RemoteStore
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.history.settings import HistorySettings
+from gpudeck.model.errors import Temporary, UsageError
+
+START = 1_789_920_000.0
+KINDS: tuple[Kind, ...] = ("prometheus", "victoria-metrics")
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[StoreProcess]:
+    with running_store(request.param) as running:
+        yield running
+
+
+def settings_for(server: StoreProcess, **more: object) -> HistorySettings:
+    return HistorySettings(kind="prometheus", write_url=server.write_url, read_url=server.read_url, **more)  # type: ignore[arg-type]
+
+
+def opened(server: StoreProcess, folder: Path) -> contextlib.closing[RemoteStore]:
+    return contextlib.closing(RemoteStore(settings_for(server), folder, None, FakeClock(START)))
+
+
+def sample(at: float, temperature: float = 50.0, host: str = "gpu01", user: str = "alice") -> HostSample:
+    values = tuple(temperature if name == "temperature_celsius" else None for name in GPU_NAMES)
+    process = ProcessSample(7, START, user, None, None, None, 2**30, None)
+    gpu = GpuSample(f"GPU-{host}", "0", "H200", STATE_NUMBERS["busy"], values, (process,))
+    return HostSample(f"id-{host}", host, at, 10.0, (None,) * len(HOST_NAMES), (gpu,))
+
+
+def temperatures(store: RemoteStore, server: StoreProcess, end: float, start: float = START) -> list[Point]:
+    store.flush()
+    server.show_all()
+    points = [
+        series.points for series in store.series(Ask("temperature_celsius", start, end, 5000, gpu="GPU-gpu01")).series
+    ]
+    return points[0] if points else []
+
+
+@dataclasses.dataclass
+class OneRun:
+    """A ledger that knows one run."""
+
+    one: Run
+
+    def usage(self, ask: UsageAsk) -> Usage:
+        raise NotImplementedError
+
+    def runs(self, ask: RunsAsk) -> Runs:
+        return Runs([self.one])
+
+    def run(self, key: int) -> Run | None:
+        return {self.one.id: self.one}.get(key)
+
+
+def test_newest_samples_are_shown_at_once(server: StoreProcess, tmp_path: Path) -> None:
+    now = time.time() // 10 * 10
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path)) as store:
+        store.take([sample(now - 30 + 10 * number, 60.0 + number) for number in range(4)])
+        shown = temperatures(store, server, now + 10, now - 60)
+    assert [point[1] for point in shown] == [60, 61, 62, 63]
+
+
+def test_what_was_not_sent_is_sent_after_a_restart(server: StoreProcess, tmp_path: Path) -> None:
+    server.stop()
+    with opened(server, tmp_path) as store:
+        store.take([sample(START), sample(START + 10)])
+        wait_until(lambda: store.stats().problem is not None, "the trouble")
+        assert store.stats().size_bytes > 0
+    server.start()
+    with opened(server, tmp_path) as store:
+        assert len(temperatures(store, server, START + 100)) == 2
+        assert store.stats().problem is None
+
+
+def test_closing_loses_nothing_that_was_taken(server: StoreProcess, tmp_path: Path) -> None:
+    with opened(server, tmp_path) as store:
+        store.take([sample(START)])
+    with opened(server, tmp_path) as store:
+        assert len(temperatures(store, server, START + 100)) == 1
+
+
+def test_hosts_and_gpus_of_before_a_restart_are_known(server: StoreProcess, tmp_path: Path) -> None:
+    with opened(server, tmp_path) as store:
+        store.take([sample(START), sample(START + 1, host="gpu02")])
+        store.flush()
+        server.show_all()
+    with opened(server, tmp_path / "new") as store:
+        by_name = store.series(Ask("temperature_celsius", START, START + 60, host="gpu02"))
+        by_id = store.series(Ask("temperature_celsius", START, START + 60, host="id-gpu02", by="gpu"))
+        assert [(series.host, series.label) for series in by_name.series] == [("id-gpu02", "gpu02")]
+        assert [(series.gpu, series.label) for series in by_id.series] == [("GPU-gpu02", "0")]
+        with pytest.raises(HistoryRefused, match="gpu03"):
+            store.series(Ask("temperature_celsius", START, START + 60, host="gpu03"))
+
+
+def test_renamed_host_is_one_host_still(server: StoreProcess, tmp_path: Path) -> None:
+    with opened(server, tmp_path) as store:
+        store.take([sample(START, 40.0), sample(START + 10, 60.0)._replace(name="renamed")])
+        assert temperatures(store, server, START + 100)[0][1] == 40
+        (fleet,) = store.series(Ask("gpus_busy", START, START + 60, 1, fleet=True)).series
+        assert [point[1] for point in fleet.points] == [1]
+
+
+def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: Path) -> None:
+    for begin in (START, START + 1800):
+        with contextlib.closing(RemoteStore(settings_for(server), tmp_path, None, FakeClock(begin + 1800))) as store:
+            store.take([sample(begin + 10 * number) for number in range(180)])
+            store.flush()
+    server.show_all()
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, None, FakeClock(START + 3600))) as store:
+        (series,) = store.series(Ask("gpus_used", START, START + 3600, 1, user="alice")).series
+    assert [point[1] for point in series.points] == pytest.approx([1.0], rel=0.02)
+
+
+def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -> None:
+    run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
+    run.id, run.gpus, run.seen_at, run.ended_at = 5, ["GPU-gpu01"], START + 100, START + 195
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, OneRun(run), FakeClock(START))) as store:
+        store.take([sample(START + 10 * number, 50.0 + number) for number in range(30)])
+        store.flush()
+        server.show_all()
+        (whole,) = store.series(Ask("temperature_celsius", START, START + 300, 100, run=5)).series
+        (split,) = store.series(Ask("temperature_celsius", START, START + 300, 100, run=5, by="gpu")).series
+        assert [point[0] - START for point in whole.points] == [100 + 10 * number for number in range(10)]
+        assert (whole.run, split.gpu, split.points) == (5, "GPU-gpu01", whole.points)
+        assert store.run(5) == run
+
+
+def take_late(store: RemoteStore, server: StoreProcess) -> list[Point]:
+    store.take([sample(START + 600), sample(START + 600, host="gpu02")])
+    store.flush()
+    store.take([sample(START), sample(START + 610, host="gpu02"), sample(START + 610)])
+    return temperatures(store, server, START + 900)
+
+
+@pytest.mark.parametrize(("kind", "takes_late"), [("victoria-metrics", "0s"), ("prometheus", "1d")])
+def test_late_samples_are_kept(kind: Kind, takes_late: str, tmp_path: Path) -> None:
+    with running_store(kind, takes_late=takes_late) as server, opened(server, tmp_path) as store:
+        assert [point[0] - START for point in take_late(store, server)] == [0, 600, 610]
+        assert store.stats().samples_late == 0
+
+
+def test_late_samples_that_are_refused_cost_no_others(tmp_path: Path) -> None:
+    with running_store("prometheus") as server, opened(server, tmp_path) as store:
+        assert [point[0] - START for point in take_late(store, server)] == [600, 610]
+        assert store.stats().parts["refused_late"] == 1
+
+
+def test_name_and_password_are_given_for_reading_and_writing(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame\n")
+    with running_store("victoria-metrics", password="sesame") as server:
+        settings = settings_for(server, user="hub", password_file=str(tmp_path / "password"))
+        with contextlib.closing(RemoteStore(settings, tmp_path, None, FakeClock(START))) as store:
+            store.take([sample(START)])
+            assert len(temperatures(store, server, START + 100)) == 1
+        with opened(server, tmp_path / "b") as store, pytest.raises(Temporary, match="401"):
+            store.series(Ask("temperature_celsius", START, START + 60, fleet=True))
+
+
+def test_store_that_is_away_refuses_no_samples_and_answers_temporarily(server: StoreProcess, tmp_path: Path) -> None:
+    server.stop()
+    with opened(server, tmp_path) as store:
+        store.take([sample(START)])
+        with pytest.raises(Temporary, match="does not answer"):
+            store.series(Ask("temperature_celsius", START, START + 60, fleet=True))
+        with pytest.raises(Temporary, match="has not taken everything"):
+            store.flush(0.1)
+
+
+def test_without_a_ledger_nobody_knows_who_used_what(server: StoreProcess, tmp_path: Path) -> None:
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path)) as store:
+        assert store.run(1) is None
+        with pytest.raises(HistoryRefused, match="not kept"):
+            store.runs(RunsAsk())
+
+
+def test_folder_that_cannot_be_used_is_told(server: StoreProcess, tmp_path: Path) -> None:
+    (tmp_path / "remote-queue").write_text("a file")
+    with pytest.raises(UsageError, match="remote-queue"):
+        RemoteStore(settings_for(server), tmp_path)
