@@ -1,9 +1,13 @@
 """What the command line is told when a hub does not answer as it should."""
 
 import contextlib
+import gzip
+import json
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -29,3 +33,60 @@ def test_certificate_that_is_not_believed_is_named_as_such(tmp_path: Path) -> No
         with pytest.raises(Unreachable, match=r"certificate of .* is not believed"):
             Client(f"https://localhost:{port}").fleet()
         thread.join(10)
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers with what it was asked, packed where the caller takes that."""
+
+    def do_GET(self) -> None:
+        packs = "gzip" in self.headers.get("Accept-Encoding", "")
+        body = json.dumps({"path": self.path, "packed": packs, "token": self.headers["Authorization"]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Encoding", "gzip" if packs else "identity")
+        self.end_headers()
+        self.wfile.write(gzip.compress(body) if packs else body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: the tests' output is not for it."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("is_near", "packed"), [(True, False), (False, True)])
+def test_answer_is_packed_on_its_way_from_other_machines_alone(
+    port: int, is_near: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpudeck.client.http.is_loopback", lambda _: is_near)
+    answer = json.loads(Client(f"http://127.0.0.1:{port}/gpus/", token="secret").fleet())
+    assert answer == {"path": "/gpus/api/v1/fleet", "packed": packed, "token": "Bearer secret"}
+
+
+@pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_server_that_speaks_no_http_or_breaks_off_is_no_hub(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(Unreachable, match="no hub answers at"):
+            Client(f"http://127.0.0.1:{listening.getsockname()[1]}").fleet()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70, "ä" * 70])
+def test_name_that_is_none_is_no_hub(host: str) -> None:
+    with pytest.raises(Unreachable, match="no hub answers at"):
+        Client(f"http://{host}:8042").fleet()

@@ -1,13 +1,14 @@
 """Ask a hub over HTTP. Blocks; raises Unreachable when the hub does not answer like a hub."""
 
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
-import urllib3
 
 from gpudeck import __version__
+from gpudeck.client.http import TROUBLE, ask
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
 
@@ -41,7 +42,7 @@ class Client:
         self.url = check_hub_url(url)
         self._token = token
         self._shown = mask_password(self.url)
-        self._pool = urllib3.PoolManager(retries=False, timeout=timeout)
+        self._timeout = timeout
 
     def fleet(self) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
@@ -57,7 +58,7 @@ class Client:
 
     def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
         """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
-        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", json=new))
+        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", new))
         return answer
 
     def remove_host(self, name: str) -> None:
@@ -67,19 +68,22 @@ class Client:
     def _get(self, path: str) -> bytes:
         return self._ask("GET", path)
 
-    def _ask(self, method: str, path: str, **body: Any) -> bytes:
-        headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json", "Accept-Encoding": "gzip"}
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         try:
-            answer = self._pool.request(method, self.url + path, headers=headers, **body)
-        except urllib3.exceptions.SSLError as error:
+            sent = None if body is None else msgspec.json.encode(body)
+            answer = ask(method, self.url + path, headers, sent, self._timeout)
+        except ssl.SSLError as error:
             raise Unreachable(f"the certificate of {self._shown} is not believed: {error}.", _TRUST) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except TROUBLE as error:
             raise Unreachable(f"no hub answers at {self._shown}.", _HINT) from error
         if answer.status not in {200, 201}:
             raise self._refusal(answer.status, answer.data, is_question=method == "GET")
-        if not answer.headers.get("Content-Type", "").startswith("application/json"):
+        if not answer.content_type.startswith("application/json"):
             raise self._no_hub()
         return answer.data
 
