@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 
-.PHONY: help setup run test check bench lint unit page e2e system-packages lock generated screenshots clean
+.PHONY: help setup run test check bench lint unit page e2e system-packages lock audit generated screenshots clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ lock: setup ## resolve the dependencies again (hashes, no index address)
 	  --extra hub pyproject.toml -o requirements/hub.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  pyproject.toml -o requirements/agent.txt
+
+audit: setup ## known weaknesses of what is depended on; says so where a registry does not answer
+	$(BIN)/python tests/audit.py
 
 generated: setup ## write again what is made from the code: API types, configuration reference
 	cd tests && ../$(BIN)/python -m generated

@@ -222,3 +222,65 @@ def test_hosts_that_were_added_are_told_from_those_of_files_and_those_that_repor
         ("gpu07", "hosts added here", True),
         ("stranger", None, False),
     }
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("address", "127.0.0.1/@x"),
+        ("address", "127.0.0.1:80"),
+        ("address", "ada:secret@127.0.0.1"),
+        ("address", "127.0.0.1\r\nHost: x"),
+        ("address", "127.0.0.1?x"),
+        ("address", "-oProxyCommand=x"),
+        ("address", "gpu\x1b[31m"),
+        ("address", "gpu\u202e"),
+        ("address", "gpu 01"),
+        ("user", "-oProxyCommand=x"),
+        ("user", "ada\x00"),
+        ("user", "ada:secret"),
+        ("jump", "gate\nProxyCommand x"),
+        ("jump", "gate x"),
+        ("labels", {"rack": "\x1b]0;x\x07"}),
+        ("labels", {"rack": "a\x00b"}),
+    ],
+)
+def test_place_that_says_more_than_a_place_is_refused(hub: Station, field: str, value: Any) -> None:
+    answer = hub.add(**{"name": "gpu07", "via": "ssh", field: value})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+    assert answer.json()["error"]["message"].startswith(field)
+    assert hub.names() == []
+
+
+@pytest.mark.parametrize("path", ["/metrics x", "/metrics\r\nHost: x"])
+def test_path_that_is_more_than_a_path_is_refused(hub: Station, path: str) -> None:
+    assert hub.add(name="gpu07", via="scrape", path=path).json()["error"]["message"].startswith("path")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"address": "10.0.0.7", "user": "gpudeck", "jump": "ada@gate:2222,other"},
+        {"address": "fe80::1%eth0", "user": "DOMAIN\\ada"},
+        {"address": "::1", "user": "ada.lovelace@example.org"},
+        {"address": "gpu_07.example.org.", "user": "svc-gpu$"},
+        {"address": "gpu-rechner.bücher.example", "labels": {"rack": "Büro 3, links"}},
+    ],
+)
+def test_places_as_people_write_them_are_taken(hub: Station, place: dict[str, Any]) -> None:
+    assert hub.add(name="gpu07", via="ssh", **place).status_code == 201
+
+
+def test_host_with_the_longest_name_gets_a_token(hub: Station) -> None:
+    name = f"{'x' * 60}.{'x' * 60}.{'x' * 60}.{'x' * 60}"
+    token = hub.add(name=name).json()["token"]
+    assert hub.report(token, name).status_code == 202
+
+
+def test_body_that_is_nested_without_end_is_a_mistake_of_the_caller(
+    hub: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = ADMIN | {"Content-Type": "application/json"}
+    answer = hub.call("POST", "/api/v1/hosts", content="[" * 100_000, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+    assert [record.exc_info for record in caplog.records] == [None]

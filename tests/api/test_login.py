@@ -494,3 +494,12 @@ def test_me_says_whether_a_proxy_tells_who_people_are(tmp_path: Path, hub: Stati
     proxy = ProxySettings(header="Remote-User", addresses=["192.0.2.1"])
     proxied = Station(tmp_path / "proxied", AuthSettings(proxy=proxy))
     assert (Browser(hub).me()["has_proxy"], Browser(proxied).me()["has_proxy"]) == (False, True)
+
+
+def test_account_that_a_proxy_makes_is_in_the_audit_log_with_the_callers_address(tmp_path: Path) -> None:
+    settings = AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"]))
+    hub = Station(tmp_path, settings)
+    hub.door = LimitedApp(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
+    Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", {"Remote-User": "carol", "X-Forwarded-For": "198.51.100.9"})
+    (entry,) = asyncio.run(hub.auth.audit.list())
+    assert (entry.who, entry.action, entry.address) == ("carol", "add account", "198.51.100.9")

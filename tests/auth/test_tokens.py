@@ -374,3 +374,32 @@ def count_calls(tokens: Tokens, secret: str) -> int:
 def test_token_that_is_far_too_long_is_not_even_hashed(tokens: Tokens) -> None:
     usual = count_calls(tokens, "x" * SECRET_LENGTH)
     assert count_calls(tokens, "x" * (SECRET_LENGTH + 1)) < usual
+
+
+def test_tokens_of_a_host_are_taken_back_together_and_no_others(tokens: Tokens) -> None:
+    async def play() -> list[bool]:
+        made = [
+            (await tokens.create("a", "agent", hosts="gpu07"))[1],
+            (await tokens.create("b", "agent", hosts="gpu07"))[1],
+            (await tokens.create("c", "agent", hosts="gpu0*"))[1],
+            (await tokens.create("d", "agent"))[1],
+        ]
+        ended = await tokens.revoke_of_host("gpu07")
+        assert len(ended) == 2
+        return [tokens.find(secret) is not None for secret in made]
+
+    assert asyncio.run(play()) == [False, False, True, True]
+
+
+@pytest.mark.parametrize("host", ["a\x00b", "", "x" * 5000, "\x1b"])
+def test_host_that_cannot_be_has_no_tokens_to_take_back(tokens: Tokens, host: str) -> None:
+    assert asyncio.run(tokens.revoke_of_host(host)) == frozenset()
+
+
+def test_only_token_of_a_host_takes_the_place_of_those_before(tokens: Tokens) -> None:
+    async def play() -> list[bool]:
+        secrets = [(await tokens.create("gpu07", "agent", hosts="gpu07", is_only=True))[1] for _ in range(3)]
+        await tokens.load()
+        return [tokens.find(secret) is not None for secret in secrets]
+
+    assert asyncio.run(play()) == [False, False, True]

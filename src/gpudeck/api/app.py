@@ -13,7 +13,7 @@ from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, metrics, pag
 from gpudeck.api.access import Policy, check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
-from gpudeck.api.errors import on_bug, on_http_error, on_trouble
+from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
 from gpudeck.api.history import read_heat, read_history
 from gpudeck.api.host_book import HostBook
 from gpudeck.api.metrics import MetricsPage
@@ -100,6 +100,7 @@ def build_framework(
             HTTPException: on_http_error,
             HistoryRefused: on_refused,
             Temporary: on_trouble,
+            RecursionError: on_depth,
             Exception: on_bug,
         },
         openapi_config=OpenAPIConfig(

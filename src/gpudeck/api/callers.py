@@ -31,8 +31,8 @@ class Refusal(Exception):
 
 FindToken = Callable[[str], Caller | None]
 FindSession = Callable[[str], Awaitable[Caller | None]]
-FindProxied = Callable[[list[str], str], Awaitable[Caller | None]]
-"""From the header's values and the address of whoever sent them."""
+FindProxied = Callable[[list[str], str, str], Awaitable[Caller | None]]
+"""From the header's values, the address of whoever sent them, and the one that they speak for."""
 
 
 class Door(Struct, frozen=True):
@@ -87,7 +87,8 @@ class Doorkeeper:
         if caller is None and self._door.proxy_header is not None:
             wanted = self._door.proxy_header.lower().encode()
             told = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
-            caller = await self._door.find_proxied(told, peer) if told else None
+            client = scope["client"][0] if scope.get("client") else ""
+            caller = await self._door.find_proxied(told, peer, client) if told else None
         return caller or self._at_this_machine(scope, host, peer)
 
     def _at_this_machine(self, scope: Scope, host: str, peer: str) -> Caller:

@@ -65,6 +65,12 @@ def on_trouble(_: Request[Any, Any, Any], error: Temporary) -> Response[bytes]:
     return respond(503, "unavailable", error.message, error.hint, {"Retry-After": "5"})
 
 
+def on_depth(request: Request[Any, Any, Any], _: RecursionError) -> Response[bytes]:
+    """JSON within JSON, thousands of times: nobody's mistake but the caller's, and anybody can be the caller."""
+    log.warning("%s %s came with a body that is nested too deeply", request.method, request.url.path)
+    return respond(400, "bad_request", "the body is nested too deeply")
+
+
 def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """A bug of ours: the trace goes to the log, not to the caller."""
     log.error("bug while answering %s %s", request.method, request.url.path, exc_info=error)

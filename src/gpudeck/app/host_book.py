@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from litestar.exceptions import ClientException, HTTPException, InternalServerEx
 
 from gpudeck.api.host_book import AddedHosts, NewHost
 from gpudeck.app.tokens import replace_file
+from gpudeck.auth.token_rules import NAME_LENGTH
 from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.static import HostEntry
 from gpudeck.model.errors import UsageError
@@ -25,6 +27,11 @@ _HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes t
 _GONE_SECONDS = 5.0
 """Discovery looks at these hosts twice before it believes that none is left."""
 _UNREACHABLE = "others cannot reach this hub yet: set `listen: :8042` and `read: open` in its gpudeck.yaml first"
+
+
+_ADDRESS = re.compile(r"\w(?:[\w.-]*\w)?\.?|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*(?:%[\w.-]+)?")
+"""A name, or an address of IPv4 or IPv6. Names of other scripts are left to the name service."""
+_USER = re.compile(r"[\w.@\\][\w.@$\\-]*")
 
 
 class _Conflict(ClientException):
@@ -136,6 +143,7 @@ class Book:
         try:
             entry = HostEntry(**{name: getattr(new, name) for name in NewHost.__struct_fields__})
             targets = entry.targets(ORIGIN)
+            _check_place(new)
         except ValueError as error:
             raise ValidationException(str(error)) from error
         if new.via == "push" and len(targets) > 1:
@@ -176,7 +184,9 @@ class Book:
 
     async def _make_token(self, host: str, created_by: str) -> str:
         """In place of the one it had."""
-        _, secret = await self._tokens.create(host, "agent", hosts=host, created_by=created_by, is_only=True)
+        # A host's name may be longer than a token's.
+        name = host[:NAME_LENGTH]
+        _, secret = await self._tokens.create(name, "agent", hosts=host, created_by=created_by, is_only=True)
         return secret
 
     def origin_of(self, name: str) -> str | None:
@@ -207,6 +217,24 @@ class Book:
             f"(umask 077; mkdir -p {folder}; echo {token} > {file}); "
             f"gpudeck agent --hub {shlex.quote(url)} --name {shlex.quote(name)} --token-file {file}"
         )
+
+
+def _check_place(new: NewHost) -> None:
+    """What is asked of the hub over the network names a place and no more: no login, no path, nothing that a terminal
+    obeys. Raises ValueError."""
+    if new.address is not None and not _ADDRESS.fullmatch(new.address):
+        raise ValueError(f"address: {new.address[:100]!r} is neither a name nor an address of a host")
+    if new.user is not None and not _USER.fullmatch(new.user):
+        raise ValueError(f"user: {new.user[:100]!r} is no login")
+    for field in ("jump", "path"):
+        if not _is_one_word(getattr(new, field) or ""):
+            raise ValueError(f"{field} has blanks, or characters that cannot be shown")
+    if not all(text.isprintable() for label in new.labels.items() for text in label):
+        raise ValueError("labels have characters that cannot be shown")
+
+
+def _is_one_word(text: str) -> bool:
+    return text.isprintable() and not any(character.isspace() for character in text)
 
 
 def _without_defaults(entry: HostEntry) -> dict[str, object]:

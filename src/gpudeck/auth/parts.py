@@ -79,13 +79,13 @@ class Auth:
             logins=self.people.logins_of(token.account) if token.account else frozenset(),
         )
 
-    async def find_proxied(self, told: Sequence[str], address: str) -> Caller | None:
+    async def find_proxied(self, told: Sequence[str], proxy: str, address: str = "") -> Caller | None:
         """Whom a trusted proxy names; somebody new gets an account. None where the proxy is not trusted, or names
-        nobody, or somebody who is disabled."""
-        name = caller_of(told, address, self._proxy)
+        nobody, or somebody who is disabled. `proxy` and `address` are the proxy's own address and the caller's."""
+        name = caller_of(told, proxy, self._proxy)
         if name is None:
             return None
-        account = await self.accounts.find(name) or await self._welcome(name)
+        account = await self.accounts.find(name) or await self._welcome(name, address)
         return None if account.is_disabled else self.caller_of(account, kind="proxy")
 
     def caller_of(self, account: Account, address: str = "", kind: Kind = "account") -> Caller:
@@ -99,7 +99,7 @@ class Auth:
             address=address,
         )
 
-    async def _welcome(self, name: str) -> Account:
+    async def _welcome(self, name: str, address: str) -> Account:
         try:
             account = await self.accounts.add(name, self._proxy.role, None)
         except UsageError:
@@ -109,5 +109,6 @@ class Auth:
                 raise
             return known
         self.has_accounts = True
-        await self.audit.record(self.caller_of(account, kind="proxy"), "add account", name, details="by the proxy")
+        caller = self.caller_of(account, address, kind="proxy")
+        await self.audit.record(caller, "add account", name, details="by the proxy")
         return account

@@ -187,6 +187,8 @@ class Tokens:
 
         Raises Temporary, and then they may not have been taken back.
         """
+        if not hosts.isprintable():
+            return frozenset()  # no token is for such a host, and PostgreSQL takes no character 0
         async with self._changing:
             self._mark = None
             async with self.database.begin() as connection:
