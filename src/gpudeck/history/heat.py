@@ -20,7 +20,7 @@ def heat(past: Past, ask: HeatAsk, now: float) -> Heat:
     """Rows are by name. A host is there if it was seen at some time in the range."""
     check_range(ask.start, ask.end)
     measure = find_measure(ask.metric, "host")
-    grid = _cut(ask)
+    grid = cut_map(ask)
     hosts = _hosts_within(past, grid)
     _check_cost(len(hosts), grid, now)
     values = _fill(past, measure, grid, {host.key: row for row, host in enumerate(hosts)}, now)
@@ -31,7 +31,8 @@ def heat(past: Past, ask: HeatAsk, now: float) -> Heat:
     return Heat(measure.name, measure.unit, grid.step, grid.times(), rows)
 
 
-def _cut(ask: HeatAsk) -> Grid:
+def cut_map(ask: HeatAsk) -> Grid:
+    """The columns of a map. Raises HistoryRefused."""
     if ask.step < HOUR or ask.step % HOUR or ask.step > 366 * 24 * HOUR:
         hint = "Give a whole number of hours in seconds: 3600, 7200 … up to a year."
         raise HistoryRefused("bad_step", f"a map cannot have columns of {ask.step} s", hint)

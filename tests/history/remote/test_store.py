@@ -56,6 +56,15 @@ class OneRun:
     """A ledger that knows one run."""
 
     one: Run
+    problem: str | None = None
+    taken: int = 0
+    is_closed: bool = False
+
+    def take(self, samples: list[HostSample]) -> None:
+        self.taken += len(samples)
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def usage(self, ask: UsageAsk) -> Usage:
         raise NotImplementedError
@@ -130,7 +139,8 @@ def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: P
 def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -> None:
     run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
     run.id, run.gpus, run.seen_at, run.ended_at = 5, ["GPU-gpu01"], START + 100, START + 195
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, OneRun(run), FakeClock(START))) as store:
+    ledger = OneRun(run)
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, ledger, FakeClock(START))) as store:
         store.take([sample(START + 10 * number, 50.0 + number) for number in range(30)])
         store.flush()
         server.show_all()
@@ -139,6 +149,7 @@ def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -
         assert [point[0] - START for point in whole.points] == [100 + 10 * number for number in range(10)]
         assert (whole.run, split.gpu, split.points) == (5, "GPU-gpu01", whole.points)
         assert store.run(5) == run
+    assert (ledger.taken, ledger.is_closed) == (30, True)
 
 
 def take_late(store: RemoteStore, server: StoreProcess) -> list[Point]:
@@ -193,3 +204,22 @@ def test_folder_that_cannot_be_used_is_told(server: StoreProcess, tmp_path: Path
     (tmp_path / "remote-queue").write_text("a file")
     with pytest.raises(UsageError, match="remote-queue"):
         RemoteStore(settings_for(server), tmp_path)
+
+
+def test_trouble_of_the_ledger_is_told(server: StoreProcess, tmp_path: Path) -> None:
+    run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
+    ledger = OneRun(run, problem="no room")
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, ledger)) as store:
+        assert store.problem == store.stats().problem == "no room"
+
+
+def test_paths_below_a_prefix(tmp_path: Path) -> None:
+    with running_store("victoria-metrics") as server:
+        settings = HistorySettings(
+            kind="prometheus",
+            write_url=f"{server.read_url}/prometheus/api/v1/write",
+            read_url=f"{server.read_url}/prometheus/",
+        )
+        with contextlib.closing(RemoteStore(settings, tmp_path, None, FakeClock(START))) as store:
+            store.take([sample(START)])
+            assert len(temperatures(store, server, START + 100)) == 1

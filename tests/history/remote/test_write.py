@@ -9,7 +9,7 @@ import pytest
 from fakes.certificates import Authority
 from fakes.hubs import wait_until
 from gpudeck.history.remote.door import Door
-from gpudeck.history.remote.queue import Queue
+from gpudeck.history.remote.queue import Queue, Waiting
 from gpudeck.history.remote.scribe import Part
 from gpudeck.history.remote.write import MOST_VALUES, Sender
 from gpudeck.history.settings import HistorySettings
@@ -189,9 +189,31 @@ def test_wrong_address_is_a_mistake_of_the_configuration(url: str) -> None:
     assert "secret" not in str(wrong.value)
 
 
+@pytest.mark.parametrize("header", [{"X-Tenant": "a\nb"}, {"no name": "x"}, {"X": "ü"}])
+def test_header_that_cannot_be_sent_is_a_mistake_of_the_configuration(header: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="headers"):
+        Door("http://store", HistorySettings(headers=header), name="write_url", seconds=1.0)
+
+
 def test_missing_secret_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="token"):
         Door("http://store", HistorySettings(token_file=str(tmp_path / "none")), name="write_url", seconds=1.0)
+
+
+def test_thread_survives_what_it_cannot_send(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.history.remote.write.LONGEST_PAUSE", 0.01)
+    stop, more, tries = threading.Event(), threading.Event(), []
+
+    def fail(values: int) -> list[Waiting]:
+        tries.append(values)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(queue, "peek", fail)
+    thread = threading.Thread(target=sender_to("http://127.0.0.1:1", queue).run, args=(stop, more))
+    thread.start()
+    wait_until(lambda: len(tries) > 2, "another try")
+    stop.set()
+    thread.join(10)
 
 
 def test_thread_sends_what_comes_and_ends_when_told(queue: Queue) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gpudeck.history.asking import check_ask, check_heat
+from gpudeck.history.answers import check_ask
 from gpudeck.history.base import (
     MOST_SERIES,
     Answer,
@@ -23,14 +23,15 @@ from gpudeck.history.base import (
     Series,
 )
 from gpudeck.history.folds import make_points, tell
-from gpudeck.history.measures import Measure, Subject
+from gpudeck.history.heat import cut_map
+from gpudeck.history.measures import Measure, Subject, find_measure
 from gpudeck.history.remote.ledger import Ledger
 from gpudeck.history.remote.names import OBSERVED
 from gpudeck.history.remote.people import memory_by_user, user_series
 from gpudeck.history.remote.promql import Stats, any_of, of_all, of_each, over, select
 from gpudeck.history.remote.read import MOST_STEPS, Found, Reader
 from gpudeck.history.remote.roster import Roster
-from gpudeck.history.steps import HOUR, QUARTER, Grid, choose
+from gpudeck.history.steps import HOUR, QUARTER, Grid, check_points, check_range, choose
 from gpudeck.model.catalog import Rollup
 
 MOST_VALUES: Final = 100_000
@@ -46,6 +47,8 @@ class Answers:
         self._ledger = ledger
 
     def series(self, ask: Ask, now: float) -> Answer:
+        check_range(ask.start, ask.end)
+        check_points(ask.points)
         subject, measure = check_ask(ask)
         if subject == "user":
             return _answer(ask, measure, *user_series(self._reader, ask), "hour")
@@ -54,7 +57,9 @@ class Answers:
         return self._of_devices(ask, subject, measure, now)
 
     def heat(self, ask: HeatAsk) -> Heat:
-        grid, measure = check_heat(ask)
+        check_range(ask.start, ask.end)
+        measure = find_measure(ask.metric, "host")
+        grid = cut_map(ask)
         names = self._names_within(grid)
         stats = {"mean": of_all(measure, {}, _fine(measure, grid, HOUR).step, by="host_id")["mean"]}
         found = {one.labels.get("host_id", ""): one.mean for one in self._ask_whole(measure, stats, grid, HOUR)}
@@ -85,7 +90,7 @@ class Answers:
         host = self._roster.find_host(ask.host or "")
         where = {"host_id": host.host_id}
         if ask.by == "gpu":
-            return self._by_gpu(ask, measure, where)
+            return self._by_gpu(ask, measure, where, among=self._roster.count_gpus(host.host_id))
         grid = choose(ask.start, ask.end, ask.points)
         stats = (of_each if measure.is_of_host else of_all)(measure, where, grid.step)
         points = _points_of_one(self._reader.stats(stats, grid), grid, measure)
@@ -94,12 +99,12 @@ class Answers:
     def _of_run(self, ask: Ask, measure: Measure, now: float) -> Answer:
         """Its GPUs, in the steps of which it was there for at least a part."""
         run = self._find_run(ask.run or 0)
-        among = any_of("gpu", run.gpus)
+        its_gpus = any_of("gpu", run.gpus)
         within = (run.seen_at, now if run.ended_at is None else run.ended_at)
         if ask.by == "gpu":
-            return self._by_gpu(ask, measure, {}, among, within=within)
+            return self._by_gpu(ask, measure, {}, its_gpus, among=len(run.gpus), within=within)
         grid = choose(ask.start, ask.end, ask.points)
-        stats = (of_each if len(run.gpus) == 1 else of_all)(measure, {}, grid.step, among)
+        stats = (of_each if len(run.gpus) == 1 else of_all)(measure, {}, grid.step, its_gpus)
         points = _points_of_one(self._reader.stats(stats, grid), grid, measure)
         return _answer(ask, measure, grid, [Series(_only(points, grid, within), run=run.id)])
 
@@ -109,13 +114,14 @@ class Answers:
         measure: Measure,
         where: Mapping[str, str],
         *more: str,
+        among: int,
         within: tuple[float, float] | None = None,
     ) -> Answer:
-        grid = choose(ask.start, ask.end, min(ask.points, MOST_VALUES // 16))
-        found = {one.labels["gpu"]: one for one in self._reader.stats(of_each(measure, where, grid.step, *more), grid)}
-        if len(found) > MOST_SERIES:
-            count = f"{len(found):,} GPUs are too many to be told apart"
+        if among > MOST_SERIES:
+            count = f"{among:,} GPUs are too many to be told apart"
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
+        grid = choose(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
+        found = {one.labels["gpu"]: one for one in self._reader.stats(of_each(measure, where, grid.step, *more), grid)}
         labels = self._roster.labels_of(found)
         named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
         return _answer(

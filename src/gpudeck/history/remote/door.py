@@ -17,6 +17,7 @@ from gpudeck.model.errors import Temporary, UsageError
 
 _SHOWN = 200
 _ERROR = re.compile(r'"error"\s*:\s*"((?:[^"\\]|\\.)*)')
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
 _PIECE = 64 * 1024
 
@@ -97,6 +98,9 @@ class Door:
         if settings.user is not None:
             password = _secret(settings.password_file) if settings.password_file is not None else ""
             headers |= _basic(settings.user, password)
+        for name, value in settings.headers.items():
+            if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable():
+                raise UsageError(f"history.headers: {name[:40]!r} is no header that can be sent.", "Correct it.")
         return headers | settings.headers
 
 

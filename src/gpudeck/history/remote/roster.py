@@ -72,5 +72,9 @@ class Roster:
                 found[labels["gpu"]] = labels.get("index", "")
         return found
 
+    def count_gpus(self, host_id: str) -> int:
+        """How many GPUs the host ever had."""
+        return len({labels.get("gpu") for labels in self._ask([select(STATE, {"host_id": host_id})])})
+
     def _ask(self, selectors: list[str]) -> list[dict[str, str]]:
         return self._reader.labels(selectors, 1.0, self._clock() + _DAY)

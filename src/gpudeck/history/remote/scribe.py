@@ -90,7 +90,8 @@ def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _Labels:
 
 def _encode_gpu(labels: _Labels, gpu: GpuSample, time: bytes) -> list[bytes]:
     series = _encode_values(labels.metrics, gpu.values, time)
-    series.append(encode_series(labels.head(STATE, "state", STATES[gpu.state]), 1.0, time))
+    if gpu.state >= _UNKNOWN:
+        series.append(encode_series(labels.head(STATE, "state", STATES[gpu.state]), 1.0, time))
     memory = memory_by_user(gpu)
     if len(labels.others) > 100 + len(memory):
         labels.others.clear()

@@ -41,8 +41,9 @@ _NO_LEDGER: Final = "Who used what is not kept here."
 class RemoteStore:
     """`history.base.Store` over a Prometheus-compatible store. Starts two threads; `close` ends them.
 
-    What waits to be sent lies in `data_dir`. `ledger` answers who used what and which runs there were. Raises
-    UsageError for addresses and files that cannot be used; a store that is away is no error.
+    What waits to be sent lies in `data_dir`. `ledger` gets every sample too, answers who used what and which runs there
+    were, and is closed with it. Raises UsageError for addresses and files that cannot be used; a store that is away is
+    no error.
     """
 
     def __init__(
@@ -75,8 +76,16 @@ class RemoteStore:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def problem(self) -> str | None:
+        """What stands in the way now; None: nothing."""
+        own = self._sender.sent.problem or self._writer.problem or self._counters.problem
+        return own or (None if self._ledger is None else self._ledger.problem)
+
     def take(self, samples: list[HostSample]) -> None:
         self._writer.take(samples)
+        if self._ledger is not None:
+            self._ledger.take(samples)
 
     def series(self, ask: Ask) -> Answer:
         return self._answers.series(ask, self._clock())
@@ -118,7 +127,7 @@ class RemoteStore:
                 "refused_late": sent.refused_late,
                 "queue_bytes": size,
             },
-            problem=sent.problem or self._writer.problem or self._counters.problem,
+            problem=self.problem,
         )
 
     def flush(self, seconds: float = 60.0) -> None:
@@ -137,6 +146,8 @@ class RemoteStore:
         for thread in self._threads:
             # A request that hangs is not waited for: what it carries will be sent again.
             thread.join(5.0)
+        if self._ledger is not None:
+            self._ledger.close()
         self._queue.close()
         self._write_door.close()
         self._read_door.close()

@@ -80,13 +80,17 @@ class Sender:
         """Send until `stop` is set. `more` is set whenever something was put into the queue, and with `stop`."""
         while not stop.is_set():
             more.clear()
-            waiting = self._queue.peek(MOST_VALUES)
-            if not waiting:
-                more.wait(1.0)
-                continue
-            pause = self.send(waiting)
+            try:
+                waiting = self._queue.peek(MOST_VALUES)
+                pause = self.send(waiting) if waiting else 0.0
+            except Exception:
+                # A bug, or a disk that fails: neither may end the thread for good.
+                log.exception("what waits for %s cannot be sent", self._door.shown)
+                waiting, pause = [], LONGEST_PAUSE
             if pause:
                 stop.wait(pause)
+            elif not waiting:
+                more.wait(1.0)
 
     def send(self, waiting: Sequence[Waiting]) -> float:
         """Send some records; returns how long to pause."""

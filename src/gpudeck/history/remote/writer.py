@@ -51,9 +51,13 @@ class Writer:
 
     def run(self, stop: threading.Event) -> None:
         """Write until `stop` is set, and then what is left and the last counters."""
-        while not stop.wait(EVERY):
-            self.write()
-        self.write(at_last=True)
+        is_last = False
+        while not is_last:
+            is_last = stop.wait(EVERY)
+            try:
+                self.write(at_last=is_last)
+            except Exception:
+                log.exception("samples for the store cannot be written")
 
     def write(self, *, at_last: bool = False) -> None:
         """Put everything that was taken into the queue."""
