@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gpudeck import __version__
+from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.host import HostState
 from gpudeck.hub.recorder import Recorder
 from gpudeck.hub.register import Register
@@ -27,7 +28,8 @@ _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 class Fleet:
     """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own.
 
-    `recorder` is told of every report that is taken, where a history is kept.
+    `recorder` is told of every report that is taken, where a history is kept; `happenings` looks at every host of which
+    there may be news.
     """
 
     def __init__(self, settings: FleetSettings, names: Names | None = None) -> None:
@@ -38,6 +40,7 @@ class Fleet:
         self.problems: list[str] = []
         self._said: dict[str, list[str]] = {}
         self.recorder: Recorder | None = None
+        self.happenings: Happenings | None = None
 
     def apply(
         self, envelope: Envelope, *, via: str, now: float, sent_at: float | None = None, target: str | None = None
@@ -54,7 +57,7 @@ class Fleet:
             return False
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
-            self._refuse_rival(host, envelope)
+            self._refuse_rival(host, envelope, now)
             return False
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(sent_at - now, 1) + 0.0  # no -0.0
@@ -65,6 +68,8 @@ class Fleet:
         if self.recorder is not None:
             self.recorder.note(host, now - waited)
         host.age(now)
+        if host.has_news and self.happenings is not None:
+            self.happenings.look(host, now)
         self.counters["reports_taken"] += 1
         self._register.dirty.add(host.id)
         return True
@@ -95,9 +100,13 @@ class Fleet:
     def age(self, now: float) -> None:
         """Let time pass for every host: late, down, and at last forgotten."""
         forgotten = []
+        if self.happenings is not None:
+            self.happenings.pass_time(now)
         for host in self.hosts.values():
             if host.age(now):
                 self._register.dirty.add(host.id)
+                if self.happenings is not None:
+                    self.happenings.look(host, now)
             if host.target is None and now - host.observed_at > self.settings.forget_after:
                 forgotten.append(host.id)
         for host_id in forgotten:
@@ -158,12 +167,14 @@ class Fleet:
         hosts = b",".join(host.encoded(sight) for host in self.ordered())
         return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
 
-    def _refuse_rival(self, host: HostState, envelope: Envelope) -> None:
+    def _refuse_rival(self, host: HostState, envelope: Envelope, now: float) -> None:
         """Two agents at once that claim to be one host: the newer is believed, and both hear of it."""
         if host.is_run_of(envelope):
             return
         host.flag("rival", "another agent reports as this host too; only the one started last is shown")
         self._register.dirty.add(host.id)
+        if host.has_news and self.happenings is not None:
+            self.happenings.look(host, now)
         raise ReportRefused(
             409,
             "replaced",

@@ -35,7 +35,11 @@ class Crowd(Struct, frozen=True):
 
 
 class GpuState:
-    """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked."""
+    """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked.
+
+    `missing` is why it cannot be read, None where it can. `faults` are the driver's, with whose process each was.
+    `has_news` says that one of both, or its health, changed since whoever tells of it last looked.
+    """
 
     def __init__(
         self, reading: GpuReading, collected_at: float, now: float, settings: FleetSettings, names: Names
@@ -43,13 +47,15 @@ class GpuState:
         """Its first report: `view` is complete at once."""
         self.view: View = _BLANK | {"users": [], "events": [], "reasons": {}}
         self.rejected = 0
+        self.missing: str | None = None
+        self.has_news = True
         self._settings = settings
         self._names = names
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
         # be fetched back from memory, which is what most of an update's time goes into.
         self._processes: list[Process] | None = None
-        self._events: dict[GpuEvent, str | None] = {}
+        self.faults: dict[GpuEvent, str | None] = {}
         self._availability: Availability | None = None
         self._since = now
         # The agent has often watched for longer than this hub has been running. Later the hub's own eyes count: what
@@ -67,9 +73,9 @@ class GpuState:
         """
         view = self.view
         changes: View = {}
-        if reading.events != list(self._events):
+        if reading.events != list(self.faults):
             self._take_events(reading)
-            note(view, changes, {"events": [_show_event(event, user) for event, user in self._events.items()]})
+            note(view, changes, {"events": [_show_event(event, user) for event, user in self.faults.items()]})
         if self._is_new or reading.processes != self._processes:
             self._processes = reading.processes
             self._crowd = _look_at(reading.processes)
@@ -107,10 +113,10 @@ class GpuState:
 
     def _take_events(self, reading: GpuReading) -> None:
         """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
+        self.has_news = True
         there = {process.pid: process for process in (*(self._processes or ()), *(reading.processes or ()))}
-        self._events = {
-            event: self._events[event] if event in self._events else _find_user(event, there)
-            for event in reading.events
+        self.faults = {
+            event: self.faults[event] if event in self.faults else _find_user(event, there) for event in reading.events
         }
 
     def _take_verdict(self, reading: GpuReading, changes: View, collected_at: float, now: float) -> None:
@@ -125,6 +131,8 @@ class GpuState:
         if verdict == self._verdict:
             return
         self._verdict = verdict
+        self.missing = reading.missing
+        self.has_news |= (health.level, health.reason) != (self.view["health"], self.view["health_reason"])
         facts = {
             "availability": availability,
             "availability_reason": reason,

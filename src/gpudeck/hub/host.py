@@ -4,6 +4,7 @@ import msgspec
 
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
+from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
@@ -29,7 +30,8 @@ class HostState:
     """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it.
 
     `target` is the name under which it is configured, None for one that is known by its reports alone. `sampled_slot`
-    is the recorder's: of which moment it was sampled last.
+    is the recorder's: of which moment it was sampled last. `portrait` is what was last looked at for events, and
+    `has_news` says that it may be another by now.
     """
 
     def __init__(self, host_id: str, via: str, settings: FleetSettings, names: Names) -> None:
@@ -45,6 +47,8 @@ class HostState:
         self.users: frozenset[str] = frozenset()
         self.target: str | None = None
         self.sampled_slot = -1.0
+        self.portrait: Portrait | None = None
+        self.has_news = True
         self._target_labels: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._said: list[str] = []
@@ -81,6 +85,20 @@ class HostState:
         """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
         return any(gpu.uuid in self._gpus for gpu in envelope.report.gpus or ())
 
+    @property
+    def boot_id(self) -> str:
+        """Of the last report; empty before there was one."""
+        return self._run[0]
+
+    @property
+    def gpus(self) -> dict[str, GpuState]:
+        """By UUID, in the order in which the host tells them."""
+        return self._gpus
+
+    def twins(self) -> dict[str, str]:
+        """The problems that say that it cannot be told from another host, by kind."""
+        return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
+
     def flag(self, kind: str, problem: str | None) -> bool:
         """Show a problem that the hub found, beside those the host tells; None takes it back. Whether that is new.
 
@@ -92,6 +110,7 @@ class HostState:
             del self._flags[kind]
         else:
             self._flags[kind] = problem
+        self.has_news |= kind in TWIN_FLAGS
         self._show({"problems": self._problems()})
         return True
 
@@ -135,6 +154,7 @@ class HostState:
         self.interval = envelope.interval_seconds
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
+        self.has_news |= self.status == "down"
         self.status = "up"
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
@@ -152,6 +172,7 @@ class HostState:
             self._take_gpus(report.gpus, envelope.collected_at, now)
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
         note(self.view, changes, facts | {"reasons": reasons})
+        self.has_news |= "driver_version" in changes or "agent_version" in changes
         self._show(changes)
         self._advance(envelope)
         return rejected
@@ -161,6 +182,7 @@ class HostState:
         status = self._status_at(now)
         if status == self.status:
             return False
+        self.has_news |= "down" in {status, self.status}
         self.status = status
         if status != "up":
             self._silence_gpus(f"the host is {status}: it has stopped reporting", now)
@@ -197,6 +219,7 @@ class HostState:
                 del self._ended_runs[next(iter(self._ended_runs))]
             self._ended_runs.pop(run, None)
             self._run = run
+            self.has_news = True
         self._sequence = envelope.sequence
 
     def _status_at(self, now: float) -> HostStatus:
@@ -241,9 +264,11 @@ class HostState:
                 state = GpuState(reading, collected_at, now, self._settings, self._names)
             else:
                 self._note(reading.uuid, state.update(reading, collected_at, now))
+            if state.has_news:
+                self.has_news, state.has_news = True, False
             states[reading.uuid] = state
         if list(states) != list(self._gpus):
-            self._other_gpus = True
+            self._other_gpus = self.has_news = True
             self.view["gpus"] = [state.view for state in states.values()]
         self._gpus = states
 
