@@ -132,6 +132,7 @@ def test_gpu_that_is_gone_takes_nothing_from_the_others() -> None:
     assert values(ask(past, "power_watts", host="gpu01", points=2)) == [200.0, 100.0]
     assert values(ask(past, "gpus_busy", host="gpu01", points=2)) == [2.0, 1.0]
     assert values(ask(past, "gpus_busy", gpu="GPU-101", points=2)) == [1.0]
+    assert values(ask(past, "gpus_busy", gpu="GPU-101", points=60)) == [1.0] * 30
 
 
 def test_set_of_gpus_may_change_from_hour_to_hour() -> None:
@@ -237,13 +238,14 @@ def test_run_that_goes_on_is_shown_until_its_last_sample() -> None:
 
 
 def test_late_hour_may_come_after_those_that_follow_it() -> None:
-    class Unordered(FakePast):
+    class LateSecond(FakePast):
         def quarters(self, *args: object) -> object:  # type: ignore[override]
-            return reversed(list(super().quarters(*args)))  # type: ignore[arg-type]
+            first, second, *others = super().quarters(*args)  # type: ignore[arg-type]
+            return iter((first, *others, second))
 
-    hours = [make_hour(T0 + HOUR * n, utilization_percent=n * 10) for n in range(3)]
-    answer = ask(Unordered(*hours), gpu="GPU-100", end=T0 + 3 * HOUR, points=3)
-    assert values(answer) == [0.0, 10.0, 20.0]
+    hours = [make_hour(T0 + HOUR * n, utilization_percent=n * 10) for n in range(4)]
+    answer = ask(LateSecond(*hours), gpu="GPU-100", end=T0 + 4 * HOUR, points=2)
+    assert values(answer) == [5.0, 25.0]
 
 
 @pytest.mark.parametrize(
