@@ -275,6 +275,14 @@ def test_what_was_added_is_taken_out_again() -> None:
     assert line(left, "power_watts") == pytest.approx(line(one, "power_watts"))
 
 
+def test_the_extremes_of_single_gpus_cannot_be_taken_back() -> None:
+    one, other = make_totals(1), make_totals(2)
+    both = rollup.add(one, other)
+    left = rollup.subtract(both, other)
+    for name in ("utilization_percent", "temperature_celsius", "host_cpu_percent"):
+        assert line(left, name)[2:4] == line(both, name)[2:4]
+
+
 def test_what_only_one_knows_is_neither_lost_nor_made_up() -> None:
     one, other = make_totals(1), make_totals(2)
     less = Totals(other.start, 3600, other.names[2:], other.table[2:], other.states)
