@@ -35,6 +35,7 @@ SEED = 1
 _DONE = "demo-history"
 """In the data folder: how many simulated hosts the history has all fourteen days of."""
 _MANY_HOSTS = 64
+_MOST_HOST_HOURS = 12_000
 _GPUS_A_FRAME = 256  # decoding takes 2 µs a GPU, and nothing else of the hub happens meanwhile
 _FRAME = struct.Struct(">I?")
 """Before each frame: its size, and whether it is the last one of a batch. A batch is a host's whole hours."""
@@ -69,7 +70,9 @@ class Backfill:
         self, hosts: int, *, until: float, since: float | None = None, when_done: Callable[[], None] | None = None
     ) -> None:
         self._until = until
-        self._start = until - DAYS * DAY if since is None else max(since, until - DAYS * DAY)
+        # Of a large fleet the past is shorter: every host's every hour costs the store some milliseconds.
+        earliest = until - min(DAYS * DAY, _MOST_HOST_HOURS / hosts * 3600)
+        self._start = earliest if since is None else max(since, earliest)
         # A large fleet gets a coarser past: it would take a quarter of an hour otherwise.
         fine_step, step = (60, 300) if hosts <= _MANY_HOSTS else (300, 900)
         span = {"until": f"{until:.0f}", "days": f"{(until - self._start) / DAY:.6f}"}

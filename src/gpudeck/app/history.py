@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 10.0
 _MOST_WAITING: Final = 20_000
-_ROOM_FOR_PAST: Final = 3_000
 FILE: Final = "history.db"
 DEMO_FILE: Final = "history-demo-{}.db"
 
@@ -212,7 +211,7 @@ class Archive:
         self._backfill = Backfill(
             hosts, until=self._hub.started_at, since=since, when_done=lambda: mark_done(self._data_dir, hosts)
         )
-        self._backfill.start(embedded.take, lambda: embedded.waiting < _ROOM_FOR_PAST)
+        self._backfill.start(embedded.take, lambda: embedded.has_room)
 
     def _open(self) -> Store:
         """Called in a thread of its own: only now is numpy read."""

@@ -24,7 +24,8 @@ from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.model import clock
 
-FILE_NAME = "history.db"
+_FEW_SAMPLES = 2_000
+_FEW_HOURS = 200
 
 
 class EmbeddedStore:
@@ -55,6 +56,13 @@ class EmbeddedStore:
     def waiting(self) -> int:
         """Samples taken that are not on the disk yet."""
         return self._writer.waiting
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it keeps up: few samples wait to be written, and few hours that are over wait to be sealed."""
+        return (
+            self._writer.waiting < _FEW_SAMPLES and len(self._writer.tails) < len(self._writer.keys.hosts) + _FEW_HOURS
+        )
 
     @property
     def newest(self) -> float | None:
