@@ -7,7 +7,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
-from gpudeck.app.simulated_past import DAY, HOUR, Slice, sample_span
+from gpudeck.app.simulated_past import DAY, HOUR, Slice, sample_span, slices
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.history.base import Usage, UsageAsk, UsageRow, Use
 from gpudeck.history.embedded.store import EmbeddedStore
@@ -134,3 +134,19 @@ def test_a_missing_gpu_was_not_observed(odd: Kept, fleet: SimulatedFleet) -> Non
     usage = ask(odd, ODD_DAYS)
     slots = sum(len(host_of(fleet, host).slots) for host in ODD_HOSTS)
     assert usage.coverage == pytest.approx((slots - 1) / slots, abs=0.001)
+
+
+def test_a_past_that_comes_newest_first_is_the_same(tmp_path: Path, fleet: SimulatedFleet) -> None:
+    """As the demo's does, in fine steps and then in coarse ones."""
+    end = START + 3 * DAY
+    store = EmbeddedStore(tmp_path / "history.db", HistorySettings(), FakeClock(end))
+    for span in slices(START, end, 60.0, 300.0):
+        store.take(sample_span(fleet, HOSTS[0], span))
+    assert store.flush()
+    usage = store.usage(UsageAsk(by="user", start=START, end=end))
+    truth = true_total(true_use(fleet, HOSTS, START, end))
+    assert usage.coverage == pytest.approx(1.0, abs=0.001)
+    assert (usage.total.gpu_hours, usage.total.idle_held_hours) == pytest.approx(
+        (truth.held / HOUR, truth.idle / HOUR), rel=0.01
+    )
+    store.close()
