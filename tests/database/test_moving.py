@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 
 from fakes.postgres import PostgresServer, find_postgres
 from gpudeck.database.engine import open_database
-from gpudeck.database.schema import accounts, audit, metadata, sessions, tokens
+from gpudeck.database.schema import accounts, audit, events, metadata, sessions, tokens
 
 PAGE = Path(__file__).parents[2] / "docs" / "database.md"
 ROWS: list[tuple[Any, dict[str, object]]] = [
@@ -24,6 +24,10 @@ ROWS: list[tuple[Any, dict[str, object]]] = [
     (sessions, {"hash": "s", "account_id": 3, "created_at": 1.0, "seen_at": 2.0, "user_agent": 'a "browser", 1'}),
     (tokens, {"id": 4, "hash": "t", "name": "", "role": "agent", "created_at": 1.0, "account_id": 7, "hosts": "gpu*"}),
     (audit, {"id": 9, "at": 1.0, "who": "alice", "action": "add host", "details": "two\nlines, é; \\N"}),
+    (
+        events,
+        {"fleet": "real", "id": "1a0", "at": 1.0, "kind": "xid", "severity": "info", "user": "bob", "title": "a, b"},
+    ),
 ]
 
 

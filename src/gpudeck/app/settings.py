@@ -11,6 +11,7 @@ from gpudeck.auth.settings import AuthSettings, People, people_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import Hosts
+from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.model.errors import ConfigurationError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
@@ -70,6 +71,7 @@ class Settings(Struct, frozen=True):
     fleet: FleetSettings = field(default_factory=FleetSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
     usage: UsageSettings = field(default_factory=UsageSettings)
+    events: EventSettings = field(default_factory=EventSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 
     def __post_init__(self) -> None:

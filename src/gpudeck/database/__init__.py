@@ -1,1 +1,1 @@
-"""The hub's own tables: accounts, sessions, tokens, what was done. SQLite, or PostgreSQL for several hubs."""
+"""The hub's own tables: accounts, sessions, tokens, audit, events. SQLite, or PostgreSQL for several hubs."""

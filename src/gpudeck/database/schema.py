@@ -95,3 +95,25 @@ audit = Table(
 )
 """Who did what: logins, writes, tokens, changes of the configuration. Rows are added and, when old, deleted: never
 changed."""
+
+events = Table(
+    "events",
+    metadata,
+    Column("fleet", String(16), primary_key=True),  # `real`, or which simulated one
+    Column("id", String(21), primary_key=True),
+    Column("at", Float(53), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("severity", String(16), nullable=False),
+    Column("host", String(256), nullable=True),
+    Column("host_id", String(384), nullable=True),
+    Column("gpu", String(256), nullable=True),
+    Column("label", String(32), nullable=True),
+    Column("user", String(256), nullable=True),
+    Column("title", Text, nullable=False),
+    Column("detail", Text, nullable=False, server_default=""),
+    Index("ix_events_fleet_at", "fleet", "at"),
+    Index("ix_events_fleet_host_id_id", "fleet", "host_id", "id"),
+    Index("ix_events_fleet_host_id", "fleet", "host", "id"),
+    Index("ix_events_fleet_gpu_id", "fleet", "gpu", "id"),
+)
+"""What happened in the fleet. An id begins with the time, so the primary key is the order in which they are listed."""

@@ -1,0 +1,1 @@
+"""What happened: kept in the hub's database, and handed to whoever watches."""

@@ -1,0 +1,160 @@
+"""The way of an event: to everybody who watches at once, and into the database in batches, off the fleet's way.
+
+Nothing here waits for the database. While it is away events wait, as many as there is room for, and a problem is said.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gpudeck.database.engine import Database
+from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import REAL, EventAsk, EventStore
+from gpudeck.model import clock
+from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 10_000
+WRITE_SECONDS: Final = 1.0
+TRIM_SECONDS: Final = 3600.0
+_AT_ONCE: Final = 500
+_AGAIN_SECONDS: Final = 5.0
+
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """`add` whatever happened; `listener` hears of it at once. `start` and `stop` in the event loop that owns it.
+
+    `problem` is what keeps events from being kept, for everybody who may look at the hub; None: nothing does.
+    """
+
+    def __init__(
+        self, database: Database, settings: EventSettings, *, fleet: str = REAL, now: clock.Clock = clock.wall
+    ) -> None:
+        self._database = database
+        self._store = EventStore(database, fleet)
+        self._keep = settings.keep
+        self._now = now
+        self._waiting: list[Event] = []
+        self._dropped = 0
+        self._trouble: str | None = None
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+        self.listener: Listener | None = None
+
+    @property
+    def problem(self) -> str | None:
+        if self._trouble is None:
+            return None
+        lost = f", {self._dropped} were lost" if self._dropped else ""
+        return f"events are not kept: {self._trouble} {len(self._waiting)} are waiting{lost}."
+
+    @property
+    def waiting(self) -> int:
+        """How many are not in the database yet."""
+        return len(self._waiting)
+
+    def add(self, event: Event) -> None:
+        """Tell of an event. Never blocks, never raises."""
+        self.keep(event)
+        if self.listener is not None:
+            self.listener(event)
+
+    def keep(self, event: Event) -> None:
+        """Keep an event of the past, of which nobody is told now."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._dropped += 1
+            del self._waiting[0]
+        self._waiting.append(event)
+        self._wake.set()
+
+    async def find(self, ask: EventAsk) -> list[Event]:
+        """The newest first, with what was added just now. Raises Temporary."""
+        await self._flush()
+        return await self._store.find(ask)
+
+    async def known_hosts(self) -> dict[str, float | None]:
+        """See `EventStore.known_hosts`. Raises Temporary."""
+        return await self._store.known_hosts()
+
+    async def last_of_hub(self) -> Event | None:
+        """See `EventStore.last_of_hub`. Raises Temporary."""
+        return await self._store.last_of_hub()
+
+    async def count(self) -> int:
+        """How many are kept. Raises Temporary."""
+        return await self._store.count()
+
+    async def change_fleet(self, fleet: str) -> None:
+        """From here on the events are those of another fleet. What waits is written first, or lost."""
+        try:
+            await self._flush()
+        except Temporary:
+            self._waiting.clear()
+        self._store = EventStore(self._database, fleet)
+
+    def start(self) -> None:
+        self._writing = asyncio.get_running_loop().create_task(self._write_forever())
+
+    async def stop(self) -> None:
+        """Write what is left; what the database does not take now is lost, and said in the log."""
+        task, self._writing = self._writing, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self._flush()
+        except Temporary as error:
+            log.warning("%d events are lost: %s", len(self._waiting), error)
+
+    async def _write_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        trim_at = loop.time()
+        while True:
+            try:
+                if loop.time() >= trim_at:
+                    await self._store.trim(self._now() - self._keep)
+                    trim_at = loop.time() + TRIM_SECONDS
+                await self._flush()
+            except Temporary as error:
+                self._note(error)
+            except Exception:
+                log.exception("events could not be written")
+                self._trouble = "the hub made a mistake, see its log;"
+            await self._pause(trim_at - loop.time())
+
+    async def _pause(self, longest: float) -> None:
+        """Until there is something to write, and then a moment more: what happens together is written together."""
+        if self._trouble is not None:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(WRITE_SECONDS, longest))
+        except TimeoutError:
+            return
+        await asyncio.sleep(WRITE_SECONDS)
+
+    async def _flush(self) -> None:
+        """Write all that waits, in order. What fails waits on. Raises Temporary."""
+        async with self._lock:
+            self._wake.clear()
+            while self._waiting:
+                batch = self._waiting[:_AT_ONCE]
+                await self._store.write(batch)
+                # Some may have been dropped from the front meanwhile.
+                written = {event.id for event in batch}
+                self._waiting = [event for event in self._waiting if event.id not in written]
+        if self._trouble is not None:
+            log.info("events are kept again")
+        self._trouble, self._dropped = None, 0
+
+    def _note(self, error: Temporary) -> None:
+        if self._trouble is None:
+            log.warning("events are not kept: %s", error)
+        # Without the place: it is shown to everybody who may look.
+        self._trouble = "the hub's database does not take them now;"

@@ -1,0 +1,128 @@
+"""The events in the database, those of each fleet by themselves: a simulated one is never mixed with the real one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import events as table
+from gpudeck.model.event import Event, id_at
+from gpudeck.views.safe import clean
+
+MOST_EVENTS = 1000
+REAL = "real"
+"""The fleet that is not simulated."""
+_COLUMNS = [column for column in table.c if column.name != "fleet"]
+_LENGTHS = {column.name: getattr(column.type, "length", None) for column in _COLUMNS}
+_STATUS = ("host_seen", "host_up", "host_down")
+_HUB = ("hub_started", "hub_stopped")
+
+
+class EventAsk(Struct, frozen=True, kw_only=True):
+    """Which events are wanted: from `start` until before `end`, and older than the one with the id `before`.
+
+    `host` is a name or an id. Of several `kinds`, or `severities`, any fits. `text` is in the title, the detail or the
+    user, in whatever case.
+    """
+
+    start: float | None = None
+    end: float | None = None
+    host: str | None = None
+    gpu: str | None = None
+    user: str | None = None
+    kinds: tuple[str, ...] = ()
+    severities: tuple[str, ...] = ()
+    text: str | None = None
+    limit: int = 100
+    before: str | None = None
+
+
+class EventStore:
+    """One fleet's events. All of it raises Temporary where the database does not answer."""
+
+    def __init__(self, database: Database, fleet: str = REAL) -> None:
+        self._database = database
+        self._fleet = fleet
+
+    async def write(self, events: Sequence[Event]) -> None:
+        """Keep these; one that is there already stays as it is."""
+        if not events:
+            return
+        insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
+        rows = [{"fleet": self._fleet} | _row(event) for event in events]
+        async with self._database.begin() as connection:
+            await connection.execute(insert(table).on_conflict_do_nothing(), rows)
+
+    async def find(self, ask: EventAsk) -> list[Event]:
+        """The newest first."""
+        wanted = select(*_COLUMNS).where(*self._conditions(ask)).order_by(table.c.id.desc())
+        async with self._database.begin() as connection:
+            found = await connection.execute(wanted.limit(max(1, min(ask.limit, MOST_EVENTS))))
+            return [Event(**row) for row in found.mappings()]
+
+    async def known_hosts(self) -> dict[str, float | None]:
+        """The ids of all hosts that were ever seen: since when one is down, where that was the last that was told."""
+        newest = (
+            select(func.max(table.c.id))
+            .where(table.c.fleet == self._fleet, table.c.kind.in_(_STATUS), table.c.host_id.is_not(None))
+            .group_by(table.c.host_id)
+        )
+        wanted = select(table.c.host_id, table.c.kind, table.c.at).where(
+            table.c.fleet == self._fleet, table.c.id.in_(newest), table.c.kind.in_(_STATUS)
+        )
+        async with self._database.begin() as connection:
+            rows = (await connection.execute(wanted)).all()
+        return {host_id: at if kind == "host_down" else None for host_id, kind, at in rows}
+
+    async def last_of_hub(self) -> Event | None:
+        """When a hub was last started or stopped."""
+        return next(iter(await self.find(EventAsk(kinds=_HUB, limit=1))), None)
+
+    async def count(self) -> int:
+        async with self._database.begin() as connection:
+            wanted = select(func.count()).select_from(table).where(table.c.fleet == self._fleet)
+            return (await connection.execute(wanted)).scalar_one()
+
+    async def trim(self, before: float) -> int:
+        """Delete what happened before that moment, of every fleet, but not that a host was there for the first time;
+        how many there were."""
+        old = and_(table.c.at < before, table.c.kind != "host_seen")
+        async with self._database.begin() as connection:
+            return (await connection.execute(delete(table).where(old))).rowcount
+
+    def _conditions(self, ask: EventAsk) -> list[ColumnElement[bool]]:
+        columns = table.c
+        pairs: list[tuple[object, ColumnElement[bool]]] = [
+            (ask.start, columns.id >= id_at(ask.start or 0.0)),
+            (ask.end, columns.id < id_at(ask.end or 0.0)),
+            (ask.before, columns.id < (ask.before or "")),
+            (ask.host, or_(columns.host == ask.host, columns.host_id == ask.host)),
+            (ask.gpu, columns.gpu == ask.gpu),
+            (ask.user, columns.user == ask.user),
+            (ask.kinds or None, columns.kind.in_(ask.kinds)),
+            (ask.severities or None, columns.severity.in_(ask.severities)),
+            (ask.text or None, _contains(ask.text or "")),
+        ]
+        return [columns.fleet == self._fleet, *(condition for asked, condition in pairs if asked is not None)]
+
+
+def _contains(text: str) -> ColumnElement[bool]:
+    columns = (table.c.title, table.c.detail, table.c.user, table.c.host)
+    return or_(*(func.lower(column).contains(text.lower(), autoescape=True) for column in columns))
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {name: _fit(name, value) for name, value in asdict(event).items()}
+
+
+def _fit(column: str, value: Any) -> Any:
+    """PostgreSQL refuses what is too long, and the character 0; neither database takes half a character."""
+    if not isinstance(value, str):
+        return value
+    kept = clean(value)
+    most = _LENGTHS[column]
+    return kept if most is None or len(kept) <= most else f"{kept[: most - 1]}…"

@@ -1,0 +1,193 @@
+"""Events in the database: what is found again, and what a database that is away does to it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gpudeck.database.engine import Database
+from gpudeck.events import log
+from gpudeck.events.log import Events
+from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import EventAsk, EventStore
+from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event, make_event
+
+NOW = 1_790_000_000.0
+
+
+class Moody:
+    """A database that is away when it is told to be."""
+
+    def __init__(self, database: Database) -> None:
+        self.kind = database.kind
+        self.is_away = False
+        self._database = database
+
+    @contextlib.asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        if self.is_away:
+            raise Temporary("the database is away.")
+        async with self._database.begin() as connection:
+            yield connection
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+def event(at: float, kind: str = "host_down", title: str = "gpu01 has stopped reporting", **others: Any) -> Event:
+    return make_event(NOW + at, kind, title, **{"host": "gpu01", "host_id": "machine-1"} | others)
+
+
+SOME = [
+    event(0, "host_seen"),
+    event(10, "host_down", severity="critical"),
+    event(20, "xid", "GPU 0 of gpu01 XID 31", gpu="GPU-0", label="0", user="bob", detail="MMU Fault 100%"),
+    event(30, "host_up", "gpu02 reports again", host="gpu02", host_id="machine-2"),
+    event(40, "hub_started", "the hub was started", host=None, host_id=None),
+]
+
+
+@pytest.mark.parametrize(
+    ("ask", "found"),
+    [
+        (EventAsk(), [4, 3, 2, 1, 0]),
+        (EventAsk(start=NOW + 10, end=NOW + 30), [2, 1]),
+        (EventAsk(host="gpu01"), [2, 1, 0]),
+        (EventAsk(host="machine-2"), [3]),
+        (EventAsk(gpu="GPU-0"), [2]),
+        (EventAsk(user="bob"), [2]),
+        (EventAsk(kinds=("xid", "host_up")), [3, 2]),
+        (EventAsk(severities=("critical", "warning")), [1]),
+        (EventAsk(text="mmu fault 100%"), [2]),
+        (EventAsk(text="BOB"), [2]),
+        (EventAsk(text="%"), [2]),
+        (EventAsk(limit=2), [4, 3]),
+        (EventAsk(limit=2, before=SOME[3].id), [2, 1]),
+        (EventAsk(text="'; DROP TABLE events; --"), []),
+    ],
+)
+def test_events_are_found_by_what_is_asked(database: Database, ask: EventAsk, found: list[int]) -> None:
+    async def work() -> None:
+        store = EventStore(database)
+        await store.write(SOME)
+        assert await store.find(ask) == [SOME[number] for number in found]
+
+    run(work())
+
+
+def test_event_that_is_told_twice_is_kept_once(database: Database) -> None:
+    async def work() -> None:
+        store = EventStore(database)
+        await store.write(SOME)
+        await store.write(SOME)
+        assert await store.count() == len(SOME)
+
+    run(work())
+
+
+def test_hostile_words_are_kept_as_a_database_can(database: Database) -> None:
+    async def work() -> None:
+        store = EventStore(database)
+        await store.write([event(0, user="a\0b" * 500, gpu="\ud800", title="\x1b[2J")])
+        (kept,) = await store.find(EventAsk())
+        assert len(kept.user or "") == 256
+        assert kept.title == "�[2J"
+
+    run(work())
+
+
+def test_simulated_fleet_is_not_mixed_with_the_real_one(database: Database) -> None:
+    async def work() -> None:
+        await EventStore(database, "demo-24").write(SOME)
+        assert await EventStore(database).find(EventAsk()) == []
+        assert await EventStore(database).known_hosts() == {}
+
+    run(work())
+
+
+def test_hosts_are_known_with_whether_they_were_told_down(database: Database) -> None:
+    async def work() -> None:
+        store = EventStore(database)
+        await store.write(SOME)
+        assert await store.known_hosts() == {"machine-1": NOW + 10, "machine-2": None}
+
+    run(work())
+
+
+def test_old_events_go_but_a_first_sight_stays(database: Database) -> None:
+    async def work() -> None:
+        store = EventStore(database)
+        await store.write(SOME)
+        assert await store.trim(NOW + 25) == 2
+        assert [kept.kind for kept in await store.find(EventAsk())] == ["hub_started", "host_up", "host_seen"]
+
+    run(work())
+
+
+def test_added_event_is_heard_at_once_and_found_at_once(database: Database) -> None:
+    async def work() -> None:
+        heard: list[Event] = []
+        events = Events(database, EventSettings())
+        events.listener = heard.append
+        events.add(SOME[1])
+        assert heard == [SOME[1]]
+        assert await events.find(EventAsk()) == [SOME[1]]
+
+    run(work())
+
+
+def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(log, "_AGAIN_SECONDS", 0.01)
+
+    async def work() -> None:
+        moody = Moody(database)
+        events = Events(moody, EventSettings(), now=lambda: NOW)  # type: ignore[arg-type]
+        moody.is_away = True
+        events.start()
+        events.add(SOME[1])
+        await until(lambda: events.problem is not None)
+        events.add(SOME[2])
+        assert events.problem == "events are not kept: the hub's database does not take them now; 2 are waiting."
+        moody.is_away = False
+        await until(lambda: events.problem is None and events.waiting == 0)
+        assert await events.count() == 2
+        await events.stop()
+
+    run(work())
+
+
+def test_as_many_events_wait_as_there_is_room_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MOST_WAITING", 3)
+
+    async def work() -> None:
+        events = Events(database, EventSettings())
+        for one in SOME:
+            events.add(one)
+        assert await events.find(EventAsk()) == SOME[:1:-1]
+
+    run(work())
+
+
+def test_what_waits_is_written_when_the_hub_stops(database: Database) -> None:
+    async def work() -> None:
+        events = Events(database, EventSettings(), now=lambda: NOW)
+        events.start()
+        for one in SOME:
+            events.add(one)
+        await events.stop()
+        assert await EventStore(database).count() == len(SOME)
+
+    run(work())
+
+
+async def until(is_so: Any) -> None:
+    while not is_so():  # noqa: ASYNC110 - the deadline is `run`'s
+        await asyncio.sleep(0.01)
