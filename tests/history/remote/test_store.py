@@ -125,6 +125,17 @@ def test_renamed_host_is_one_host_still(server: StoreProcess, tmp_path: Path) ->
         assert [point[1] for point in fleet.points] == [1]
 
 
+def test_band_of_a_state_goes_down_to_none(server: StoreProcess, tmp_path: Path) -> None:
+    with opened(server, tmp_path) as store:
+        free = sample(START + 1000)
+        idle = free.gpus[0]._replace(state=STATE_NUMBERS["free"], processes=())
+        store.take([sample(START), free._replace(gpus=(idle,))])
+        store.flush()
+        server.show_all()
+        (fleet,) = store.series(Ask("gpus_busy", START, START + 3600, 1, fleet=True)).series
+    assert fleet.points == [(START, 0.5, 0, 1)]
+
+
 def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: Path) -> None:
     for begin in (START, START + 1800):
         with contextlib.closing(RemoteStore(settings_for(server), tmp_path, None, FakeClock(begin + 1800))) as store:

@@ -74,7 +74,7 @@ class Answers:
         if subject == "gpu":
             label = self._roster.find_gpu(ask.gpu or "")
             grid = choose(ask.start, ask.end, ask.points)
-            found = self._reader.stats(of_each(measure, {"gpu": ask.gpu or ""}, grid.step), grid)
+            found = self._stats(measure, of_each(measure, {"gpu": ask.gpu or ""}, grid.step), grid)
             series = [Series(_points(one, grid, measure), gpu=ask.gpu, label=label) for one in found]
             return _answer(ask, measure, grid, series)
         if subject == "host":
@@ -93,7 +93,7 @@ class Answers:
             return self._by_gpu(ask, measure, where, among=self._roster.count_gpus(host.host_id))
         grid = choose(ask.start, ask.end, ask.points)
         stats = (of_each if measure.is_of_host else of_all)(measure, where, grid.step)
-        points = _points_of_one(self._reader.stats(stats, grid), grid, measure)
+        points = _points_of_one(self._stats(measure, stats, grid), grid, measure)
         return _answer(ask, measure, grid, [Series(points, host=host.host_id, label=host.name)])
 
     def _of_run(self, ask: Ask, measure: Measure, now: float) -> Answer:
@@ -105,7 +105,7 @@ class Answers:
             return self._by_gpu(ask, measure, {}, its_gpus, among=len(run.gpus), within=within)
         grid = choose(ask.start, ask.end, ask.points)
         stats = (of_each if len(run.gpus) == 1 else of_all)(measure, {}, grid.step, its_gpus)
-        points = _points_of_one(self._reader.stats(stats, grid), grid, measure)
+        points = _points_of_one(self._stats(measure, stats, grid), grid, measure)
         return _answer(ask, measure, grid, [Series(_only(points, grid, within), run=run.id)])
 
     def _by_gpu(
@@ -121,7 +121,9 @@ class Answers:
             count = f"{among:,} GPUs are too many to be told apart"
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
         grid = choose(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
-        found = {one.labels["gpu"]: one for one in self._reader.stats(of_each(measure, where, grid.step, *more), grid)}
+        found = {
+            one.labels["gpu"]: one for one in self._stats(measure, of_each(measure, where, grid.step, *more), grid)
+        }
         labels = self._roster.labels_of(found)
         named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
         return _answer(
@@ -134,11 +136,20 @@ class Answers:
             ],
         )
 
+    def _stats(self, measure: Measure, asked: Stats, grid: Grid) -> list[Found]:
+        found = self._reader.stats(asked, grid)
+        if measure.state is not None:
+            # That no GPU was in a state all the time, or at all, is a number too.
+            for one in found:
+                is_seen = ~np.isnan(one.mean)
+                one.low, one.high = (np.where(is_seen, np.nan_to_num(band), np.nan) for band in (one.low, one.high))
+        return found
+
     def _ask_whole(self, measure: Measure, stats: Stats, grid: Grid, part: int) -> list[Found]:
         """Of what is added up over devices a long step is the mean of its parts, so that a device that was there for
         some of them counts for these only."""
         fine = _fine(measure, grid, part)
-        return [_fold(one, fine, grid) for one in self._reader.stats(stats, fine)]
+        return [_fold(one, fine, grid) for one in self._stats(measure, stats, fine)]
 
     def _names_within(self, grid: Grid) -> dict[str, str]:
         """The hosts that were seen, with the last name of each."""

@@ -46,22 +46,25 @@ def any_of(label: str, values: list[str]) -> str:
 
 def of_each(measure: Measure, where: Mapping[str, str], window: int, *more: str) -> Stats:
     """Each device by itself: GPUs by `gpu`, hosts by `host_id`."""
-    device = _device(measure)
-    stats = _each(measure, where, window, device, more)
-    if measure.rollup is Rollup.LAST:
-        at = over(select(series_of(measure), where, *more), window)
-        stats["mean"] = f"max by ({device}) (last_over_time({at}))"
-    return stats
+    by = _device(measure)
+    if measure.state is not None:
+        return _states(measure, where, window, more, by)
+    at = over(select(series_of(measure), where, *more), window)
+    stats = _each(at, by)
+    return stats | {"mean": f"max by ({by}) (last_over_time({at}))"} if measure.rollup is Rollup.LAST else stats
 
 
 def of_all(measure: Measure, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
     """All devices as one, or with `by` as one a host, put together as the metric's roll-up says."""
+    if measure.state is not None:
+        return _states(measure, where, window, more, by)
+    at = over(select(series_of(measure), where, *more), window)
     if measure.rollup is Rollup.SUM:
-        devices = ", ".join(dict.fromkeys(filter(None, (by, _device(measure)))))
-        each = _each(measure, where, window, devices, more)
+        each = _each(at, _together(by, _device(measure)))
         return {stat: f"sum by ({by}) ({asked})" for stat, asked in each.items()}
-    stats = _each(measure, where, window, by, more)
-    return stats | {"mean": stats["high"]} if measure.rollup is Rollup.MAX else stats
+    stats = _each(at, by)
+    weighted = f"sum by ({by}) (sum_over_time({at})) / sum by ({by}) (count_over_time({at}))"
+    return stats | {"mean": stats["high"] if measure.rollup is Rollup.MAX else weighted}
 
 
 def at_once(stats: Stats) -> str:
@@ -73,27 +76,31 @@ def series_of(measure: Measure) -> str:
     return name_of((HOST_METRICS if measure.is_of_host else GPU_METRICS)[measure.plain])
 
 
-def _each(measure: Measure, where: Mapping[str, str], window: int, by: str, more: tuple[str, ...]) -> Stats:
-    if measure.state is not None:
-        share = _share(measure, where, window, by, more)
-        return {"mean": share, "low": f"floor({share})", "high": f"ceil({share})"}
-    at = over(select(series_of(measure), where, *more), window)
+def _each(at: str, by: str) -> Stats:
+    """One mean for all series of a device: there are several only in the step in which one of its labels changed."""
     return {
-        "mean": _mean(at, by),
+        "mean": f"avg by ({by}) (avg_over_time({at}))",
         "low": f"min by ({by}) (min_over_time({at}))",
         "high": f"max by ({by}) (max_over_time({at}))",
     }
 
 
-def _share(measure: Measure, where: Mapping[str, str], window: int, by: str, more: tuple[str, ...]) -> str:
-    """Which part of its samples each GPU was in the state; 0 where it was in others only."""
-    inside = over(select(STATE, {**where, "state": STATE_WORDS[measure.name]}, *more), window)
-    seen = f"sum by ({by}) (count_over_time({over(select(STATE, where, *more), window)}))"
-    return f"(sum by ({by}) (count_over_time({inside})) / {seen} or 0 * {seen})"
+def _states(measure: Measure, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
+    """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
+    those that were in it at all. `low` and `high` are left out where they are 0."""
+    each = f"by ({_together(by, 'gpu')})"
+    seen = f"sum {each} (count_over_time({over(select(STATE, where, *more), window)}))"
+    in_it = select(STATE, {**where, "state": STATE_WORDS[measure.name]}, *more)
+    inside = f"sum {each} (count_over_time({over(in_it, window)}))"
+    return {
+        "mean": f"(sum by ({by}) ({inside} / {seen}) or 0 * sum by ({by}) ({seen}))",
+        "low": f"count by ({by}) ({inside} == {seen})",
+        "high": f"count by ({by}) ({inside})",
+    }
 
 
-def _mean(at: str, by: str) -> str:
-    return f"(sum by ({by}) (sum_over_time({at})) / sum by ({by}) (count_over_time({at})))"
+def _together(*labels: str) -> str:
+    return ", ".join(dict.fromkeys(filter(None, labels)))
 
 
 def _device(measure: Measure) -> str:
