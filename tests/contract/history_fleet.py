@@ -44,7 +44,8 @@ def _host(host_id: str, name: str, gpus: int, seed: int) -> Iterator[HostSample]
     rng = random.Random(seed)
     for number in range(int((END - START) / EVERY)):
         after = number * EVERY
-        at = START + after + 0.25 * seed
+        # One host exactly where steps begin, the other in between.
+        at = START + after + 0.25 * (seed - 1)
         made = tuple(_gpu(f"GPU-{host_id[3]}{index}", index, after, rng) for index in range(gpus))
         if _is_there(host_id, after):
             yield HostSample(

@@ -107,7 +107,8 @@ class RemoteStore:
         return None if self._ledger is None else self._ledger.run(key)
 
     def stats(self) -> Stats:
-        """`parts` counts records on the way: each is one host at one moment, or some counters."""
+        """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is
+        when the store last took something, in Unix seconds; 0: not since the hub started."""
         sent, size = self._sender.sent, self._queue.size()
         oldest = next((waiting.part.at for waiting in self._queue.peek(1)), None)
         return Stats(
@@ -118,7 +119,7 @@ class RemoteStore:
             samples_late=sent.refused_late,
             rows=sent.values,
             oldest=None,
-            newest=sent.last_success,
+            newest=self._writer.newest,
             behind_seconds=0.0 if oldest is None else max(0.0, self._clock() - oldest),
             parts={
                 "records_sent": sent.records,
@@ -126,6 +127,7 @@ class RemoteStore:
                 "records_refused": sent.refused,
                 "refused_late": sent.refused_late,
                 "queue_bytes": size,
+                "last_success": int(sent.last_success or 0),
             },
             problem=self.problem,
         )

@@ -42,6 +42,11 @@ class Writer:
         self.dropped = 0
         self.problem: str | None = None
 
+    @property
+    def newest(self) -> float | None:
+        """When the newest sample was taken; None while there is none."""
+        return self._newest if math.isfinite(self._newest) else None
+
     def take(self, samples: list[HostSample]) -> None:
         self.taken += len(samples)
         self._waiting.extend(samples)
