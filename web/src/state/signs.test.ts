@@ -1,8 +1,15 @@
 import { expect, it } from 'vitest'
+import { parseRoute } from './route'
 import { faviconAddress, pageTitle } from './signs'
 
 it('puts the number of free GPUs into the title', () => {
   expect([pageTitle(41), pageTitle(0), pageTitle(null)]).toEqual(['41 free · gpudeck', '0 free · gpudeck', 'gpudeck'])
+})
+
+it('names the page after it', () => {
+  expect(pageTitle(41, parseRoute('#/'))).toBe('41 free · gpudeck')
+  expect(pageTitle(41, parseRoute('#/people'))).toBe('41 free · People · gpudeck')
+  expect(pageTitle(null, parseRoute('#/host/gpu07'))).toBe('gpu07 · gpudeck')
 })
 
 const icon = (free: number | null) => decodeURIComponent(faviconAddress(free))

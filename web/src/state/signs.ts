@@ -1,8 +1,14 @@
 /** What a tab shows while nobody looks at it: the number of free GPUs in its title and icon. */
+import { plain } from './format'
+import type { Route } from './route'
 
-/** `free` is null when it is not known: nothing loaded yet, or the connection is lost. */
-export function pageTitle(free: number | null): string {
-  return free === null ? 'gpudeck' : `${free} free · gpudeck`
+const PLACES: Partial<Record<Route['page'], string>> = { people: 'People', history: 'History', events: 'Events', about: 'About' }
+
+/** `free` is null when it is not known: nothing loaded yet, or the connection is lost. Which page it is comes second:
+ * a narrow tab cuts off the end. */
+export function pageTitle(free: number | null, route?: Route): string {
+  const place = route === undefined ? '' : (PLACES[route.page] ?? (route.page === 'gpu' ? 'GPU' : plain(route.name)))
+  return [free === null ? '' : `${free} free`, place, 'gpudeck'].filter((part) => part !== '').join(' · ')
 }
 
 /** An SVG as a data address. Green only where there is something to take. */
