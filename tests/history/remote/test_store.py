@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import cramjam
 import pytest
 
 from fakes.clock import FakeClock
 from fakes.hubs import wait_until
 from fakes.prometheus import Kind, StoreProcess, running_store
 from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, Usage, UsageAsk
+from gpudeck.history.remote.door import Door
+from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
@@ -134,6 +137,18 @@ def test_band_of_a_state_goes_down_to_none(server: StoreProcess, tmp_path: Path)
         server.show_all()
         (fleet,) = store.series(Ask("gpus_busy", START, START + 3600, 1, fleet=True)).series
     assert fleet.points == [(START, 0.5, 0, 1)]
+
+
+def test_series_that_the_store_scrapes_from_the_hub_are_not_mixed_up_with_those_it_was_sent(
+    server: StoreProcess, tmp_path: Path
+) -> None:
+    head = encode_head("gpudeck_gpu_temperature_celsius", {"host": "gpu01", "gpu": "GPU-gpu01", "job": "gpudeck"})
+    scraped = encode_series(head, 99.0, encode_time(START + 3))
+    door = Door(server.write_url, HistorySettings(), name="write_url", seconds=5.0)
+    with contextlib.closing(door), opened(server, tmp_path) as store:
+        assert door.post("", bytes(cramjam.snappy.compress_raw(scraped)), {"Content-Encoding": "snappy"}).status == 204
+        store.take([sample(START + 5)])
+        assert temperatures(store, server, START + 100) == [(START, 50, 50, 50)]
 
 
 def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: Path) -> None:
