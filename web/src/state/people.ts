@@ -213,6 +213,9 @@ export const NOT_KNOWN = 'not known'
 /** The GPUs of one host in a person's row: `gpu01: 0,1`. */
 export interface Place {
   id: string
+  /** As the hub calls it. */
+  host: string
+  /** As people do. */
   name: string
   labels: string
   isPast: boolean
@@ -279,5 +282,5 @@ function placeOf(id: string, there: readonly Holding[], now: number): Place {
   const isPast = host.status !== 'up'
   const lines = there.map(({ gpu, memory }) => `GPU ${gpu.label} ${gpu.display_name}: ${isPast ? `last ${gpu.last_seen ?? 'seen'}` : gpu.availability}, ${bytes(memory)}`)
   const silent = isPast ? [`silent for ${duration(elapsed(host.last_report_at, now))}: this is from then`] : []
-  return { id, name: plain(host.display_name), labels: there.map(({ gpu }) => gpu.label).join(','), isPast, title: plain([...silent, ...lines].join(' · ')) }
+  return { id, host: host.name, name: plain(host.display_name), labels: there.map(({ gpu }) => gpu.label).join(','), isPast, title: plain([...silent, ...lines].join(' · ')) }
 }
