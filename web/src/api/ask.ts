@@ -20,13 +20,25 @@ export function watchStrangers(listener: () => void): void {
   onStranger = listener
 }
 
-export async function ask<T>(url: string, method = 'GET', body?: object, patience = PATIENCE_MS): Promise<Answer<T>> {
+/** `signal` calls the question off, which then counts as not answered. */
+export async function ask<T>(url: string, method = 'GET', body?: object, patience = PATIENCE_MS, signal?: AbortSignal): Promise<Answer<T>> {
   const sent = body === undefined ? {} : { headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) }
   try {
-    return await understand(await fetch(url, { method, cache: 'no-store', ...sent, signal: AbortSignal.timeout(patience) }))
+    return await understand(await fetch(url, { method, cache: 'no-store', ...sent, signal: whichever(AbortSignal.timeout(patience), signal) }))
   } catch {
     return { refused: NO_ANSWER }
   }
+}
+
+/** `AbortSignal.any` is younger than the browsers this page runs in. */
+function whichever(timeout: AbortSignal, other: AbortSignal | undefined): AbortSignal {
+  if (other === undefined) return timeout
+  const either = new AbortController()
+  for (const signal of [timeout, other]) {
+    if (signal.aborted) either.abort()
+    else signal.addEventListener('abort', () => either.abort(), { once: true })
+  }
+  return either.signal
 }
 
 async function understand<T>(answer: Response): Promise<Answer<T>> {

@@ -82,8 +82,8 @@ function two(large: number, largeUnit: string, small: number, smallUnit: string)
 }
 
 // Written out because the browser's own formatting costs more than the rest of a line together.
-const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec']
-const pad = (value: number): string => String(value).padStart(2, '0')
+export const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec']
+export const pad = (value: number): string => String(value).padStart(2, '0')
 
 /** The viewer's wall clock: `14:02` on the same day, `Nov 3, 14:02` otherwise. */
 export function clockTime(unix: number | null, now: number): string {

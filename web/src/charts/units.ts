@@ -1,0 +1,56 @@
+/** How a unit is written on an axis and in a readout, and which part of its scale is drawn. */
+import { inUnit } from '../state/detail'
+import { bytes, DASH } from '../state/format'
+
+const MIB = 2 ** 20
+
+/** Powers of two for memory: an axis of 20, 40, 60 GiB would read 18.6, 37.3, 55.9. */
+export const BYTE_STEPS: readonly number[] = Array.from({ length: 34 }, (_, power) => MIB * 2 ** power)
+
+/** What is drawn at least, and where a scale never ends below or above. */
+const SOFT: Record<string, [low: number | null, high: number | null]> = {
+  percent: [0, 100],
+  share: [0, 1],
+  flag: [0, 1],
+  celsius: [20, 80],
+}
+
+/** The scale for what lies between `low` and `high`; both null where nothing is known. */
+export function scaleOf(unit: string, low: number | null, high: number | null): [number, number] {
+  const [floor, ceiling] = SOFT[unit] ?? [0, null]
+  const least = Math.min(low ?? 0, floor ?? 0, unit === 'celsius' ? Infinity : 0)
+  if (unit === 'celsius') return [Math.min(low ?? 20, 20), Math.max((high ?? 0) + 4, 80)]
+  const most = Math.max(high ?? 0, ceiling ?? 0)
+  return [least, most <= least ? least + 1 : ceiling !== null && most <= ceiling ? ceiling : most + (most - least) * 0.06]
+}
+
+const SHORT: Record<string, (value: number) => string> = {
+  percent: (value) => `${round(value)}%`,
+  share: (value) => `${round(value * 100)}%`,
+  celsius: (value) => `${round(value)}°`,
+  watts: (value) => (value >= 10_000 ? `${round(value / 1000)} kW` : `${round(value)} W`),
+  megahertz: (value) => `${round(value)}`,
+  bytes: (value) => (value >= 10_240 * 2 ** 30 ? bytes(value) : bytes(value).replace(' GiB', 'G').replace(' MiB', 'M')),
+  gpus: (value) => round(value),
+  load: (value) => round(value),
+}
+
+function round(value: number): string {
+  return String(Number(value.toFixed(Math.abs(value) < 10 && !Number.isInteger(value) ? 1 : 0)))
+}
+
+/** For an axis: as short as it goes. */
+export function axisText(value: number, unit: string): string {
+  return (SHORT[unit] ?? ((each) => inUnit(each, unit)))(value)
+}
+
+/** For a readout: one decimal where it says something, and a dash for what nobody knows. */
+export function readoutText(value: number | null, unit: string): string {
+  if (value === null) return DASH
+  if (unit === 'gpus' || unit === 'load') return value.toFixed(1)
+  if (unit === 'share') return `${Math.round(value * 100)} %`
+  return inUnit(value, unit)
+}
+
+/** Characters that a readout needs at most, so that its neighbours never move. */
+export const READOUT_WIDTH: Record<string, number> = { percent: 5, share: 5, celsius: 6, watts: 8, megahertz: 9, bytes: 9, gpus: 6, load: 6, bytes_per_second: 9 }
