@@ -29,8 +29,23 @@ class OpenRun(Struct):
     last: float
 
 
+class Slot(Struct):
+    """A GPU of a host as its last sample had it: while nothing of this changes, nothing has to be looked up.
+
+    `name` is its UUID, label and model; `processes` are their pids and starts, `runs` the runs that they are.
+    """
+
+    name: tuple[str, str, str]
+    key: int
+    processes: list[tuple[int, float | None]] | None
+    runs: tuple[int, ...] | None
+
+
 class HostKeys(Struct):
-    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID."""
+    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID.
+
+    An open run was last seen when its host was.
+    """
 
     key: int
     host_id: str
@@ -40,6 +55,7 @@ class HostKeys(Struct):
     gpus: dict[str, KnownGpu] = field(default_factory=dict)
     runs: dict[int, OpenRun] = field(default_factory=dict)
     past_runs: dict[int, OpenRun] = field(default_factory=dict)
+    slots: list[Slot] = field(default_factory=list)
     is_changed: bool = False
 
 
@@ -109,15 +125,18 @@ class Keys:
             run.first, run.last = min(run.first, at), max(run.last, at)
         return run
 
-    def end(self, run: OpenRun | None) -> None:
-        """It is no longer there: its last moment is known now."""
+    def end(self, host: HostKeys, pid: int) -> None:
+        """The run with that pid is no longer there: it was last seen with the sample before."""
+        run = host.runs.pop(pid, None)
         if run is not None:
+            run.last = max(run.last, host.last)
             self._write_run(run, ended=True)
 
     def write_seen(self, host: HostKeys) -> None:
         """What is known of that host and of its runs, into the file."""
         self._connection.execute("UPDATE hosts SET first = ?, last = ? WHERE id = ?", (host.first, host.last, host.key))
         for run in host.runs.values():
+            run.last = max(run.last, host.last)
             self._write_run(run, ended=False)
         for run in host.past_runs.values():
             self._write_run(run, ended=True)
@@ -177,7 +196,7 @@ class Keys:
             return past
         run = self._find_run(host, process) or self._begin_run(host, process, gpu, at)
         if not is_late:
-            self.end(host.runs.get(process.pid))
+            self.end(host, process.pid)
             host.runs[process.pid] = run
             return run
         if past is not None:

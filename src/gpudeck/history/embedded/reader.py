@@ -96,7 +96,7 @@ class View:
             return None
         live = self.live_run(row[1], row[6], key)
         if live is not None:
-            return KnownRun(key, row[1], tuple(sorted(live.gpus)), row[3], live.first, live.last)
+            return KnownRun(key, row[1], tuple(sorted(live.gpus)), row[3], live.first, self._keys.by_key[row[1]].last)
         return KnownRun(key, row[1], split_gpus(row[2]), row[3], row[4], row[5])
 
     def raw_since(self) -> float:

@@ -91,7 +91,7 @@ def _make_run(
     host = hosts[host_key]
     live = view.live_run(host_key, pid, key)
     if live is not None:
-        first, last = live.first, live.last
+        first, last = live.first, host.last
     known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named))]
     is_there = live is not None and not ended and now - host.last < _SILENT
     return Run(

@@ -15,18 +15,19 @@ from gpudeck.history.hour import Bytes, Flags, Floats, Hour, RunSlice, cover
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, Values
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 
-ROWS_IN_PIECE: Final = 30
+ROWS_IN_PIECE: Final = 60
 _SMALL: Final = (np.uint8, np.uint16, np.uint32)
-
-RunRow = tuple[int, int | None, float | None]
-"""The run, its memory in bytes, its utilization."""
 
 
 class GpuRow(NamedTuple):
+    """`runs` are those on it, None when nobody knows; `memories`, in bytes, and `utilizations` are theirs, in order."""
+
     gpu: int
     state: int
     values: Values
-    runs: list[RunRow] | None
+    runs: tuple[int, ...] | None
+    memories: list[int | None]
+    utilizations: list[float | None]
 
 
 class Row(NamedTuple):
@@ -71,8 +72,16 @@ class _Packed(Struct):
         return numbers
 
 
+class _Stay(Struct):
+    """A run on a GPU in some rows in a row, from the one at `place` on."""
+
+    place: int
+    memory: Floats
+    utilization: Floats
+
+
 class _Piece(Struct):
-    """Some rows in a row, of the same GPUs."""
+    """Some rows in a row, of the same GPUs. `runs` is by run and GPU."""
 
     times: Floats
     intervals: Floats
@@ -80,7 +89,7 @@ class _Piece(Struct):
     states: Bytes
     metrics: dict[str, _Packed | Floats]
     host: dict[str, _Packed | Floats]
-    runs: dict[tuple[int, int], tuple[Floats, Floats, Floats]]
+    runs: dict[tuple[int, int], list[_Stay]]
 
     def metric(self, name: str) -> Floats:
         return _unpack(self.metrics.get(name), (len(self.gpus), len(self.times)))
@@ -96,7 +105,16 @@ class Tail:
     `is_late`: the hour was sealed before; what is here comes on top of that.
     """
 
-    def __init__(self, start: int, before: float | None, first_entry: int, *, is_late: bool = False) -> None:
+    def __init__(
+        self,
+        start: int,
+        before: float | None,
+        first_entry: int,
+        *,
+        is_late: bool = False,
+        rows_in_piece: int = ROWS_IN_PIECE,
+    ) -> None:
+        self._rows_in_piece = rows_in_piece
         self.start = start
         self.before = before
         self.first_entry = self.last_entry = first_entry
@@ -115,7 +133,7 @@ class Tail:
         self._rows.append(row)
         self.newest = max(self.newest, row.at)
         self.last_entry = entry
-        if len(self._rows) >= ROWS_IN_PIECE:
+        if len(self._rows) >= self._rows_in_piece:
             self._pack()
 
     def picture(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
@@ -161,26 +179,28 @@ def _make_piece(rows: list[Row], gpus: tuple[int, ...], layout: Layout, *, pack:
         states=np.array([gpu[1] for gpu in flat], dtype=np.uint8).reshape(count, len(gpus)).T,
         metrics=keep(layout.gpu, table, gpu_steps),
         host=keep(layout.host, host[:, None, :], host_steps),
-        runs=_gather_runs(rows),
+        runs=_gather_runs(rows, gpus),
     )
 
 
-def _gather_runs(rows: list[Row]) -> dict[tuple[int, int], tuple[Floats, Floats, Floats]]:
-    """Each run on each GPU: the places of the rows in which it was there, its memory and its utilization."""
-    found: dict[tuple[int, int], tuple[list[int], list[float | None], list[float | None]]] = {}
-    for place, row in enumerate(rows):
-        for gpu in row.gpus:
-            for run, memory, utilization in gpu[3] or ():
-                entry = found.get((run, gpu[0]))
-                if entry is None:
-                    entry = found[run, gpu[0]] = ([], [], [])
-                entry[0].append(place)
-                entry[1].append(memory)
-                entry[2].append(utilization)
-    return {
-        key: (np.array(places), np.array(memory, dtype=np.float64), np.array(utilization, dtype=np.float64))
-        for key, (places, memory, utilization) in found.items()
-    }
+def _gather_runs(rows: list[Row], gpus: tuple[int, ...]) -> dict[tuple[int, int], list[_Stay]]:
+    """Who is on a GPU hardly ever changes: each stretch with the same runs is taken at once."""
+    stays: dict[tuple[int, int], list[_Stay]] = {}
+    for place, gpu in enumerate(gpus):
+        column = [row.gpus[place] for row in rows]
+        begin = 0
+        for end in range(1, len(column) + 1):
+            runs = column[begin].runs
+            if end < len(column) and (column[end].runs is runs or column[end].runs == runs):
+                continue
+            if runs:
+                memory = np.array([row.memories for row in column[begin:end]], dtype=np.float64)
+                utilization = np.array([row.utilizations for row in column[begin:end]], dtype=np.float64)
+                for number, run in enumerate(runs):
+                    stay = _Stay(begin, memory[:, number], utilization[:, number])
+                    stays.setdefault((run, gpu), []).append(stay)
+            begin = end
+    return stays
 
 
 def _keep_all(names: Sequence[str], table: Floats, precisions: Floats) -> dict[str, _Packed | Floats]:
@@ -269,14 +289,16 @@ def _lay_out_runs(
 ) -> list[RunSlice]:
     slices: dict[tuple[int, int], RunSlice] = {}
     for piece, begin in zip(pieces, begins, strict=False):
-        for key, (where, memory, utilization) in piece.runs.items():
+        for key, stays in piece.runs.items():
             part = slices.get(key)
             if part is None:
                 blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
                 part = slices[key] = RunSlice(key[0], rows[key[1]], *blank)
-            part.present[begin + where] = True
-            part.memory[begin + where] = memory
-            part.utilization[begin + where] = utilization
+            for stay in stays:
+                span = slice(begin + stay.place, begin + stay.place + len(stay.memory))
+                part.present[span] = True
+                part.memory[span] = stay.memory
+                part.utilization[span] = stay.utilization
     return [
         RunSlice(part.run, part.gpu, part.present[order], part.memory[order], part.utilization[order])
         for _, part in sorted(slices.items())

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from gpudeck.history.embedded.journal import Entry, encode, join_layout, read_journal
-from gpudeck.history.embedded.keys import HostKeys, Keys
+from gpudeck.history.embedded.keys import HostKeys, Keys, Slot
 from gpudeck.history.embedded.seal import Sealer
 from gpudeck.history.embedded.tables import key_of, open_to_write
-from gpudeck.history.embedded.tail import GpuRow, Layout, Row, Tail
+from gpudeck.history.embedded.tail import ROWS_IN_PIECE, GpuRow, Layout, Row, Tail
 from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
@@ -37,6 +37,7 @@ _BUDGET: Final = 0.05
 _REST: Final = 2.0
 """How many times longer than it sealed the thread then rests, where more is due: a third of the time is work."""
 _MOST_WAITING: Final = 50_000
+_LOOSE_ROWS: Final = 6_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
 
@@ -174,34 +175,47 @@ class Writer:
         self._tell(None)
 
     def _make_row(self, sample: HostSample) -> tuple[HostKeys, Row]:
-        keys, at = self.keys, sample.at
-        host = keys.host(sample)
-        gpus = []
-        present: set[int] = set()
-        is_blind = False
-        for gpu in sample.gpus:
-            key = keys.gpu(host, gpu, at)
-            if gpu.processes is None:
-                is_blind = True
-                gpus.append(GpuRow(key, gpu.state, gpu.values, None))
+        """The sample by the file's numbers. Nearly always it has the GPUs and processes of the one before."""
+        at, gpus = sample.at, sample.gpus
+        host = self.keys.host(sample)
+        is_late = at < host.last
+        slots = host.slots
+        if (
+            is_late
+            or len(slots) != len(gpus)
+            or any(slot.name != gpu[:3] for slot, gpu in zip(slots, gpus, strict=True))
+        ):
+            slots = [Slot(gpu[:3], self.keys.gpu(host, gpu, at), None, None) for gpu in gpus]
+        rows = []
+        is_changed = slots is not host.slots
+        for slot, gpu in zip(slots, gpus, strict=True):
+            processes = gpu[5]
+            if not processes:
+                is_changed = is_changed or bool(slot.processes)
+                slot.processes, slot.runs = (None, None) if processes is None else ([], ())
+                rows.append(GpuRow(slot.key, gpu[3], gpu[4], slot.runs, [], []))
                 continue
-            runs = []
-            for process in gpu.processes:
-                run = keys.run(host, process, key, at)
-                present.add(process.pid)
-                runs.append((run.key, process.memory_bytes, process.utilization_percent))
-            gpus.append(GpuRow(key, gpu.state, gpu.values, runs))
-        if at >= host.last:
-            self._end_runs(host, present, is_blind=is_blind)
-        keys.note_seen(host, at)
-        return host, Row(at, sample.interval, sample.values, gpus)
+            found = [process[:2] for process in processes]
+            if found != slot.processes:
+                is_changed = True
+                slot.processes = found
+                slot.runs = tuple(self.keys.run(host, process, slot.key, at).key for process in processes)
+            memories = [process[6] for process in processes]
+            rows.append(GpuRow(slot.key, gpu[3], gpu[4], slot.runs, memories, [process[7] for process in processes]))
+        if not is_late:
+            host.slots = slots
+            if is_changed:
+                self._end_runs(host)
+        self.keys.note_seen(host, at)
+        return host, Row(at, sample.interval, sample.values, rows)
 
-    def _end_runs(self, host: HostKeys, present: set[int], *, is_blind: bool) -> None:
+    def _end_runs(self, host: HostKeys) -> None:
         """Runs that are no longer there. Where it is not known who is on some GPU, none is said to be gone."""
-        if is_blind or len(present) == len(host.runs):
+        if any(slot.processes is None for slot in host.slots):
             return
+        present = {pid for slot in host.slots for pid, _ in slot.processes or ()}
         for pid in [pid for pid in host.runs if pid not in present]:
-            self.keys.end(host.runs.pop(pid))
+            self.keys.end(host, pid)
 
     def _append(self, host: int, row: Row, entry: int, layout: Layout | None = None) -> None:
         start = int(row.at // SECONDS) * SECONDS
@@ -216,7 +230,10 @@ class Writer:
 
     def _open_tail(self, host: int, start: int, entry: int) -> Tail:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
-        tail = Tail(start, self._last_before(host, start), entry, is_late=found is not None)
+        # What is not packed yet takes ten times the room: of a large fleet it has to be little.
+        rows_in_piece = max(6, min(ROWS_IN_PIECE, _LOOSE_ROWS // len(self.keys.hosts)))
+        before = self._last_before(host, start)
+        tail = Tail(start, before, entry, is_late=found is not None, rows_in_piece=rows_in_piece)
         with self.lock:
             self.tails[host, start] = tail
         return tail
