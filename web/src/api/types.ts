@@ -54,3 +54,11 @@ export interface Delta {
   changes?: HostChange[]
   removed?: string[]
 }
+
+/** What the hub says about the past. Fields that may be missing are so where they are null. */
+export type Usage = Schemas['Usage']
+export type UsageRow = Schemas['UsageRow']
+export type UsageBy = Usage['by']
+export type UsageDay = Schemas['Day']
+export type Run = Required<Schemas['Run']>
+export type Runs = { runs: Run[]; next?: number | null }

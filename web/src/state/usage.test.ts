@@ -1,0 +1,61 @@
+import { describe, expect, it, test } from 'vitest'
+import type { Usage, UsageRow } from '../api/types'
+import { amount, coverageText, dayBars, isPriced, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, workedShare } from './usage'
+
+const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, worked_hours: 5, idle_held_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
+const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, observed_gpu_hours: 1234.5, currency: '', rows: [], total: row(), ...changes })
+
+describe('a row', () => {
+  it('is told in words and parts of a bar', () => {
+    expect(usageText(row(), 'user', 20, '')).toMatchObject({ name: 'ann', held: '10.0', heldPart: 0.5, workedPart: 0.25, share: { text: '10.0 %' }, worked: { text: '5.0', title: '50.0 % of the time held' }, idle: '1.0', energy: { text: '2.0' }, cost: '–', peak: '16 GiB' })
+  })
+  it('has dashes with reasons for what nobody knows, never zeros', () => {
+    const text = usageText(row({ worked_hours: null, energy_kwh: null, share: null, peak_memory_bytes: null }), 'user', 20, '')
+    expect(text).toMatchObject({ worked: { text: '–', title: 'no utilization was known' }, energy: { text: '–' }, share: { text: '–' }, peak: '–', workedPart: 0 })
+    expect(workedShare(row({ worked_hours: null }))).toBe('–')
+  })
+  it('says who it is of, also where nobody knows', () => {
+    expect(usageText(row({ user: null, unknown: true }), 'user', 1, '').title.text).toBe('not known')
+    expect(usageText(row({ user: null }), 'group', 1, '').title.text).toBe('no group')
+    expect(usageText(row({ user: null, unknown: true }), 'user', 1, '').key).not.toBe(usageText(row({ user: 'not known' }), 'user', 1, '').key)
+  })
+  it('has a price where there is one', () => {
+    expect(usageText(row({ cost: 1234.5 }), 'user', 1, 'EUR').cost).toBe('1,234.50 EUR')
+    expect([isPriced(usage({ rows: [row(), row({ cost: 0 })] })), isPriced(usage({ rows: [row()] }))]).toEqual([true, false])
+  })
+  it('keeps a hostile name in its line', () => expect(usageText(row({ user: 'a\u202eb\n' }), 'user', 1, '').title.text).toBe('a\ufffdb\ufffd'))
+})
+
+describe('figures', () => {
+  test.each([[0, '0.0'], [0.01, '< 0.1'], [12.34, '12.3'], [1234.5, '1,235']])('%d is %s', (value, text) => expect(amount(value)).toBe(text))
+  test.each([[0, '0 %'], [0.0004, '< 0.1 %'], [0.987, '98.7 %'], [0.9999, '99.9 %'], [1, '100 %']])('%d is %s', (part, text) => expect(percentage(part)).toBe(text))
+})
+
+describe('how much was observed', () => {
+  test.each([
+    [0.987, 'Observed 98.7 % of the period: 1,235 GPU-hours. What nobody observed is in no figure.'],
+    [1, 'Observed 100 % of the period: 1,235 GPU-hours.'],
+    [null, 'No GPU was known in this period.'],
+  ])('%s', (coverage, text) => expect(coverageText(usage({ coverage }))).toBe(text))
+})
+
+describe('the order of rows', () => {
+  const rows = [row({ user: 'ann', gpu_hours: 1, energy_kwh: null }), row({ user: null, unknown: true, gpu_hours: 9 }), row({ user: 'ben', gpu_hours: 5 })]
+  const order = (text: string) => sortUsage(rows, 'user', readUsageOrder(text)).map((each) => each.user)
+  it('is by hours first', () => expect(order('')).toEqual([null, 'ben', 'ann']))
+  it('turns', () => expect(order('-held')).toEqual(['ann', 'ben', null]))
+  it('is by name, whom nobody could name last', () => expect(order('-name')).toEqual(['ben', 'ann', null]))
+  it('has what is not known last', () => expect([order('energy').at(-1), order('-energy').at(-1)]).toEqual(['ann', 'ann']))
+  it('is in the address', () => expect([turnUsageOrder(readUsageOrder(null), 'held'), turnUsageOrder(readUsageOrder('idle'), 'idle'), turnUsageOrder(readUsageOrder('idle'), 'held')]).toEqual(['-held', '-idle', '']))
+})
+
+describe('days', () => {
+  it('have a bar each, also those with nothing', () => {
+    const bars = dayBars([{ day: '2026-03-28', time: 0, gpu_hours: 8, worked_hours: 4 }, { day: '2026-03-30', time: 0, gpu_hours: 4, worked_hours: null }], ['2026-03-28', '2026-03-29', '2026-03-30'])
+    expect(bars.map(({ label, heldPart, workedPart }) => [label, heldPart, workedPart])).toEqual([['Mar 28', 1, 0.5], ['Mar 29', 0, 0], ['Mar 30', 0.5, 0]])
+    expect(bars.map(({ title }) => title)).toEqual(['Mar 28: 8.0 GPU-hours held, 4.0 worked', 'Mar 29: nothing', 'Mar 30: 4.0 GPU-hours held, work not known'])
+  })
+  it('are none without a period', () => expect(dayBars([], [])).toEqual([]))
+})
+
+test.each([['host', 'host'], ['nonsense', 'user'], [null, 'user']])('by=%s is by %s', (text, by) => expect(readBy(text)).toBe(by))
