@@ -14,7 +14,7 @@ from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
 from gpudeck.history.embedded.merge import merge
 from gpudeck.history.embedded.seal import read_totals, uses_of
 from gpudeck.history.embedded.tables import key_of, keys_between, open_to_read, split_key
-from gpudeck.history.embedded.tail import Tail
+from gpudeck.history.embedded.tail import Tail, loosen
 from gpudeck.history.embedded.writer import Writer
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
@@ -67,7 +67,7 @@ def view_file(path: Path) -> "Iterator[View]":
             if (host, start) not in tails:
                 found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
                 tails[host, start] = Tail(start, None, entry, is_late=found is not None)
-            tails[host, start].append(row, entry, layout)
+            tails[host, start].append(loosen([row])[0], entry, layout)
         yield View(connection, keys, tails)
 
 

@@ -99,10 +99,27 @@ class _Piece(Struct):
         return numbers
 
 
+Present = tuple[tuple[int, ...] | None, list[int | None], list[float | None]]
+"""The runs on a GPU, their memories and utilizations."""
+
+
+class Loose(NamedTuple):
+    """A row as an open hour keeps it. `states`, the lines of `table` and `present` are in the order of `gpus`."""
+
+    at: float
+    interval: float
+    values: Values
+    gpus: tuple[int, ...]
+    states: bytes
+    table: Floats
+    present: list[Present]
+
+
 class Tail:
     """`before` is when the host was last sampled before this hour. `first_entry` is the oldest journal entry in it.
 
-    `is_late`: the hour was sealed before; what is here comes on top of that.
+    `is_late`: the hour was sealed before; what is here comes on top of that. After every `rows_in_piece` rows they are
+    packed.
     """
 
     def __init__(
@@ -121,11 +138,11 @@ class Tail:
         self.is_late = is_late
         self.touched_at = 0.0
         self.newest = 0.0
-        self._rows: list[Row] = []
+        self._rows: list[Loose] = []
         self._layout = Layout()
         self._pieces: list[_Piece] = []
 
-    def append(self, row: Row, entry: int, layout: Layout | None = None) -> None:
+    def append(self, row: Loose, entry: int, layout: Layout | None = None) -> None:
         """`layout` is that of the row, if an earlier version wrote it."""
         if layout is not None and layout != self._layout:
             self._pack()
@@ -154,48 +171,63 @@ class Tail:
             self._rows = []
 
 
-def _make_pieces(rows: list[Row], layout: Layout, *, pack: bool) -> list[_Piece]:
+def loosen(rows: Sequence[Row]) -> list[Loose]:
+    """Rows of one layout with their values as arrays: made of all of them at once, which costs a third."""
+    flat = [gpu[2] for row in rows for gpu in row.gpus]
+    table = np.array(flat, dtype=np.float64).reshape(len(flat), -1)
+    loose, begin = [], 0
+    for at, interval, values, gpus in rows:
+        end = begin + len(gpus)
+        keys, states, present = (
+            tuple([gpu[0] for gpu in gpus]),
+            bytes([gpu[1] for gpu in gpus]),
+            [gpu[3:] for gpu in gpus],
+        )
+        loose.append(Loose(at, interval, values, keys, states, table[begin:end], present))
+        begin = end
+    return loose
+
+
+def _make_pieces(rows: list[Loose], layout: Layout, *, pack: bool) -> list[_Piece]:
     """A piece for each stretch of rows with the same GPUs."""
     pieces, begin = [], 0
-    sets = [tuple(gpu[0] for gpu in row.gpus) for row in rows]
     for place in range(1, len(rows) + 1):
-        if place == len(rows) or sets[place] != sets[begin]:
-            pieces.append(_make_piece(rows[begin:place], sets[begin], layout, pack=pack))
+        if place == len(rows) or rows[place].gpus != rows[begin].gpus:
+            pieces.append(_make_piece(rows[begin:place], layout, pack=pack))
             begin = place
     return pieces
 
 
-def _make_piece(rows: list[Row], gpus: tuple[int, ...], layout: Layout, *, pack: bool) -> _Piece:
-    count = len(rows)
-    flat = [gpu for row in rows for gpu in row.gpus]
-    table = np.array([gpu[2] for gpu in flat], dtype=np.float64).reshape(count, len(gpus), -1).transpose(2, 1, 0)
-    host = np.array([row.values for row in rows], dtype=np.float64).T
+def _make_piece(loose: list[Loose], layout: Layout, *, pack: bool) -> _Piece:
+    gpus = loose[0].gpus
+    table = np.stack([one.table for one in loose], axis=-1).transpose(1, 0, 2) if gpus else np.empty((0, 0, 0))
+    host = np.array([one.values for one in loose], dtype=np.float64).T
     keep = _pack_all if pack else _keep_all
     gpu_steps, host_steps = precisions_of(layout)
     return _Piece(
-        times=np.array([row.at for row in rows]),
-        intervals=np.array([row.interval for row in rows]),
+        times=np.array([one.at for one in loose]),
+        intervals=np.array([one.interval for one in loose]),
         gpus=gpus,
-        states=np.array([gpu[1] for gpu in flat], dtype=np.uint8).reshape(count, len(gpus)).T,
+        states=np.frombuffer(b"".join([one.states for one in loose]), dtype=np.uint8).reshape(len(loose), -1).T,
         metrics=keep(layout.gpu, table, gpu_steps),
         host=keep(layout.host, host[:, None, :], host_steps),
-        runs=_gather_runs(rows, gpus),
+        runs=_gather_runs(loose),
     )
 
 
-def _gather_runs(rows: list[Row], gpus: tuple[int, ...]) -> dict[tuple[int, int], list[_Stay]]:
+def _gather_runs(loose: list[Loose]) -> dict[tuple[int, int], list[_Stay]]:
     """Who is on a GPU hardly ever changes: each stretch with the same runs is taken at once."""
     stays: dict[tuple[int, int], list[_Stay]] = {}
-    for place, gpu in enumerate(gpus):
-        column = [row.gpus[place] for row in rows]
+    for place, gpu in enumerate(loose[0].gpus):
+        column = [one.present[place] for one in loose]
         begin = 0
         for end in range(1, len(column) + 1):
-            runs = column[begin].runs
-            if end < len(column) and (column[end].runs is runs or column[end].runs == runs):
+            runs = column[begin][0]
+            if end < len(column) and (column[end][0] is runs or column[end][0] == runs):
                 continue
             if runs:
-                memory = np.array([row.memories for row in column[begin:end]], dtype=np.float64)
-                utilization = np.array([row.utilizations for row in column[begin:end]], dtype=np.float64)
+                memory = np.array([one[1] for one in column[begin:end]], dtype=np.float64)
+                utilization = np.array([one[2] for one in column[begin:end]], dtype=np.float64)
                 for number, run in enumerate(runs):
                     stay = _Stay(begin, memory[:, number], utilization[:, number])
                     stays.setdefault((run, gpu), []).append(stay)

@@ -18,7 +18,7 @@ from gpudeck.history.embedded.journal import Entry, encode, join_layout, read_jo
 from gpudeck.history.embedded.keys import HostKeys, Keys, Slot
 from gpudeck.history.embedded.seal import Sealer
 from gpudeck.history.embedded.tables import key_of, open_to_write
-from gpudeck.history.embedded.tail import ROWS_IN_PIECE, GpuRow, Layout, Row, Tail
+from gpudeck.history.embedded.tail import GpuRow, Layout, Loose, Row, Tail, loosen
 from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
@@ -37,7 +37,7 @@ _BUDGET: Final = 0.05
 _REST: Final = 2.0
 """How many times longer than it sealed the thread then rests, where more is due: a third of the time is work."""
 _MOST_WAITING: Final = 50_000
-_LOOSE_ROWS: Final = 6_000
+_LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
 
@@ -170,7 +170,7 @@ class Writer:
             self._roll_back()
             raise
         self.taken += len(batch)
-        for host, row in rows:
+        for (host, _), row in zip(rows, loosen([row for _, row in rows]), strict=True):
             self._append(host, row, cursor.lastrowid or 0)
         self._tell(None)
 
@@ -217,21 +217,23 @@ class Writer:
         for pid in [pid for pid in host.runs if pid not in present]:
             self.keys.end(host, pid)
 
-    def _append(self, host: int, row: Row, entry: int, layout: Layout | None = None) -> None:
-        start = int(row.at // SECONDS) * SECONDS
+    def _append(self, host: int, row: Loose, entry: int, layout: Layout | None = None) -> None:
+        at = row.at
+        start = int(at // SECONDS) * SECONDS
         tail = self.tails.get((host, start))
         if tail is None:
             tail = self._open_tail(host, start, entry)
         self.late += tail.is_late
         self.rows += len(row.gpus)
-        self.newest = row.at if self.newest is None else max(self.newest, row.at)
+        self.newest = at if self.newest is None else max(self.newest, at)
         tail.append(row, entry, layout)
         tail.touched_at = self._now()
 
     def _open_tail(self, host: int, start: int, entry: int) -> Tail:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
-        # What is not packed yet takes ten times the room: of a large fleet it has to be little.
-        rows_in_piece = max(6, min(ROWS_IN_PIECE, _LOOSE_ROWS // len(self.keys.hosts)))
+        # What is not packed takes ten times the room: of a large fleet it has to be little, for a small one packing
+        # does not pay.
+        rows_in_piece = max(6, _LOOSE_ROWS // len(self.keys.hosts))
         before = self._last_before(host, start)
         tail = Tail(start, before, entry, is_late=found is not None, rows_in_piece=rows_in_piece)
         with self.lock:
@@ -325,7 +327,7 @@ class Writer:
     def _recover(self) -> None:
         """The open hours of last time."""
         for host, row, entry, layout in read_journal(self._connection):
-            self._append(host, row, entry, layout)
+            self._append(host, loosen([row])[0], entry, layout)
             self.keys.by_key[host].last = max(self.keys.by_key[host].last, row.at)
 
 
