@@ -39,7 +39,16 @@ _TYPESCRIPT_METHOD = re.compile(r"^  (?:private |readonly |static |async |get )*
 
 FOREIGN = {
     # Files that appear where gpudeck runs.
-    *("gpudeck.yaml", "agent.token", "admin.token", "viewer.token", "report.json", "privkey.pem", "fullchain.pem"),
+    *(
+        "gpudeck.yaml",
+        "history.db",
+        "agent.token",
+        "admin.token",
+        "viewer.token",
+        "report.json",
+        "privkey.pem",
+        "fullchain.pem",
+    ),
     # Names of browsers, of the operating system and of other programs.
     *("CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "Origin"),
     *("CAP_SYS_PTRACE", "CAP_SYSLOG", "CAP_NET_BIND_SERVICE", "CAP_DAC_READ_SEARCH"),

@@ -15,7 +15,7 @@ from gpudeck.history.measures import Measure, suggest
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun, Past
 from gpudeck.history.steps import HOUR, QUARTER, Grid, choose
 
-MOST_READS: Final = 2_000
+MOST_READS: Final = 200
 """How many hours of hosts are read to show the fleet in fine steps."""
 MOST_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""

@@ -1,0 +1,87 @@
+import csv
+import io
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpudeck.cli import gpudeck
+from gpudeck.model.errors import UsageError
+
+GOLDEN = Path(__file__).parents[1] / "history" / "golden" / "history-v1.db"
+SPAN = ["--since", "2023-11-14T23:00Z", "--until", "2023-11-15T02:00Z"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    copy = tmp_path / "history.db"
+    copy.write_bytes(GOLDEN.read_bytes())
+    return copy
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(gpudeck, ["history", *arguments], catch_exceptions=True)
+
+
+def export(file: Path, *arguments: str) -> list[dict[str, str]]:
+    result = run("export", "--file", str(file), *arguments)
+    assert result.exit_code == 0, result.output
+    return list(csv.DictReader(io.StringIO(result.output)))
+
+
+def test_stats_tell_what_is_there(file: Path) -> None:
+    text = run("stats", "--file", str(file)).output
+    assert "2 hosts, 2 GPUs" in text
+    assert json.loads(run("stats", "--json", "--file", str(file)).output)["gpus"] == 2
+
+
+def test_export_has_sealed_and_open_hours(file: Path) -> None:
+    rows = export(file, *SPAN)
+    assert {row["users"] for row in rows} == {"alice", "bob", "carol"}
+    assert rows[0]["utilization_percent"] == "50.0"
+    assert rows[0]["fan_percent"] == ""
+
+
+def test_export_can_be_narrowed(file: Path) -> None:
+    rows = export(file, *SPAN, "--host", "gpu02", "--metric", "power_watts")
+    assert {row["host"] for row in rows} == {"gpu02"}
+    assert "utilization_percent" not in rows[0]
+
+
+def test_export_of_an_empty_span_has_a_head_alone(file: Path) -> None:
+    assert export(file, "--since", "2020-01-01", "--until", "2020-01-02") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "nobody"], "no host is called nobody"),
+        (["--metric", "warmth"], "no GPU metric is called warmth"),
+        (["--since", "yesterdayish"], "is not a time"),
+        (["--since", "now", "--until", "-1h"], "after --since"),
+    ],
+)
+def test_export_says_what_it_cannot_do(file: Path, arguments: list[str], words: str) -> None:
+    result = run("export", "--file", str(file), *arguments)
+    assert isinstance(result.exception, UsageError)
+    assert words in str(result.exception)
+
+
+def test_verify_finds_a_flipped_bit(file: Path) -> None:
+    assert "everything can be read" in run("verify", "--file", str(file)).output
+    with sqlite3.connect(file) as connection:
+        (body,) = connection.execute("SELECT body FROM chunks LIMIT 1").fetchone()
+        damaged = bytearray(body)
+        damaged[len(damaged) // 2] ^= 1
+        connection.execute("UPDATE chunks SET body = ? WHERE key = (SELECT min(key) FROM chunks)", (bytes(damaged),))
+    result = run("verify", "--file", str(file))
+    assert result.exit_code == 1
+    assert "chunks: the hour" in result.output
+
+
+def test_missing_history_is_said(tmp_path: Path) -> None:
+    result = run("stats", "--file", str(tmp_path / "none.db"))
+    assert isinstance(result.exception, UsageError)
+    assert "there is no history" in str(result.exception)
