@@ -60,5 +60,3 @@ export type Usage = Schemas['Usage']
 export type UsageRow = Schemas['UsageRow']
 export type UsageBy = Usage['by']
 export type UsageDay = Schemas['Day']
-export type Run = Required<Schemas['Run']>
-export type Runs = { runs: Run[]; next?: number | null }
