@@ -1,6 +1,6 @@
-/** Who used how much, and which programs they ran. */
+/** Who used how much. */
 import { ask, type Answer } from './ask'
-import type { Runs, Usage, UsageBy } from './types'
+import type { Usage, UsageBy } from './types'
 
 /** A year of a large fleet takes the hub longer than a look at the live one. */
 const PATIENCE_MS = 60_000
@@ -15,8 +15,12 @@ export interface UsageQuestion {
   user?: string
 }
 
-export function readUsage(question: UsageQuestion): Promise<Answer<Usage>> {
-  return ask(`api/v1/usage?${asked(question)}`, 'GET', undefined, PATIENCE_MS)
+/** A hub that does not know the zone is asked for days in UTC: `zone` says which it became. */
+export async function readUsage(question: UsageQuestion, signal?: AbortSignal): Promise<Answer<Usage & { zone: string }>> {
+  const answer = await ask<Usage>(`api/v1/usage?${asked(question)}`, 'GET', undefined, PATIENCE_MS, signal)
+  if ('done' in answer) return { done: { ...answer.done, zone: question.zone } }
+  const isZone = answer.refused.status === 400 && answer.refused.message.includes('time zone') && question.zone !== 'UTC'
+  return isZone ? readUsage({ ...question, zone: 'UTC' }, signal) : answer
 }
 
 /** Where the same is as a file for spreadsheets. */
@@ -29,11 +33,4 @@ function asked({ by, start, end, zone, isDaily, user }: UsageQuestion): string {
   if (isDaily) params.set('daily', 'true')
   if (user !== undefined) params.set('user', user)
   return params.toString()
-}
-
-/** A person's runs that were there at some time in between; `before` is the `next` of the page before. */
-export function readRuns(user: string, start: number, end: number, before?: number): Promise<Answer<Runs>> {
-  const params = new URLSearchParams({ user, start: String(start), end: String(end), limit: '500' })
-  if (before !== undefined) params.set('before', String(before))
-  return ask(`api/v1/runs?${params.toString()}`, 'GET', undefined, PATIENCE_MS)
 }
