@@ -2,15 +2,18 @@
 
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.client.http import TROUBLE, ask
+from gpudeck.client.http import TROUBLE, Answer, ask
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
+
+if TYPE_CHECKING:
+    from gpudeck.client.stream import OpenStream
 
 _TRUST = "Name the authority that signed it with $SSL_CERT_FILE, or use the name that stands in it."
 _HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
@@ -56,6 +59,27 @@ class Client:
         """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/usage?{urlencode(query)}")
 
+    def history(self, query: Mapping[str, str]) -> bytes:
+        """A metric over time, as JSON (see history.base.Answer). `query` is what stands behind the question mark."""
+        return self._get(f"/api/v1/history?{urlencode(query)}")
+
+    def stream(self, last_event_id: str = "") -> "OpenStream":
+        """The fleet as events, from `last_event_id` on where the hub still has them. The caller closes it."""
+        from gpudeck.client.stream import OpenStream  # noqa: PLC0415 - most ask once, and not for events
+
+        headers = self._headers() | {"Accept": "text/event-stream"}
+        if last_event_id:
+            headers["Last-Event-ID"] = last_event_id
+        try:
+            opened = OpenStream(f"{self.url}/api/v1/stream", headers, self._timeout)
+            if opened.status == 200 and opened.content_type.startswith("text/event-stream"):
+                return opened
+            answer = Answer(opened.status, opened.content_type, opened.body())
+            opened.close()
+        except TROUBLE as error:
+            self._explain(error)
+        raise self._refusal(answer.status, answer.data, is_question=True) if answer.status != 200 else self._no_hub()
+
     def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
         """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
         answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", new))
@@ -69,23 +93,28 @@ class Client:
         return self._ask("GET", path)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
-        headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+        headers = self._headers()
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
             sent = None if body is None else msgspec.json.encode(body)
             answer = ask(method, self.url + path, headers, sent, self._timeout)
-        except ssl.SSLError as error:
-            raise Unreachable(f"the certificate of {self._shown} is not believed: {error}.", _TRUST) from error
         except TROUBLE as error:
-            raise Unreachable(f"no hub answers at {self._shown}.", _HINT) from error
+            self._explain(error)
         if answer.status not in {200, 201}:
             raise self._refusal(answer.status, answer.data, is_question=method == "GET")
         if not answer.content_type.startswith("application/json"):
             raise self._no_hub()
         return answer.data
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json"}
+        return headers if self._token is None else headers | {"Authorization": f"Bearer {self._token}"}
+
+    def _explain(self, error: Exception) -> NoReturn:
+        if isinstance(error, ssl.SSLError):
+            raise Unreachable(f"the certificate of {self._shown} is not believed: {error}.", _TRUST) from error
+        raise Unreachable(f"no hub answers at {self._shown}.", _HINT) from error
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
         try:

@@ -29,7 +29,7 @@ def ask(method: str, url: str, headers: dict[str, str], body: bytes | None, time
     host = parts.hostname or ""
     # On one machine sending costs less than packing.
     packed = {} if is_loopback(host) else {"Accept-Encoding": "gzip"}
-    connection = _connect(parts.scheme, host, parts.port, timeout)
+    connection = connect(parts.scheme, host, parts.port, timeout)
     try:
         path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
         connection.request(method, path, body, headers | packed)
@@ -42,7 +42,8 @@ def ask(method: str, url: str, headers: dict[str, str], body: bytes | None, time
         connection.close()
 
 
-def _connect(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:
+def connect(scheme: str, host: str, port: int | None, timeout: float) -> http.client.HTTPConnection:
+    """Not opened yet: the first question does that."""
     if scheme == "https":
         return http.client.HTTPSConnection(host, port, timeout=timeout, context=ssl.create_default_context())
     return http.client.HTTPConnection(host, port, timeout=timeout)
