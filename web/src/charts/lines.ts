@@ -1,0 +1,40 @@
+/** From the hub's answers to the lines of a chart. */
+import type { Past, PastSeries } from '../api/history'
+import { orderColour, personColour } from '../state/hues'
+import { gatherSmall, type Line } from './series'
+
+type Look = Pick<Line, 'colour' | 'kind' | 'hasSpread'>
+
+/** The one series of an answer under this label; nothing where there is no answer, or nothing in it. */
+export function lineOf(past: Past | null, label: string, look: Look = {}): Line[] {
+  return (past?.series ?? []).slice(0, 1).map(({ points }) => ({ key: label, label, points, step: past?.step ?? 0, ...look }))
+}
+
+const MOST_PEOPLE = 10
+const MOST_GPUS = 16
+
+/** One area a person, in their own colour; those with the least are taken together. */
+export function peopleLines(past: Past | null): Line[] {
+  const lines = (past?.series ?? []).map(({ user, points }) => ({
+    key: user === undefined || user === null ? '?' : `user ${user}`,
+    label: user ?? 'not known who',
+    points,
+    step: past?.step ?? 0,
+    kind: 'area' as const,
+    colour: personColour(user ?? null),
+  }))
+  return gatherSmall(lines, MOST_PEOPLE, (count) => `${count} others`).sort((a, b) => place(a) - place(b))
+}
+
+/** Those without a name of their own lie on top. */
+function place({ key }: Line): number {
+  return key === 'rest' ? 2 : key === '?' ? 1 : 0
+}
+
+/** One line a GPU of a host, in the order of their labels. */
+export function gpuLines(past: Past | null): Line[] {
+  const byLabel = new Intl.Collator('en', { numeric: true })
+  const name = ({ label, gpu }: PastSeries): string => label ?? gpu ?? ''
+  const series = [...(past?.series ?? [])].sort((a, b) => byLabel.compare(name(a), name(b))).slice(0, MOST_GPUS)
+  return series.map((each, at) => ({ key: each.gpu ?? name(each), label: `GPU ${name(each)}`, points: each.points, step: past?.step ?? 0, colour: orderColour(at) }))
+}

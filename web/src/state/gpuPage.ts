@@ -1,0 +1,75 @@
+/** The page of one GPU in words. */
+import type { Run } from '../api/history'
+import type { Gpu, Host } from '../api/types'
+import { cudaVisibleDevices, gpuDetail, isMissing, type GpuDetail } from './detail'
+import { bytes, celsius, clockTime, DASH, fraction, gib, percent, plain, watts } from './format'
+import { alarmText } from './lines'
+
+export interface BigFigure {
+  label: string
+  text: string
+  /** What it is part of, such as the limit. */
+  of: string
+  /** 0…1; null draws no bar. */
+  fraction: number | null
+  title: string | undefined
+}
+
+export interface GpuPageText {
+  title: string
+  host: string
+  detail: GpuDetail
+  figures: BigFigure[]
+  alarm: { reason: string; action: string | null; isCritical: boolean } | null
+  /** Null where nothing can run on it. */
+  devices: string | null
+  booking: string | null
+}
+
+/** `now` is the hub's clock. */
+export function gpuPageText(gpu: Gpu, host: Host, now: number): GpuPageText {
+  return {
+    title: plain(`GPU ${gpu.label} · ${gpu.name}`),
+    host: plain(host.display_name),
+    detail: gpuDetail(gpu, host, now),
+    figures: figuresOf(gpu),
+    alarm: alarmText(gpu) === undefined ? null : { reason: plain(gpu.health_reason ?? 'no reason given'), action: gpu.health_action === null ? null : plain(gpu.health_action), isCritical: gpu.health === 'critical' },
+    devices: isMissing(gpu) ? null : cudaVisibleDevices(gpu),
+    booking: bookingText(gpu, now),
+  }
+}
+
+function figuresOf(gpu: Gpu): BigFigure[] {
+  const { memory_used_bytes: used, memory_total_bytes: total, power_watts: power, power_limit_watts: limit } = gpu
+  const worked = gpu.utilization_percent
+  const figure = (label: string, field: string, text: string, of = '', part: number | null = null): BigFigure => ({
+    label,
+    text,
+    of,
+    fraction: part,
+    title: text === DASH ? (gpu.reasons[field] ?? 'not reported') : undefined,
+  })
+  return [
+    figure('Utilization', 'utilization_percent', percent(worked), '', worked === null ? null : worked / 100),
+    figure('Memory', 'memory_used_bytes', used === null ? DASH : gib(used), total === null ? '' : `of ${bytes(total)}`, fraction(used, total)),
+    figure('Power', 'power_watts', watts(power), limit === null ? '' : `of ${watts(limit)}`, fraction(power, limit)),
+    figure('Temperature', 'temperature_celsius', celsius(gpu.temperature_celsius).replace('°', ' °C')),
+    figure('SM clock', 'clock_sm_mhz', gpu.clock_sm_mhz === null ? DASH : `${Math.round(gpu.clock_sm_mhz)} MHz`),
+  ]
+}
+
+function bookingText(gpu: Gpu, now: number): string | null {
+  const { user, end, note } = (gpu.reservation ?? {}) as { user?: unknown; end?: unknown; note?: unknown }
+  if (gpu.reservation === null) return null
+  const by = typeof user === 'string' ? ` by ${user}` : ''
+  const until = typeof end === 'number' ? ` until ${clockTime(end, now)}` : ''
+  return plain(`Booked${by}${until}${typeof note === 'string' && note !== '' ? `: ${note}` : ''}`)
+}
+
+/** What the past tells of a GPU that is in the fleet no more. */
+export function pastTitle(uuid: string, runs: readonly Run[]): { title: string; host: string | null } {
+  const last = runs[0]
+  const label = last?.labels[last.gpus.indexOf(uuid)]
+  if (last === undefined) return { title: 'A GPU of the past', host: null }
+  return { title: plain(`GPU ${label ?? ''} · ${last.model ?? ''}`.replace(/ · $/, '')), host: last.host_name }
+}
