@@ -19,15 +19,10 @@ ROWS_IN_PIECE: Final = 60
 _SMALL: Final = (np.uint8, np.uint16, np.uint32)
 
 
-class GpuRow(NamedTuple):
-    """`runs` are those on it, None when nobody knows; `memories`, in bytes, and `utilizations` are theirs, in order."""
+GpuRow = tuple[int, int, Values, tuple[int, ...] | None, list[int | None], list[float | None]]
+"""The GPU, its state and values; the runs on it, None when nobody knows; their memories in bytes and utilizations.
 
-    gpu: int
-    state: int
-    values: Values
-    runs: tuple[int, ...] | None
-    memories: list[int | None]
-    utilizations: list[float | None]
+A plain tuple, because a hub makes thousands of them a second."""
 
 
 class Row(NamedTuple):
@@ -288,6 +283,8 @@ def assemble(
     is_sorted = len(order) == len(times) and bool((order[1:] > order[:-1]).all())
 
     def lay_out(name: str) -> Floats:
+        if len(pieces) == 1 and is_sorted:
+            return pieces[0].metric(name)
         table = np.full((len(gpus), len(times)), np.nan)
         for piece, begin, among in places:
             table[slice(None) if among is None else among, begin : begin + len(piece.times)] = piece.metric(name)

@@ -21,7 +21,7 @@ from gpudeck.history.embedded.tables import key_of, open_to_write
 from gpudeck.history.embedded.tail import GpuRow, Layout, Loose, Row, Tail, loosen
 from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.sample import HostSample
+from gpudeck.history.sample import GpuSample, HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.clock import Clock
 
@@ -186,14 +186,14 @@ class Writer:
             or any(slot.name != gpu[:3] for slot, gpu in zip(slots, gpus, strict=True))
         ):
             slots = [Slot(gpu[:3], self.keys.gpu(host, gpu, at), None, None) for gpu in gpus]
-        rows = []
+        rows: list[GpuRow] = []
         is_changed = slots is not host.slots
         for slot, gpu in zip(slots, gpus, strict=True):
             processes = gpu[5]
             if not processes:
                 is_changed = is_changed or bool(slot.processes)
                 slot.processes, slot.runs = (None, None) if processes is None else ([], ())
-                rows.append(GpuRow(slot.key, gpu[3], gpu[4], slot.runs, [], []))
+                rows.append((slot.key, gpu[3], gpu[4], slot.runs, [], []))
                 continue
             found = [process[:2] for process in processes]
             if found != slot.processes:
@@ -201,7 +201,7 @@ class Writer:
                 slot.processes = found
                 slot.runs = tuple(self.keys.run(host, process, slot.key, at).key for process in processes)
             memories = [process[6] for process in processes]
-            rows.append(GpuRow(slot.key, gpu[3], gpu[4], slot.runs, memories, [process[7] for process in processes]))
+            rows.append((slot.key, gpu[3], gpu[4], slot.runs, memories, [process[7] for process in processes]))
         if not is_late:
             host.slots = slots
             if is_changed:
@@ -329,6 +329,15 @@ class Writer:
         for host, row, entry, layout in read_journal(self._connection):
             self._append(host, loosen([row])[0], entry, layout)
             self.keys.by_key[host].last = max(self.keys.by_key[host].last, row.at)
+
+
+def _are_same(slots: list[Slot], gpus: tuple[GpuSample, ...]) -> bool:
+    if len(slots) != len(gpus):
+        return False
+    for slot, gpu in zip(slots, gpus, strict=True):  # noqa: SIM110 - any() would take twice as long
+        if slot.name != gpu[:3]:
+            return False
+    return True
 
 
 def _is_due(tail: Tail, now: float) -> bool:
