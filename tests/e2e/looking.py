@@ -59,9 +59,14 @@ def send(hub: HubProcess, envelope: Envelope, token: str | None = None) -> None:
         assert answer.status == 202
 
 
+NO_WORKER = "delete window.SharedWorker"
+"""A script for a page whose stream a test takes over: what a worker asks for cannot be caught."""
+
+
 def show_instead(page: Page, fleet: dict[str, Any]) -> None:
     """Let the page see this fleet in place of the hub's: for what no hub would send."""
     event = f"retry: 60000\nevent: snapshot\ndata: {json.dumps(fleet)}\n\n"
+    page.add_init_script(NO_WORKER)
     page.route("**/api/v1/stream", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
     page.reload()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from e2e.looking import is_wider_than_its_window
+from e2e.looking import NO_WORKER, is_wider_than_its_window
 from fakes.hubs import HubProcess, running_hub
 
 pytestmark = pytest.mark.browser
@@ -106,6 +106,7 @@ def test_a_session_that_has_ended_leads_back_to_the_door(guarded: HubProcess, op
     assert page.request.post(f"{guarded.url}/api/v1/login", data={"name": "vera", "password": PASSWORD}).ok
     # A stream that breaks after its first event, as behind a proxy that closes connections.
     event = f"retry: 200\nevent: snapshot\ndata: {page.request.get(f'{guarded.url}/api/v1/fleet').text()}\n\n"
+    page.add_init_script(NO_WORKER)
     page.route("**/api/v1/stream", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
     page.reload()
     expect(page.locator(".card").first).to_be_visible()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import count_hosts
+from e2e.looking import NO_WORKER, count_hosts
 from fakes.hubs import HubProcess, running_hub, wait_until
 
 pytestmark = pytest.mark.browser
@@ -64,6 +64,7 @@ def test_a_lost_hub_is_seen_and_its_return_too(tmp_path: Path, chromium: Browser
 )
 def test_a_hub_that_does_not_let_in_is_explained(demo: HubProcess, chromium: Browser, status: int, title: str) -> None:
     page = chromium.new_page()
+    page.add_init_script(NO_WORKER)
     page.route("**/api/v1/**", lambda route: route.fulfill(status=status))
     page.goto(demo.url)
     expect(page.get_by_role("heading", name=title)).to_be_visible()

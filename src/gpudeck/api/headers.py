@@ -10,9 +10,14 @@ from gpudeck.api.asgi import App, Message, Receive, Scope, Send
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "manifest-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+    "worker-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
 """For the page: nothing but its own files, and no script in its text."""
+WORKER_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""For its scripts: one of them runs as a worker, which keeps to the policy that came with it and not to the page's."""
 _POLICY = b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PERMISSIONS = b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
 

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 
 from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub
-from gpudeck.api.headers import PAGE_POLICY
+from gpudeck.api.headers import PAGE_POLICY, WORKER_POLICY
 from gpudeck.api.text import NotUnderstood, TextViews, is_on, read_wish
 from gpudeck.hub.hub import Hub
 
@@ -58,6 +58,8 @@ async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes
     if media is None or len(name) > _LONGEST_NAME or file.parent != PAGE / "assets" or not file.is_file():
         raise NotFoundException("no such file belongs to the page")
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    if file.suffix == ".js":
+        headers["Content-Security-Policy"] = WORKER_POLICY
     packed = file.with_name(f"{name}.gz")
     if packed.is_file() and "gzip" in request.headers.get("accept-encoding", ""):
         file = packed

@@ -4,9 +4,11 @@
  * Figures change in place at once. The board itself (which lines, in which order) is arranged anew only while nobody
  * works on it, so that nothing slips away under a pointer.
  */
-import type { Availability, Delta, Fleet, Host } from '../api/types'
-import { FleetStream, type Browser, type Trouble } from '../stream/client'
-import { judgeLink } from '../stream/link'
+import type { Availability, Fleet, Host } from '../api/types'
+import { troubleOf, type Trouble } from '../stream/client'
+import { Follower, type ReadFleet } from '../stream/follower'
+import type { Line, LineListener } from '../stream/line'
+import { judgeLink, LOST_AFTER_SECONDS, RESTING } from '../stream/link'
 import { readAddress, type Address } from './address'
 import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
 import { FleetModel } from './fleet'
@@ -22,6 +24,15 @@ const ATTENDED_SECONDS = 5
 const DRIFT_SECONDS = 2
 
 const seconds = (): number => Date.now() / 1000
+
+const readFleet: ReadFleet = async () => {
+  try {
+    const answer = await fetch('api/v1/fleet', { cache: 'no-store' })
+    return answer.ok ? { text: await answer.text() } : { trouble: troubleOf(answer.status) }
+  } catch {
+    return { trouble: 'unreachable' }
+  }
+}
 
 export class Board {
   readonly fleet = new FleetModel()
@@ -41,11 +52,14 @@ export class Board {
   private folds = new Map<string, boolean>()
   private arrangedAt = 0
   private attendedAt = 0
-  private stream: FleetStream
+  /** Until this time nothing is said about the silence: the page rests, or has just woken. */
+  private restsUntil = $state(0)
+  private readonly follower: Follower
+  private readonly line: Line
   private timer: ReturnType<typeof setInterval> | undefined
 
   readonly query = $derived(parseQuery(this.text))
-  readonly link = $derived(judgeLink(this.lastEventAt, this.now))
+  readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now))
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
@@ -55,18 +69,19 @@ export class Board {
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort })
 
-  constructor(streamUrl: string, search: string, browser?: Browser) {
+  /** `connect` makes the way on which events come. */
+  constructor(connect: (listener: LineListener) => Line, search: string, read: ReadFleet = readFleet) {
     this.visit(search)
-    const listener = {
-      snapshot: (fleet: Fleet) => this.onSnapshot(fleet),
-      delta: (delta: Delta) => this.onEvent(this.fleet.apply(delta)),
-      trouble: (trouble: Trouble) => this.onTrouble(trouble),
-    }
-    this.stream = new FleetStream(streamUrl, listener, browser)
+    const trouble = (trouble: Trouble): void => this.onTrouble(trouble)
+    this.follower = new Follower(
+      { snapshot: (fleet) => this.onSnapshot(fleet), delta: (delta) => this.onEvent(this.fleet.apply(delta)), trouble },
+      read,
+    )
+    this.line = connect({ event: (event) => this.follower.take(event), running: () => void this.follower.catchUp(), trouble })
   }
 
   start(): void {
-    this.stream.start()
+    this.line.start()
     // Events drive the clock while they come; the timer only takes over when they stop.
     this.timer = setInterval(() => {
       if (seconds() - this.now > 0.9) this.now = seconds()
@@ -74,8 +89,21 @@ export class Board {
   }
 
   stop(): void {
-    this.stream.stop()
+    this.line.stop()
+    this.follower.forget()
     clearInterval(this.timer)
+  }
+
+  /** Nobody sees the page: it costs nothing until `wake`. */
+  rest(): void {
+    this.restsUntil = Infinity
+    this.stop()
+  }
+
+  wake(): void {
+    this.now = seconds()
+    this.restsUntil = this.now + LOST_AFTER_SECONDS
+    this.start()
   }
 
   /** Shows what the query part of an address asks for. */
@@ -148,6 +176,7 @@ export class Board {
 
   private onEvent(reshaped: boolean): void {
     this.now = this.lastEventAt = seconds()
+    this.restsUntil = 0
     this.trouble = null
     const offset = this.fleet.time - this.now
     if (Math.abs(offset - this.hubOffset) > DRIFT_SECONDS) this.hubOffset = offset

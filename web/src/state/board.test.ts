@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { busyGpu, fleet, gpu, host, NOW, totals } from '../samples'
 import { FakeBrowser } from '../stream/fake'
+import { alone } from '../stream/line'
 import { Board } from './board.svelte'
 
 let browser: FakeBrowser
@@ -8,7 +9,7 @@ let board: Board
 
 function start(search = ''): void {
   browser = new FakeBrowser()
-  board = new Board('api/v1/stream', search, browser)
+  board = new Board((listener) => alone('api/v1/stream', listener, browser), search)
   board.start()
 }
 
@@ -103,6 +104,34 @@ describe('an address', () => {
     expect(board.isTyped).toBe(true)
     board.toggleState('busy')
     expect(board.isTyped).toBe(false)
+  })
+})
+
+describe('rest', () => {
+  it('has no stream, and shows nothing as current', async () => {
+    snapshot()
+    board.rest()
+    await vi.advanceTimersByTimeAsync(600_000)
+    expect([browser.sources.length, browser.last.closed]).toEqual([1, true])
+    expect(board.link).toMatchObject({ phase: 'connecting', greyed: true })
+  })
+
+  it('ends with the first event, without an alarm', async () => {
+    snapshot()
+    board.rest()
+    await vi.advanceTimersByTimeAsync(600_000)
+    board.wake()
+    expect(board.link).toMatchObject({ phase: 'connecting', greyed: true })
+    snapshot()
+    expect(board.link).toMatchObject({ phase: 'live', greyed: false })
+  })
+
+  it('is no excuse for a hub that stays silent', async () => {
+    snapshot()
+    board.rest()
+    board.wake()
+    await vi.advanceTimersByTimeAsync(11_000)
+    expect(board.link).toMatchObject({ phase: 'lost', greyed: true })
   })
 })
 

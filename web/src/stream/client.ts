@@ -4,15 +4,22 @@
  * The browser reconnects by itself after a network fault, but not after an HTTP error (a proxy that answers 502 while
  * the hub restarts), and it does not notice a connection that is open and silent. Both are watched here: the hub sends
  * something every second, so silence means the line is dead.
+ *
+ * What comes is handed on as text: several tabs may share it, and each of them reads it by itself (stream/follower.ts).
  */
-import type { Delta, Fleet } from '../api/types'
 
 /** Why nothing could be read yet, as far as one plain request can tell. */
 export type Trouble = 'unreachable' | 'refused' | 'not-found' | 'failing'
 
-export interface StreamListener {
-  snapshot(fleet: Fleet): void
-  delta(delta: Delta): void
+/** An event as it came. `id` counts within one life of the hub: `epoch-number`. */
+export interface RawEvent {
+  kind: 'snapshot' | 'delta'
+  id: string
+  text: string
+}
+
+export interface RawListener {
+  event(event: RawEvent): void
   trouble(trouble: Trouble): void
 }
 
@@ -22,7 +29,7 @@ export interface Browser {
   fetch(url: string): Promise<{ status: number }>
 }
 
-const browser: Browser = {
+export const browser: Browser = {
   open: (url) => new EventSource(url),
   fetch: (url) => fetch(url, { method: 'HEAD', cache: 'no-store' }),
 }
@@ -36,23 +43,22 @@ const CLOSED = 2
 
 export class FleetStream {
   private source: EventSource | null = null
-  private hasSnapshot = false
   private retrySeconds = FIRST_RETRY_SECONDS
   private timer: ReturnType<typeof setTimeout> | undefined
 
   constructor(
     private readonly url: string,
-    private readonly listener: StreamListener,
+    private readonly listener: RawListener,
     private readonly parts: Browser = browser,
   ) {}
 
   start(): void {
     this.stop()
-    this.hasSnapshot = false
     const source = this.parts.open(this.url)
     this.source = source
-    source.addEventListener('snapshot', (event) => this.receive(source, () => this.onSnapshot(JSON.parse(event.data) as Fleet)))
-    source.addEventListener('delta', (event) => this.receive(source, () => this.onDelta(JSON.parse(event.data) as Delta)))
+    for (const kind of ['snapshot', 'delta'] as const) {
+      source.addEventListener(kind, (event) => this.receive(source, { kind, id: event.lastEventId, text: String(event.data) }))
+    }
     source.addEventListener('error', () => this.onError(source))
     this.expectEvent()
   }
@@ -63,26 +69,11 @@ export class FleetStream {
     this.source = null
   }
 
-  private receive(source: EventSource, take: () => void): void {
+  private receive(source: EventSource, event: RawEvent): void {
     if (source !== this.source) return
     this.retrySeconds = FIRST_RETRY_SECONDS
     this.expectEvent()
-    try {
-      take()
-    } catch (cause) {
-      // A broken event leaves the picture in doubt: a new snapshot settles it.
-      console.warn('gpudeck: an event could not be read, asking for a new snapshot', cause)
-      this.retry()
-    }
-  }
-
-  private onSnapshot(fleet: Fleet): void {
-    this.hasSnapshot = true
-    this.listener.snapshot(fleet)
-  }
-
-  private onDelta(delta: Delta): void {
-    if (this.hasSnapshot) this.listener.delta(delta)
+    this.listener.event(event)
   }
 
   private onError(source: EventSource): void {
@@ -118,7 +109,8 @@ export class FleetStream {
   }
 }
 
-function troubleOf(status: number): Trouble {
+/** What a status that is none of success means. */
+export function troubleOf(status: number): Trouble {
   if (status === 401 || status === 403) return 'refused'
   if (status === 404) return 'not-found'
   return 'failing'

@@ -9,12 +9,8 @@ export class FakeSource extends EventTarget {
     this.closed = true
   }
 
-  send(event: string, data: unknown): void {
-    this.sendText(event, JSON.stringify(data))
-  }
-
-  sendText(event: string, data: string): void {
-    this.dispatchEvent(new MessageEvent(event, { data }))
+  send(event: string, data: unknown, id = ''): void {
+    this.dispatchEvent(new MessageEvent(event, { data: JSON.stringify(data), lastEventId: id }))
   }
 
   /** The browser gives up for good, as after an HTTP error. */

@@ -14,6 +14,9 @@ export interface Link {
   greyed: boolean
 }
 
+/** The page was out of sight and has let go: what it shows is old, and nothing is wrong. */
+export const RESTING: Link = { phase: 'connecting', silentSeconds: 0, greyed: true }
+
 /** Both times in seconds of this machine's clock; `lastEventAt` is null before the first event. */
 export function judgeLink(lastEventAt: number | null, now: number): Link {
   if (lastEventAt === null) return { phase: 'connecting', silentSeconds: 0, greyed: false }
