@@ -20,7 +20,7 @@ window.hide = isHidden => { window.isHidden = isHidden; document.dispatchEvent(n
 const wait = window.setTimeout
 window.setTimeout = (act, delay, ...rest) => wait(act, delay === 60000 ? 100 : delay, ...rest)
 """
-"""A headless browser shows every tab: which one is seen is told here, and the minute in the background passes at once."""
+"""A headless browser shows every tab: which one is seen is told here, and a minute in the background is short."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def tabs(chromium: Browser, own_hub: HubProcess) -> Iterator[Callable[..., list[
 
 
 def viewers(hub: HubProcess) -> int:
-    found = re.search(r"^gpudeck_viewers (\d+)", hub.get("/metrics").decode(), re.M)
+    found = re.search(r"^gpudeck_viewers (\d+)", hub.get("/metrics").decode(), re.MULTILINE)
     assert found is not None
     return int(found[1])
 
