@@ -117,3 +117,37 @@ events = Table(
     Index("ix_events_fleet_gpu_id", "fleet", "gpu", "id"),
 )
 """What happened in the fleet. An id begins with the time, so the primary key is the order in which they are listed."""
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("kind", String(16), nullable=False),
+    Column("user", String(160), nullable=False),
+    Column("start", Float(53), nullable=False),
+    Column("end", Float(53), nullable=False),
+    Column("note", String(1000), nullable=False, server_default=""),
+    Column("version", Integer, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("created_by", String(160), nullable=False),
+    Column("changed_at", Float(53), nullable=False),
+    Column("used_at", Float(53), nullable=True),
+    Column("released_at", Float(53), nullable=True),
+    Column("release_reason", String(256), nullable=True),
+    CheckConstraint("kind IN ('booking', 'hold')", name="kind"),
+    Index("ix_reservations_fleet_end", "fleet", "end"),
+    sqlite_autoincrement=True,
+)
+"""Who has GPUs for themselves, and when. The name of the user stays when the account goes."""
+
+reservation_gpus = Table(
+    "reservation_gpus",
+    metadata,
+    Column("reservation_id", _Id, ForeignKey("reservations.id", ondelete="CASCADE"), primary_key=True),
+    Column("uuid", String(256), primary_key=True),
+    Column("host", String(256), nullable=False),  # its name, and the GPU's number there, when it was booked
+    Column("label", String(32), nullable=False),
+    Index("ix_reservation_gpus_uuid", "uuid"),
+)
+"""Which GPUs a reservation is of: it begins, ends and moves with all of them."""

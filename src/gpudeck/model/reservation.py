@@ -1,0 +1,79 @@
+"""A booking of GPUs, or a short hold, as it is kept, sent out and shown. Pure.
+
+Times are Unix seconds, whole ones. A reservation counts from `start` until before `end`.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+ReservationKind = Literal["booking", "hold"]
+ReservationState = Literal["planned", "running", "ended", "released", "cancelled"]
+
+
+class BookedGpu(Struct, frozen=True):
+    """A GPU of a reservation, with the host and the number it had when it was booked. `is_there` is None where nobody
+    looked, false where the fleet knows no such GPU any more: the reservation stays all the same."""
+
+    uuid: str
+    host: str
+    label: str
+    is_there: bool | None = None
+
+
+class Reservation(Struct, frozen=True, kw_only=True):
+    """`version` grows with every change, so that whoever changes an older one is told. `kind` is `hold` for what a
+    granted wait keeps free until its process appears.
+
+    `released_at` is when it was given back before its end: before its start it never counted, later its past part
+    stays, and `end` is that moment. `used_at` is when its owner was first seen on one of its GPUs.
+    """
+
+    id: int
+    kind: ReservationKind
+    user: str
+    gpus: list[BookedGpu]
+    start: float
+    end: float
+    note: str
+    version: int
+    created_at: float
+    created_by: str
+    changed_at: float
+    used_at: float | None
+    released_at: float | None
+    release_reason: str | None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was given back before it began, and so never counted."""
+        return self.released_at is not None and self.released_at <= self.start
+
+    def state_at(self, now: float) -> ReservationState:
+        if self.is_cancelled:
+            return "cancelled"
+        if self.released_at is not None:
+            return "released"
+        if now < self.start:
+            return "planned"
+        return "running" if now < self.end else "ended"
+
+    def counts_at(self, now: float) -> bool:
+        return self.state_at(now) == "running"
+
+
+class GpuReservation(Struct, frozen=True):
+    """What of a reservation that counts now is shown at each of its GPUs."""
+
+    id: int
+    user: str
+    until: float
+    note: str
+    kind: ReservationKind
+
+
+class Mark(Struct, frozen=True):
+    """What reservations say of one GPU now. `conflict` is a sentence about somebody who is on it and should not be."""
+
+    reservation: GpuReservation | None
+    conflict: str | None = None

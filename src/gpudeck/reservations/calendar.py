@@ -1,0 +1,276 @@
+"""Booking, changing and giving back: what is asked is checked and written in one transaction, so that nobody gets a GPU
+that another has. What counts now is kept in memory, for the fleet to look up.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpudeck.model import clock
+from gpudeck.model.reservation import BookedGpu, GpuReservation, Reservation, ReservationKind
+from gpudeck.reservations.drafts import Change, Draft, Edit, changed_span
+from gpudeck.reservations.refusals import (
+    Changed,
+    NoSuchReservation,
+    ReservationRefused,
+    describe_taken,
+    describe_too_few,
+    describe_use,
+)
+from gpudeck.reservations.rules import LATE_SECONDS, Span, Who, check_limits, read_span
+from gpudeck.reservations.settings import DAY, ReservationSettings
+from gpudeck.reservations.slots import Slot, find_slot, taken_by
+from gpudeck.reservations.store import ReservationAsk, ReservationStore, Writing
+from gpudeck.reservations.wishes import Known, Wish, find_fitting, find_named
+from gpudeck.reservations.writes import NOTE_LENGTH, end_holds, new_row, tidy, write_change, write_release
+
+KEPT_BEFORE: Final = DAY
+"""How long what is over stays in memory: for whoever goes on using it."""
+KEPT_AHEAD: Final = DAY
+RELOAD_SECONDS: Final = 600.0
+SHARED_RELOAD_SECONDS: Final = 1.0
+"""Where other hubs write to the same tables."""
+NO_SHOW: Final = "nobody used it"
+
+
+class Reservations:
+    """`load` once, then `refresh` once a second. `changed` is called after each change of what is in memory.
+
+    Everything that asks the database raises Temporary; what is refused is a ReservationRefused.
+    """
+
+    def __init__(self, store: ReservationStore, settings: ReservationSettings, now: clock.Clock = clock.wall) -> None:
+        self._store = store
+        self.settings = settings
+        self.now = now
+        self.near: list[Reservation] = []
+        self.changed: Callable[[], None] | None = None
+        self._loaded_at = float("-inf")
+
+    async def load(self) -> None:
+        """Read what counts about now."""
+        now = self.now()
+        self.near = await self._store.search(ReservationAsk(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
+        self._loaded_at = now
+        if self.changed is not None:
+            self.changed()
+
+    async def refresh(self) -> None:
+        """See what other hubs wrote, and what has come near meanwhile."""
+        pause = SHARED_RELOAD_SECONDS if self._store.is_shared else RELOAD_SECONDS
+        if not 0 <= self.now() - self._loaded_at < pause:
+            await self.load()
+
+    async def change_store(self, store: ReservationStore) -> None:
+        """From here on the reservations are those of another fleet."""
+        self._store = store
+        await self.load()
+
+    def current(self) -> dict[str, Reservation]:
+        """What counts now, by the UUID of each GPU. Asks nobody."""
+        now = self.now()
+        return {gpu.uuid: one for one in self.near if one.counts_at(now) for gpu in one.gpus}
+
+    async def search(self, ask: ReservationAsk) -> list[Reservation]:
+        return await self._store.search(ask)
+
+    async def find(self, number: int) -> Reservation:
+        found = await self._store.find(number)
+        if found is None:
+            raise NoSuchReservation(number)
+        return found
+
+    async def book(self, draft: Draft, owner: Who, known: Known, *, by: Who | None = None) -> Reservation:
+        """Make a booking for `owner`; `by` is who asks for it, where that is somebody else."""
+        by = by or owner
+        now = self.now()
+        span = read_span(draft.start, draft.end, draft.length, now)
+        async with self._store.writing() as writing:
+            gpus = await self._settle(writing, draft.wish, span, owner, known, is_admin=by.is_admin)
+            if not by.is_admin:
+                others = await writing.of_user(owner.name, span.start, span.end)
+                check_limits(span, gpus, others, self.settings, now)
+            ended = await end_holds(writing, gpus, span, owner.name, now)
+            made = await writing.add(new_row(owner.name, by.name, span, draft.note, now), gpus)
+        self._take(*ended, made)
+        return made
+
+    async def change(self, number: int, change: Change, by: Who, known: Known) -> Edit:
+        """All of it or nothing. What was until now stays as it was: of one that runs, only the rest is changed."""
+        now = self.now()
+        async with self._store.writing() as writing:
+            before = await self._find_open(writing, number, by, now)
+            if change.version is not None and change.version != before.version:
+                raise Changed(before)
+            span = changed_span(before, change, now)
+            rest = Span(max(span.start, float(math.floor(now))), span.end)
+            owner = Who(change.user or before.user, logins=by.logins if before.user == by.name else frozenset())
+            gpus = before.gpus
+            if change.wish is not None:
+                gpus = await self._settle(writing, change.wish, rest, owner, known, but=number, is_admin=by.is_admin)
+            elif (span.start, span.end) != (before.start, before.end):
+                await self._check_free(writing, gpus, rest, owner.name, but=number)
+            if not by.is_admin:
+                others = await writing.of_user(owner.name, rest.start, rest.end, but=number)
+                check_limits(span, gpus, others, self.settings, now, longest_before=before.end - before.start)
+            values = {
+                "start": span.start,
+                "end": span.end,
+                "user": owner.name,
+                "note": before.note if change.note is None else tidy(change.note, NOTE_LENGTH),
+            }
+            after = await write_change(writing, before, values, gpus, now)
+        self._take(after)
+        return Edit(before, after)
+
+    async def release(self, number: int, by: Who, reason: str = "") -> Edit:
+        """Give it back: one that runs ends now and its past stays, one that has not begun never counted."""
+        now = self.now()
+        async with self._store.writing() as writing:
+            before = await self._find_open(writing, number, by, now)
+            after = await write_release(writing, before, reason or f"given back by {by.name}", now)
+        self._take(after)
+        return Edit(before, after)
+
+    async def release_unused(self, number: int) -> Edit | None:
+        """Give back what nobody came for; None where that is not so any more."""
+        now = self.now()
+        async with self._store.writing() as writing:
+            before = await writing.find(number)
+            if before is None or not before.counts_at(now) or before.used_at is not None:
+                return None
+            after = await write_release(writing, before, NO_SHOW, now)
+        self._take(after)
+        return Edit(before, after)
+
+    async def note_use(self, reservation: Reservation) -> None:
+        """Its owner was seen on one of its GPUs, for the first time."""
+        now = self.now()
+        await self._store.note_use(reservation.id, now)
+        self.near = [replace(one, used_at=now) if one.id == reservation.id else one for one in self.near]
+
+    async def hold(self, gpus: Sequence[BookedGpu], user: str, seconds: float, note: str = "") -> Reservation:
+        """Keep GPUs free for somebody who is about to start, for a short while. No limits. Raises Conflict."""
+        now = self.now()
+        # The whole time that was promised, though holds too are counted in whole seconds.
+        span = Span(math.floor(now), math.ceil(now + seconds))
+        async with self._store.writing() as writing:
+            await self._check_free(writing, gpus, span, user, spares="booking")
+            made = await writing.add(new_row(user, user, span, note, now) | {"kind": "hold"}, gpus)
+        self._take(made)
+        return made
+
+    async def end_hold(self, number: int) -> Reservation | None:
+        """None where there is no such hold, or it is over."""
+        now = self.now()
+        async with self._store.writing() as writing:
+            before = await writing.find(number)
+            if before is None or before.kind != "hold" or not before.counts_at(now):
+                return None
+            after = await write_release(writing, before, "started", now)
+        self._take(after)
+        return after
+
+    async def next_free(self, wish: Wish, length: float, known: Known, *, start: float | None = None) -> Slot | None:
+        """The first time at which that is free for `length` seconds; None where none within reach is known."""
+        now = self.now()
+        span = read_span(start, None, length, now)
+        taken = await self._store.search(ReservationAsk(start=span.start))
+        gpus = find_named(wish, known) if wish.count is None else self._fitting(wish, span, known)
+        return _first_slot(gpus, taken, wish, span)
+
+    def _fitting(self, wish: Wish, span: Span, known: Known) -> list[BookedGpu]:
+        is_near = span.start <= self.now() + LATE_SECONDS
+        return find_fitting(wish, known, is_near=is_near, booked=self.current())
+
+    async def _settle(
+        self,
+        writing: Writing,
+        wish: Wish,
+        span: Span,
+        owner: Who,
+        known: Known,
+        *,
+        but: int | None = None,
+        is_admin: bool = False,
+    ) -> list[BookedGpu]:
+        """The GPUs of a wish that are free then. Raises Conflict with the next time at which they are."""
+        if wish.count is None:
+            gpus = find_named(wish, known)
+            await self._check_free(writing, gpus, span, owner.name, but=but)
+            if not is_admin and span.start <= self.now():
+                _check_in_use(gpus, owner.logins, known)
+            return gpus
+        fitting = self._fitting(wish, span, known)
+        taken = await writing.overlapping(None, span.start, None, but=but)
+        slot = _first_slot(fitting, taken, wish, span)
+        if slot is None or slot.start > span.start:
+            raise describe_too_few(wish.count or 0, slot, same_host=wish.same_host)
+        return slot.gpus
+
+    async def _check_free(
+        self,
+        writing: Writing,
+        gpus: Sequence[BookedGpu],
+        span: Span,
+        user: str,
+        *,
+        but: int | None = None,
+        spares: ReservationKind = "hold",
+    ) -> None:
+        """Raises Conflict. A hold is not in the way of its owner's booking, nor a booking in that of its owner's hold;
+        two holds of one person are for two processes. `spares` is what of their own is in nobody's way."""
+        uuids = [gpu.uuid for gpu in gpus]
+        later = await writing.overlapping(uuids, span.start, None, but=but)
+        later = [one for one in later if one.user != user or one.kind != spares]
+        conflicts = [one for one in later if one.start < span.end]
+        if conflicts:
+            raise describe_taken(conflicts, _first_slot(gpus, later, Wish(), span))
+
+    async def _find_open(self, writing: Writing, number: int, by: Who, now: float) -> Reservation:
+        found = await writing.find(number)
+        if found is None:
+            raise NoSuchReservation(number)
+        if not by.may_change(found):
+            raise ReservationRefused(
+                "forbidden", f"reservation {number} is {found.user}'s.", "Only its owner and admins can change it."
+            )
+        if found.state_at(now) not in {"planned", "running"}:
+            raise ReservationRefused("over", f"reservation {number} is over.", "Make a new one.")
+        return found
+
+    def _take(self, *changed: Reservation) -> None:
+        now = self.now()
+        ids = {one.id for one in changed}
+        near = [one for one in changed if not one.is_cancelled and one.start < now + KEPT_AHEAD]
+        self.near = [*(one for one in self.near if one.id not in ids), *near]
+        if self.changed is not None:
+            self.changed()
+
+
+def show_at_gpu(reservation: Reservation) -> GpuReservation:
+    return GpuReservation(reservation.id, reservation.user, reservation.end, reservation.note, reservation.kind)
+
+
+def _first_slot(gpus: Sequence[BookedGpu], taken: Sequence[Reservation], wish: Wish, span: Span) -> Slot | None:
+    count = len(gpus) if wish.count is None else wish.count
+    return find_slot(
+        gpus,
+        taken_by(taken),
+        count=count,
+        length=span.length,
+        earliest=span.start,
+        latest=math.inf,
+        same_host=wish.same_host,
+    )
+
+
+def _check_in_use(gpus: Sequence[BookedGpu], logins: frozenset[str], known: Known) -> None:
+    """What somebody else is on cannot be booked from now on. Whoever is on it can: they claim what they have."""
+    for gpu in gpus:
+        seen = known[gpu.uuid]
+        others = [user for user in seen.users() if user not in logins]
+        if others or (seen.is_in_use and not seen.users()):
+            raise describe_use(gpu, others)

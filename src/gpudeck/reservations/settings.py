@@ -1,0 +1,25 @@
+"""What an operator decides about reservations. Imports no database: a base install reads the configuration too."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from gpudeck.model.settings import Duration
+
+HOUR = 3600.0
+DAY = 86_400.0
+
+
+class ReservationSettings(Struct, frozen=True):
+    """How much of the fleet one person may book. Admins are exempt. Nobody's process is ever ended."""
+
+    longest: Annotated[Duration, Meta(ge=60)] = 7 * DAY
+    """The longest time for which GPUs can be booked."""
+    ahead: Annotated[Duration, Meta(ge=0)] = 30 * DAY
+    """How far ahead of its beginning a booking can be made."""
+    most_gpus: Annotated[int, Meta(ge=1)] = 8
+    """How many GPUs one person can have booked at the same time."""
+    no_show: Literal["off"] | Annotated[Duration, Meta(ge=60)] = HOUR
+    """A booking whose GPUs nobody has used for this long since its beginning is released; `off`: it stays."""
+    warn_before: Annotated[Duration, Meta(ge=0)] = 15 * 60.0
+    """How long before that its owner is warned."""

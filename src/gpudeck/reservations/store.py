@@ -1,0 +1,181 @@
+"""The reservations in the database, those of each fleet by themselves: a simulated one is not mixed with the real one.
+
+Whoever looks first and then writes what depends on it does both in one `writing`: on SQLite a transaction is alone
+anyway, on PostgreSQL a lock makes those that write here come one after another, in however many hubs. Bookings are rare
+and short, so one lock for all of them costs nothing, and nobody can wait for another in a circle.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Select, delete, insert, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import reservation_gpus as gpu_table
+from gpudeck.database.schema import reservations as table
+from gpudeck.model.reservation import BookedGpu, Reservation
+
+REAL: Final = "real"
+"""The fleet that is not simulated."""
+MOST_LISTED: Final = 10_000
+_LOCK: Final = int.from_bytes(b"gpudeck", "big") + 1
+"""PostgreSQL knows locks by number; the one before is that of the migrations."""
+_COLUMNS = [column for column in table.c if column.name != "fleet"]
+_COUNTED = or_(table.c.released_at.is_(None), table.c.released_at > table.c.start)
+_AT_ONCE: Final = 500
+"""How many UUIDs or ids are named in one question: SQLite takes a few tens of thousands, PostgreSQL 32,767."""
+
+
+class ReservationAsk(Struct, frozen=True, kw_only=True):
+    """Which reservations are wanted: those that count at any time from `start` until before `end`; None: no bound."""
+
+    start: float | None = None
+    end: float | None = None
+    host: str | None = None
+    gpu: str | None = None
+    user: str | None = None
+    limit: int = MOST_LISTED
+
+
+class Writing:
+    """One transaction that looks and writes, with nobody else in between."""
+
+    def __init__(self, connection: AsyncConnection, fleet: str) -> None:
+        self._connection = connection
+        self._fleet = fleet
+
+    async def overlapping(
+        self, uuids: Iterable[str] | None, start: float, end: float | None, *, but: int | None = None
+    ) -> list[Reservation]:
+        """All that count at some time within that range on any of those GPUs, or on any at all, but for the one with
+        the id `but`; by their start."""
+        conditions = [*_within(self._fleet, start, end), table.c.id != (but or 0)]
+        wanted = None if uuids is None else set(uuids)
+        if wanted is not None and len(wanted) <= _AT_ONCE:
+            ids = select(gpu_table.c.reservation_id).where(gpu_table.c.uuid.in_(wanted))
+            return await _read(self._connection, [*conditions, table.c.id.in_(ids)])
+        found = await _read(self._connection, conditions)
+        return found if wanted is None else [one for one in found if any(gpu.uuid in wanted for gpu in one.gpus)]
+
+    async def of_user(self, user: str, start: float, end: float, *, but: int | None = None) -> list[Reservation]:
+        """Somebody's bookings within that range."""
+        conditions = [*_within(self._fleet, start, end), table.c.user == user, table.c.kind == "booking"]
+        return await _read(self._connection, [*conditions, table.c.id != (but or 0)])
+
+    async def find(self, number: int) -> Reservation | None:
+        return next(iter(await _read(self._connection, [table.c.fleet == self._fleet, table.c.id == number])), None)
+
+    async def add(self, values: dict[str, Any], gpus: Sequence[BookedGpu]) -> Reservation:
+        """`values` are all columns but `id`, `fleet` and `version`."""
+        row = values | {"fleet": self._fleet, "version": 1}
+        number = (await self._connection.execute(insert(table).values(row).returning(table.c.id))).scalar_one()
+        await self._set_gpus(number, gpus)
+        return await self._get(number)
+
+    async def change(
+        self, before: Reservation, values: dict[str, Any], gpus: Sequence[BookedGpu] | None = None
+    ) -> Reservation:
+        """What is not named stays; the version grows."""
+        row = values | {"version": before.version + 1}
+        await self._connection.execute(update(table).where(table.c.id == before.id).values(row))
+        if gpus is not None:
+            await self._connection.execute(delete(gpu_table).where(gpu_table.c.reservation_id == before.id))
+            await self._set_gpus(before.id, gpus)
+        return await self._get(before.id)
+
+    async def _set_gpus(self, number: int, gpus: Sequence[BookedGpu]) -> None:
+        rows = [{"reservation_id": number, "uuid": gpu.uuid, "host": gpu.host, "label": gpu.label} for gpu in gpus]
+        await self._connection.execute(insert(gpu_table), rows)
+
+    async def _get(self, number: int) -> Reservation:
+        (found,) = await _read(self._connection, [table.c.id == number])
+        return found
+
+
+class ReservationStore:
+    """One fleet's reservations. All of it raises Temporary where the database does not answer."""
+
+    def __init__(self, database: Database, fleet: str = REAL) -> None:
+        self._database = database
+        self._fleet = fleet
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hubs may write to the same tables."""
+        return self._database.kind == "postgresql"
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Writing]:
+        """Kept when the block ends, undone when it raises. Short: others wait."""
+        async with self._database.begin() as connection:
+            if self._database.kind == "postgresql":
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            yield Writing(connection, self._fleet)
+
+    async def search(self, ask: ReservationAsk) -> list[Reservation]:
+        """By their start, then by their id; without those that were given back before they began."""
+        conditions = _within(self._fleet, ask.start, ask.end)
+        if ask.user is not None:
+            conditions.append(table.c.user == ask.user)
+        for column, wanted in ((gpu_table.c.host, ask.host), (gpu_table.c.uuid, ask.gpu)):
+            if wanted is not None:
+                conditions.append(table.c.id.in_(select(gpu_table.c.reservation_id).where(column == wanted)))
+        async with self._database.begin() as connection:
+            return await _read(connection, conditions, ask.limit)
+
+    async def find(self, number: int) -> Reservation | None:
+        """Also one that was given back before it began."""
+        async with self._database.begin() as connection:
+            return await Writing(connection, self._fleet).find(number)
+
+    async def note_use(self, number: int, at: float) -> None:
+        """Its owner was seen on one of its GPUs. That is no change of it: its version stays."""
+        is_first = (table.c.id == number) & table.c.used_at.is_(None)
+        async with self._database.begin() as connection:
+            await connection.execute(update(table).where(is_first).values(used_at=at))
+
+
+def _within(fleet: str, start: float | None, end: float | None) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [table.c.fleet == fleet, _COUNTED]
+    if start is not None:
+        conditions.append(table.c.end > start)
+    if end is not None:
+        conditions.append(table.c.start < end)
+    return conditions
+
+
+async def _read(
+    connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]], limit: int = MOST_LISTED
+) -> list[Reservation]:
+    wanted = select(*_COLUMNS).where(*conditions).order_by(table.c.start, table.c.id).limit(limit)
+    rows = (await connection.execute(wanted)).all()
+    gpus = await _read_gpus(connection, [row.id for row in rows])
+    names = [column.name for column in _COLUMNS]
+    return [Reservation(gpus=gpus[row.id], **dict(zip(names, row, strict=True))) for row in rows]
+
+
+async def _read_gpus(connection: AsyncConnection, ids: Sequence[int]) -> dict[int, list[BookedGpu]]:
+    """By host and number, as people list them."""
+    found: dict[int, list[BookedGpu]] = defaultdict(list)
+    for at in range(0, len(ids), _AT_ONCE):
+        for number, *gpu in await connection.execute(_gpus_of(ids[at : at + _AT_ONCE])):
+            found[number].append(BookedGpu(*gpu))
+    for gpus in found.values():
+        gpus.sort(key=lambda gpu: (gpu.host, _order(gpu.label), gpu.uuid))
+    return found
+
+
+def _gpus_of(ids: Sequence[int]) -> Select[Any]:
+    columns = gpu_table.c
+    return select(columns.reservation_id, columns.uuid, columns.host, columns.label).where(
+        columns.reservation_id.in_(ids)
+    )
+
+
+def _order(label: str) -> tuple[int, ...]:
+    """GPU 10 comes after GPU 9; an instance is `index.instance`."""
+    return tuple(int(part) for part in label.split(".") if part.isdecimal())

@@ -1,0 +1,96 @@
+"""Which GPUs somebody wants: named ones, some or all of a host, or any that fit. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from gpudeck.model.quantity import show_gib
+from gpudeck.model.reservation import BookedGpu
+from gpudeck.reservations.observed import ObservedGpu
+from gpudeck.reservations.refusals import ReservationRefused
+
+MOST_GPUS = 1024
+"""In one reservation, whoever asks."""
+_SEE = "`gpudeck show` has all hosts and GPUs."
+
+Known = Mapping[str, ObservedGpu]
+"""All GPUs of the fleet, by UUID."""
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """`gpus` are UUIDs; `host` is a name and `labels` are numbers of its GPUs, none: all; `count` asks for any so many
+    with at least `memory_bytes` whose model contains `model`."""
+
+    gpus: tuple[str, ...] = ()
+    host: str | None = None
+    labels: tuple[str, ...] = ()
+    count: int | None = None
+    memory_bytes: int | None = None
+    model: str | None = None
+    same_host: bool = False
+
+
+def find_named(wish: Wish, known: Known) -> list[BookedGpu]:
+    """The GPUs that a wish names one by one or by their host. Raises ReservationRefused for those that are unknown."""
+    found = _of_host(wish, known) if wish.host is not None else _by_uuid(wish.gpus, known)
+    if not found:
+        raise ReservationRefused("bad_request", "no GPU is named.", "Name GPUs, a host, or how many of any.")
+    if len(found) > MOST_GPUS:
+        raise ReservationRefused("limit", f"{len(found)} GPUs are more than one reservation can have, {MOST_GPUS}.")
+    return [gpu.booked for gpu in found]
+
+
+def find_fitting(wish: Wish, known: Known, *, is_near: bool, booked: Iterable[str]) -> list[BookedGpu]:
+    """All GPUs that could be chosen. Where it begins soon (`is_near`), none that somebody is on without a booking
+    (`booked` are those with one): nobody knows when they will leave."""
+    if not 1 <= (wish.count or 0) <= MOST_GPUS:
+        raise ReservationRefused("bad_request", f"how many GPUs has to be a number from 1 to {MOST_GPUS}.")
+    fitting = [gpu for gpu in known.values() if _fits(gpu, wish)]
+    if len(fitting) < (wish.count or 0):
+        raise ReservationRefused(
+            "unknown_gpu", f"the fleet has {len(fitting)} GPUs{_describe(wish)}, and {wish.count} are wanted.", _SEE
+        )
+    leaving = set(booked)
+    return [
+        gpu.booked
+        for gpu in fitting
+        if gpu.availability != "unknown" and not (is_near and gpu.is_in_use and gpu.uuid not in leaving)
+    ]
+
+
+def _fits(gpu: ObservedGpu, wish: Wish) -> bool:
+    has_memory = wish.memory_bytes is None or (gpu.memory_total_bytes or 0) >= wish.memory_bytes
+    has_model = wish.model is None or wish.model.lower() in gpu.model.lower()
+    return has_memory and has_model and (wish.host is None or gpu.host == wish.host)
+
+
+def _describe(wish: Wish) -> str:
+    memory = f" with {show_gib(wish.memory_bytes)} GiB" if wish.memory_bytes else ""
+    model = f" called {wish.model[:60]}" if wish.model else ""
+    return f"{memory}{model}{f' on {wish.host[:80]}' if wish.host else ''}"
+
+
+def _by_uuid(uuids: Iterable[str], known: Known) -> list[ObservedGpu]:
+    found = []
+    for uuid in dict.fromkeys(uuids):
+        if uuid not in known:
+            raise ReservationRefused("unknown_gpu", f"there is no GPU {uuid[:80]!r}.", _SEE)
+        found.append(known[uuid])
+    return found
+
+
+def _of_host(wish: Wish, known: Known) -> list[ObservedGpu]:
+    there = [gpu for gpu in known.values() if gpu.host == wish.host]
+    if not there:
+        raise ReservationRefused("unknown_gpu", f"there is no host {(wish.host or '')[:80]!r} with GPUs.", _SEE)
+    if not wish.labels:
+        return there
+    found: dict[str, ObservedGpu] = {}
+    for label in wish.labels:
+        # A board that is cut into instances is all of them.
+        named = [gpu for gpu in there if gpu.label == label] or [gpu for gpu in there if str(gpu.index) == label]
+        if not named:
+            has = ", ".join(gpu.label for gpu in there[:16])
+            raise ReservationRefused("unknown_gpu", f"{wish.host} has no GPU {label[:20]!r}.", f"It has {has}.")
+        found |= {gpu.uuid: gpu for gpu in named}
+    return list(found.values())
