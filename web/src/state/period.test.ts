@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
 import { addressOf, allDays, dayOf, daysOf, dayStart, mapStep, periodText, readPeriod, wholeDays } from './period'
 
 const HOUR = 3600
@@ -6,14 +6,8 @@ const DAY = 24 * HOUR
 const at = (text: string): number => Date.parse(text) / 1000
 const read = (query: string, now: number) => readPeriod(new URLSearchParams(query), now)
 
-let zone: string | undefined
-beforeEach(() => {
-  zone = process.env['TZ']
-  process.env['TZ'] = 'Europe/Berlin'
-})
-afterEach(() => {
-  process.env['TZ'] = zone
-})
+beforeEach(() => void vi.stubEnv('TZ', 'Europe/Berlin'))
+afterEach(() => vi.unstubAllEnvs())
 
 describe('a period by its name', () => {
   const now = at('2026-04-15T12:34:56+02:00')

@@ -37,6 +37,12 @@ describe('how much was observed', () => {
     [1, 'Observed 100 % of the period: 1,235 GPU-hours.'],
     [null, 'No GPU was known in this period.'],
   ])('%s', (coverage, text) => expect(coverageText(usage({ coverage }))).toBe(text))
+
+  it('does not claim the time before anything was recorded', () => {
+    const [start, end] = [1_800_000_000, 1_800_000_000 + 30 * 86_400]
+    expect(coverageText(usage({ coverage: 0.987, start, end }), start + 20 * 86_400)).toMatch(/^Observed 98.7 % of the time since Feb \d+, when the records begin: /)
+    expect(coverageText(usage({ coverage: 0.987, start, end }), start + 3600)).toMatch(/of the period/)
+  })
 })
 
 describe('the order of rows', () => {

@@ -2,6 +2,7 @@
 import type { Usage, UsageBy, UsageDay, UsageRow } from '../api/types'
 import { bytes, DASH, MONTHS, plain } from './format'
 import type { Figure } from './lines'
+import { dayOf } from './period'
 
 export const BYS: readonly { by: UsageBy; label: string; one: string }[] = [
   { by: 'user', label: 'person', one: 'Person' },
@@ -142,12 +143,14 @@ export function isPriced(usage: Usage): boolean {
   return usage.rows.some((row) => row.cost != null)
 }
 
-/** How much of the period the figures stand for, as a sentence. */
-export function coverageText(usage: Usage): string {
+/** How much of the period the figures stand for, as sentences. `began` is the first moment that anything tells of. */
+export function coverageText(usage: Usage, began: number | null = null): string {
   if (usage.coverage === null) return 'No GPU was known in this period.'
   const observed = `${amount(usage.observed_gpu_hours)} GPU-hours`
-  if (usage.coverage >= 1) return `Observed 100 % of the period: ${observed}.`
-  return `Observed ${percentage(usage.coverage)} of the period: ${observed}. What nobody observed is in no figure.`
+  const isLate = began !== null && began - usage.start > (usage.end - usage.start) / 50
+  const time = isLate ? `the time since ${dayLabel(dayOf(began))}, when the records begin` : 'the period'
+  if (usage.coverage >= 1) return `Observed 100 % of ${time}: ${observed}.`
+  return `Observed ${percentage(usage.coverage)} of ${time}: ${observed}. What nobody observed is in no figure.`
 }
 
 /** A day as a bar. */
