@@ -4,7 +4,7 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -18,6 +18,7 @@ from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
+from gpudeck.model.reservation import Mark
 from gpudeck.model.target import WAYS, Target
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
@@ -35,7 +36,8 @@ class Fleet:
     def __init__(self, settings: FleetSettings, names: Names | None = None) -> None:
         self.settings = settings
         self.counters: Counter[str] = Counter()
-        self._register = Register(settings, names or Names())
+        self._marks: dict[str, Mark] = {}
+        self._register = Register(settings, names or Names(), self._marks)
         self.hosts = self._register.hosts
         self.problems: list[str] = []
         self._said: dict[str, list[str]] = {}
@@ -79,6 +81,18 @@ class Fleet:
         if self._said.get(source, []) != problems:
             self._said[source] = problems
             self.problems = [problem for said in self._said.values() for problem in said]
+
+    def mark(self, marks: Mapping[str, Mark], now: float) -> None:
+        """What reservations say of GPUs from here on, by UUID. It is shown at once, and with what is reported later."""
+        changed = {uuid for uuid in marks.keys() | self._marks.keys() if marks.get(uuid) != self._marks.get(uuid)}
+        if not changed:
+            return
+        self._marks.clear()
+        self._marks.update(marks)
+        for host in self.hosts.values():
+            if touched := changed & host.gpus.keys():
+                host.remark(touched, now)
+                self._register.dirty.add(host.id)
 
     def expect(self, targets: Iterable[Target]) -> None:
         """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer

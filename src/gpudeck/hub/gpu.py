@@ -4,6 +4,8 @@ Each update touches only what differs and returns it: at thousands of GPUs a sec
 costs. So a view is changed in place; whoever needs a moment to stand still encodes it (see hub.stream).
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from msgspec.structs import asdict
 
@@ -14,12 +16,14 @@ from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import Health, judge_health, judge_wear
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuEvent, GpuReading, Process
+from gpudeck.model.reservation import Mark
 from gpudeck.model.view import Gpu
 from gpudeck.model.xid import find_xid
 
 _BOUNDS = bounds_of(GPU_METRICS)
 _BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
 _EVENT_SECONDS = 24 * 3600.0
+_UNMARKED = Mark(None)
 
 
 class Crowd(Struct, frozen=True):
@@ -42,15 +46,25 @@ class GpuState:
     """
 
     def __init__(
-        self, reading: GpuReading, collected_at: float, now: float, settings: FleetSettings, names: Names
+        self,
+        reading: GpuReading,
+        collected_at: float,
+        now: float,
+        settings: FleetSettings,
+        names: Names,
+        *,
+        marks: Mapping[str, Mark] | None = None,
     ) -> None:
-        """Its first report: `view` is complete at once."""
+        """Its first report: `view` is complete at once. `marks` is what reservations say, by UUID, kept up to date by
+        the fleet."""
         self.view: View = _BLANK | {"users": [], "events": [], "reasons": {}}
         self.rejected = 0
         self.missing: str | None = None
         self.has_news = True
         self._settings = settings
         self._names = names
+        self._marks = {} if marks is None else marks
+        self._mark = _UNMARKED
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
         # be fetched back from memory, which is what most of an update's time goes into.
@@ -89,9 +103,24 @@ class GpuState:
             changes["reasons"] = reasons
         if _label(reading) != view["label"] or reading.name != view["name"]:
             note(view, changes, _identity(reading, self._names))
+        self._take_mark(reading.uuid, changes)
         view.update(changes)
         self._take_verdict(reading, changes, collected_at, now)
         self._is_new = False
+        return changes
+
+    def remark(self, now: float) -> View:
+        """What reservations say of it has changed: a GPU that nobody is on becomes booked, or free again, at once."""
+        changes: View = {}
+        self._take_mark(self.view["uuid"], changes)
+        self.view.update(changes)
+        word: Availability = "free" if self._mark.reservation is None else "booked"
+        if self._verdict is not None and self._availability in {"free", "booked"} and word != self._availability:
+            _, reason, _, health = self._verdict
+            since = self._settle(word, None, now)
+            self._verdict = (word, reason, since, health)
+            note(self.view, changes, {"availability": word, "since": since})
+            self.view.update(changes)
         return changes
 
     def silence(self, reason: str, now: float) -> View:
@@ -110,6 +139,12 @@ class GpuState:
         note(self.view, changes, facts)
         self.view.update(changes)
         return changes
+
+    def _take_mark(self, uuid: str, changes: View) -> None:
+        mark = self._marks.get(uuid, _UNMARKED)
+        if mark is not self._mark:
+            self._mark = mark
+            note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})
 
     def _take_events(self, reading: GpuReading) -> None:
         """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
@@ -164,7 +199,7 @@ class GpuState:
             memory_used_bytes=memory,
             utilization_percent=utilization,
             idle_seconds=now - idle_since,
-            booked=False,
+            booked=self._mark.reservation is not None,
             settings=rules,
         )
 

@@ -1,5 +1,7 @@
 """One host of the live fleet: the order of its reports, its status, its view, and what of it is not published yet."""
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from gpudeck.hub.gpu import GpuState
@@ -11,6 +13,7 @@ from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading
+from gpudeck.model.reservation import Mark
 from gpudeck.model.view import Host, HostFacts, HostStatus
 from gpudeck.wire import Envelope
 
@@ -34,7 +37,14 @@ class HostState:
     `has_news` says that it may be another by now.
     """
 
-    def __init__(self, host_id: str, via: str, settings: FleetSettings, names: Names) -> None:
+    def __init__(
+        self,
+        host_id: str,
+        via: str,
+        settings: FleetSettings,
+        names: Names,
+        marks: Mapping[str, Mark] | None = None,
+    ) -> None:
         self.id = host_id
         self.via = via
         self.name = host_id
@@ -54,6 +64,7 @@ class HostState:
         self._said: list[str] = []
         self._settings = settings
         self._names = names
+        self._marks = {} if marks is None else marks
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
@@ -189,6 +200,12 @@ class HostState:
         self._show({"status": status})
         return True
 
+    def remark(self, uuids: Iterable[str], now: float) -> None:
+        """What reservations say of these GPUs of its has changed."""
+        for uuid in uuids:
+            self._note(uuid, self._gpus[uuid].remark(now))
+        self._show({})
+
     def encoded(self, sight: Sight = EVERYTHING) -> bytes:
         """The view as JSON: made when first asked for, kept until something changes; for a lesser sight made anew."""
         if sight is not EVERYTHING and sight.commands != "all":
@@ -261,7 +278,7 @@ class HostState:
         for reading in readings:
             state = self._gpus.get(reading.uuid)
             if state is None:
-                state = GpuState(reading, collected_at, now, self._settings, self._names)
+                state = GpuState(reading, collected_at, now, self._settings, self._names, marks=self._marks)
             else:
                 self._note(reading.uuid, state.update(reading, collected_at, now))
             if state.has_news:

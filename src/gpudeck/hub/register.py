@@ -3,7 +3,7 @@
 A host is its machine id; its name where none is told. Names are for people: two hosts may share one, and are both told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -11,6 +11,7 @@ from gpudeck.hub.host import HostState
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
+from gpudeck.model.reservation import Mark
 from gpudeck.model.target import Target
 from gpudeck.wire import Envelope
 
@@ -18,12 +19,13 @@ from gpudeck.wire import Envelope
 class Register:
     """All hosts by id. `dirty` holds the ids whose view changed, `removed` those that left, until both are taken."""
 
-    def __init__(self, settings: FleetSettings, names: Names) -> None:
+    def __init__(self, settings: FleetSettings, names: Names, marks: Mapping[str, Mark] | None = None) -> None:
         self.hosts: dict[str, HostState] = {}
         self.dirty: set[str] = set()
         self.removed: set[str] = set()
         self._settings = settings
         self._names = names
+        self._marks = marks
         self._targets: dict[str, Target] = {}
         self._targeted: dict[str, HostState] = {}
         self._named: dict[str, set[str]] = {}
@@ -136,7 +138,7 @@ class Register:
                 f"this hub already watches {len(self.hosts)} hosts",
                 "Raise fleet.max_hosts in its configuration.",
             )
-        return HostState(host_id, via, self._settings, self._names)
+        return HostState(host_id, via, self._settings, self._names, self._marks)
 
     def _find_unidentified(self, envelope: Envelope, target: str | None) -> HostState | None:
         """The host known by the name alone whose machine id this report tells for the first time."""
@@ -161,7 +163,7 @@ class Register:
 
     def _stand_for(self, target: Target, host: HostState | None) -> None:
         """None: a host that was never seen."""
-        host = host or self._add(HostState(target.name, target.via, self._settings, self._names))
+        host = host or self._add(HostState(target.name, target.via, self._settings, self._names, self._marks))
         self._targeted[target.name] = host
         host.expect(target.name, target.via, target.labels)
         self.dirty.add(host.id)

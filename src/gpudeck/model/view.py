@@ -14,6 +14,7 @@ from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.report import Disk, Process
+from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.xid import XidKind
 
 HostStatus = Literal["up", "late", "down", "never"]
@@ -45,6 +46,7 @@ class GpuFacts(Struct, kw_only=True):
 
     `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
     the host went silent: for showing only, never for counting. `events` are the last day's faults, the newest last.
+    `reservation` is the one that counts now; `reservation_conflict` says who is on the GPU and should not be.
     """
 
     uuid: str
@@ -65,7 +67,8 @@ class GpuFacts(Struct, kw_only=True):
     users: list[str] = field(default_factory=list)
     processes: list[ShownProcess] | None = None
     events: list[ShownEvent] = field(default_factory=list)
-    reservation: dict[str, Any] | None = None
+    reservation: GpuReservation | None = None
+    reservation_conflict: str | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,37 @@
+"""The fleet as reservations see it: which GPUs there are, and who is on them."""
+
+from collections.abc import Container
+
+from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.metrics import View
+from gpudeck.reservations.observed import ObservedGpu, Occupant
+
+
+def observe(fleet: Fleet, uuids: Container[str] | None = None) -> dict[str, ObservedGpu]:
+    """The GPUs with these UUIDs, or all, by host and number. Of a host that is silent nobody is known to be on any."""
+    return {
+        gpu["uuid"]: _look_at(host.name, gpu)
+        for host in fleet.ordered()
+        for gpu in host.view["gpus"]
+        if uuids is None or gpu["uuid"] in uuids
+    }
+
+
+def _look_at(host: str, gpu: View) -> ObservedGpu:
+    is_known = gpu["availability"] != "unknown" and gpu["processes"] is not None
+    return ObservedGpu(
+        uuid=gpu["uuid"],
+        host=host,
+        label=gpu["label"],
+        index=gpu["index"],
+        model=f"{gpu['name']}\n{gpu['display_name']}",
+        memory_total_bytes=gpu["memory_total_bytes"],
+        availability=gpu["availability"],
+        occupants=_occupants(gpu) if is_known else None,
+    )
+
+
+def _occupants(gpu: View) -> tuple[Occupant, ...]:
+    return tuple(
+        Occupant(process["user"], process["started_at"]) for process in gpu["processes"] if not process["display"]
+    )

@@ -1,0 +1,90 @@
+"""What reservations say of GPUs is shown with them: at once, and with every later report."""
+
+from fakes.clock import FakeClock
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.observed import observe
+from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.reservation import GpuReservation, Mark
+
+NOW = 1_790_000_000.0
+BOOKED = Mark(GpuReservation(7, "ada", NOW + 3600, "training", "booking"))
+
+
+def make_fleet(*gpus: object) -> Fleet:
+    fleet = Fleet(FleetSettings())
+    fleet.apply(make_envelope(gpus=list(gpus) or None), via="push", now=NOW)  # type: ignore[arg-type]
+    fleet.take_changes()
+    return fleet
+
+
+def gpus_of(fleet: Fleet) -> list[dict[str, object]]:
+    (host,) = fleet.hosts.values()
+    return list(host.view["gpus"])
+
+
+def test_empty_gpu_becomes_booked_at_once_and_free_again() -> None:
+    fleet = make_fleet()
+    fleet.mark({"GPU-0": BOOKED}, NOW + 1)
+    (gpu,) = gpus_of(fleet)
+    assert (gpu["availability"], gpu["reservation"], gpu["since"]) == ("booked", BOOKED.reservation, NOW + 1)
+    assert fleet.totals().booked == 1
+    fleet.mark({}, NOW + 2)
+    assert (gpu["availability"], gpu["reservation"]) == ("free", None)
+    assert (fleet.totals().booked, fleet.totals().free) == (0, 1)
+
+
+def test_change_reaches_viewers_with_the_next_delta() -> None:
+    hub = Hub(now=FakeClock(NOW))
+    hub.fleet.apply(make_envelope(), via="push", now=NOW)
+    hub.stream.tick()
+    hub.fleet.mark({"GPU-0": BOOKED}, NOW + 1)
+    delta = hub.stream.tick().plain
+    assert b'"availability":"booked"' in delta
+    assert b'"reservation":{"id":7,"user":"ada","until":1790003600.0,"note":"training","kind":"booking"}' in delta
+    assert b'"booked"' not in hub.stream.tick().plain.replace(b'"booked":', b"")
+
+
+def test_gpu_that_is_seen_later_is_booked_from_its_first_report() -> None:
+    fleet = Fleet(FleetSettings())
+    fleet.mark({"GPU-0": BOOKED}, NOW)
+    fleet.apply(make_envelope(), via="push", now=NOW)
+    assert gpus_of(fleet)[0]["availability"] == "booked"
+
+
+def test_next_report_keeps_it_booked() -> None:
+    fleet = make_fleet()
+    fleet.mark({"GPU-0": BOOKED}, NOW)
+    fleet.apply(make_envelope(sequence=2), via="push", now=NOW + 2)
+    assert gpus_of(fleet)[0]["availability"] == "booked"
+
+
+def test_busy_gpu_stays_busy_and_says_who_has_booked_it() -> None:
+    fleet = make_fleet(make_busy_gpu())
+    fleet.mark({"GPU-0": Mark(BOOKED.reservation, "alice is on it")}, NOW)
+    (gpu,) = gpus_of(fleet)
+    assert (gpu["availability"], gpu["reservation_conflict"]) == ("busy", "alice is on it")
+    assert gpu["reservation"] == BOOKED.reservation
+
+
+def test_silent_gpu_stays_unknown() -> None:
+    fleet = make_fleet()
+    fleet.age(NOW + 600)
+    fleet.mark({"GPU-0": BOOKED}, NOW + 600)
+    (gpu,) = gpus_of(fleet)
+    assert (gpu["availability"], gpu["reservation"]) == ("unknown", BOOKED.reservation)
+
+
+def test_neighbours_are_left_alone() -> None:
+    fleet = make_fleet(make_gpu(0), make_gpu(1))
+    fleet.mark({"GPU-1": BOOKED, "GPU-of-nobody": BOOKED}, NOW)
+    assert [gpu["availability"] for gpu in gpus_of(fleet)] == ["free", "booked"]
+
+
+def test_occupants_of_a_silent_host_are_not_known() -> None:
+    fleet = make_fleet(make_busy_gpu())
+    assert observe(fleet)["GPU-0"].users() == ["alice"]
+    fleet.age(NOW + 600)
+    seen = observe(fleet, {"GPU-0"})["GPU-0"]
+    assert (seen.occupants, seen.availability, seen.is_in_use) == (None, "unknown", False)
