@@ -48,6 +48,8 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/usage.csv"): (EVERYBODY, READERS),
     ("GET", "/api/v1/runs"): (EVERYBODY, READERS),
     ("GET", "/api/v1/runs/{run:int}"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/events"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/about"): (EVERYBODY, READERS),
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
     ("GET", "/api/v1/host-origins"): (ADMINS, ADMINS),
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),

@@ -66,6 +66,7 @@ SOME = [
         (EventAsk(text="mmu fault 100%"), [2]),
         (EventAsk(text="BOB"), [2]),
         (EventAsk(text="%"), [2]),
+        (EventAsk(host="\0", gpu="\0", user="\0", kinds=("\0",), text="\0", before="\0"), []),
         (EventAsk(limit=2), [4, 3]),
         (EventAsk(limit=2, before=SOME[3].id), [2, 1]),
         (EventAsk(text="'; DROP TABLE events; --"), []),

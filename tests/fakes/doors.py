@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gpudeck.api.about import Place
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.callers import Door, Doorkeeper
@@ -20,6 +21,8 @@ from gpudeck.auth.secret import hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema, sqlite
 from gpudeck.database.engine import Database, open_database
+from gpudeck.events.log import Events
+from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.target import Target
@@ -66,6 +69,7 @@ def make_door(
     commands: Commands = "everyone",
     settings: AuthSettings | None = None,
     history: Store | None = None,
+    events: Events | None = None,
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
@@ -84,7 +88,18 @@ def make_door(
     )
     policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)
     book = ClosedBook() if folder is None else make_book(hub, auth, folder)
-    door = FrontDoor(hub, grant_by(auth), prefix, keeper=keeper, policy=policy, auth=auth, book=book, history=history)
+    door = FrontDoor(
+        hub,
+        grant_by(auth),
+        prefix,
+        keeper=keeper,
+        policy=policy,
+        auth=auth,
+        book=book,
+        history=history,
+        events=events or Events(auth.database, EventSettings()),
+        place=Place("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
+    )
     return SafeApp(door)
 
 

@@ -190,8 +190,8 @@ def test_fault_is_told_with_its_meaning_and_whose_process_it_was(watched: Watche
     watched.report(gpus=[make_gpu(events=[fault])])
     (told,) = watched.events
     assert (told.kind, told.severity, told.user, told.at) == ("xid", "info", "bob", watched.now - 1)
-    assert told.title == "GPU 0 of gpu01 XID 31: a program touched memory that is not its own"
-    assert "MMU fault" in told.detail
+    assert told.title == "XID 31 on GPU 0 of gpu01: a program touched memory that is not its own"
+    assert told.detail == "MMU fault, process 77. Tell the owner of the process."
 
 
 def test_critical_fault_is_told_once_and_not_as_bad_health_too(watched: Watched) -> None:

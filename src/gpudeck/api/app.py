@@ -9,7 +9,22 @@ from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 
 from gpudeck import __version__
-from gpudeck.api import accounts, audit, fleet, gpus, hosts, login, metrics, page, probes, runs, tokens, usage
+from gpudeck.api import (
+    about,
+    accounts,
+    audit,
+    events,
+    fleet,
+    gpus,
+    hosts,
+    login,
+    metrics,
+    page,
+    probes,
+    runs,
+    tokens,
+    usage,
+)
 from gpudeck.api.access import Policy, check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
@@ -24,6 +39,7 @@ from gpudeck.api.stream import StreamRoute
 from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.auth.parts import Auth
+from gpudeck.events.log import Events
 from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
@@ -41,9 +57,13 @@ def build_framework(
     prefix: str = "",
     hits: Mapping[str, int] | None = None,
     history: Store | None = None,
+    kept_events: Events | None = None,
+    place: about.Place | None = None,
 ) -> Litestar:
-    """`hits` are what the limits refused, for those who read the hub's metrics."""
+    """`hits` are what the limits refused, for those who read the hub's metrics. `place` is for its admins."""
     texts, numbers, questions = TextViews(), MetricsPage(hub, hits), Questions(history)
+    desk = events.EventDesk(kept_events)
+    mirror = about.Mirror(hub, auth, desk, questions, hits=hits, place=place)
     return Litestar(
         route_handlers=[
             fleet.read_fleet,
@@ -65,6 +85,8 @@ def build_framework(
             usage.read_usage_csv,
             runs.list_runs,
             runs.read_run,
+            events.list_events,
+            about.read_about,
             login.read_me,
             login.log_in,
             login.log_out,
@@ -95,6 +117,8 @@ def build_framework(
             "metrics": Provide(lambda: numbers, sync_to_thread=False),
             "book": Provide(lambda: book, sync_to_thread=False),
             "questions": Provide(lambda: questions, sync_to_thread=False),
+            "desk": Provide(lambda: desk, sync_to_thread=False),
+            "mirror": Provide(lambda: mirror, sync_to_thread=False),
         },
         exception_handlers={
             HTTPException: on_http_error,
@@ -108,7 +132,17 @@ def build_framework(
         ),
         logging_config=None,
         state=State({"policy": policy, "prefix": prefix}),
-        signature_types=[Hub, TextViews, MetricsPage, HostBook, Auth, Policy, Questions],
+        signature_types=[
+            Hub,
+            TextViews,
+            MetricsPage,
+            HostBook,
+            Auth,
+            Policy,
+            Questions,
+            events.EventDesk,
+            about.Mirror,
+        ],
     )
 
 
@@ -131,10 +165,20 @@ class FrontDoor:
         book: HostBook,
         hits: Mapping[str, int] | None = None,
         history: Store | None = None,
+        events: Events | None = None,
+        place: about.Place | None = None,
     ) -> None:
         self._prefix = prefix.rstrip("/")
         self._framework: App = build_framework(  # type: ignore[assignment]
-            hub, auth, policy, book, prefix=self._prefix, hits=hits, history=history
+            hub,
+            auth,
+            policy,
+            book,
+            prefix=self._prefix,
+            hits=hits,
+            history=history,
+            kept_events=events,
+            place=place,
         )
         self._reports = ReportsRoute(hub, find_grant)
         self._stream = StreamRoute(hub, policy, keeper.identify)

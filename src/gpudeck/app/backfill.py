@@ -23,10 +23,12 @@ from pathlib import Path
 import msgspec
 
 from gpudeck.history.sample import HostSample
+from gpudeck.model.event import Event
 
 log = logging.getLogger(__name__)
 
 Take = Callable[[list[HostSample]], None]
+TakeEvents = Callable[[list[Event]], None]
 
 DAYS = 14.0
 DAY = 86_400.0
@@ -37,10 +39,13 @@ _DONE = "demo-history"
 _MANY_HOSTS = 64
 _MOST_HOST_HOURS = 12_000
 _GPUS_A_FRAME = 256  # decoding takes 2 µs a GPU, and nothing else of the hub happens meanwhile
-_FRAME = struct.Struct(">I?")
-"""Before each frame: its size, and whether it is the last one of a batch. A batch is a host's whole hours."""
+_FRAME = struct.Struct(">IB")
+"""Before each frame: its size, and what it is. A batch of samples is a host's whole hours."""
+_MORE, _LAST, _EVENTS = 0, 1, 2
+"""Samples of a batch that goes on, those at its end, or events."""
 _ROOM_SECONDS = 0.05
 _decode = msgspec.msgpack.Decoder(list[HostSample]).decode
+_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
 def is_needed(data_dir: Path, demo: int | None) -> bool:
@@ -76,16 +81,18 @@ class Backfill:
         # A large fleet gets a coarser past: it would take a quarter of an hour otherwise.
         fine_step, step = (60, 300) if hosts <= _MANY_HOSTS else (300, 900)
         span = {"until": f"{until:.0f}", "days": f"{(until - self._start) / DAY:.6f}"}
-        options = {"hosts": hosts, **span, "step": step, "fine-step": fine_step}
+        options = {"hosts": hosts, **span, "step": step, "fine-step": fine_step, "first": int(since is None)}
         self._command = [sys.executable, "-m", __name__, *(f"--{name}={value}" for name, value in options.items())]
         self._is_worth_it = until - self._start > fine_step
         self._when_done = when_done
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, take: Take, has_room: Callable[[], bool]) -> None:
-        """Begin, on the running event loop: `take` is called there, a batch at a time, while `has_room`."""
+    def start(self, take: Take, has_room: Callable[[], bool], take_events: TakeEvents | None = None) -> None:
+        """Begin, on the running event loop: `take` is called there, a batch at a time, while `has_room`; and
+        `take_events`, with those of one host."""
         if self._is_worth_it:
-            self._task = asyncio.get_running_loop().create_task(self._fill(take, has_room))
+            taken = take_events or (lambda events: None)
+            self._task = asyncio.get_running_loop().create_task(self._fill(take, has_room, taken))
 
     async def stop(self) -> None:
         """End the child, wherever it is; what was taken stays."""
@@ -95,14 +102,16 @@ class Backfill:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _fill(self, take: Take, has_room: Callable[[], bool]) -> None:
+    async def _fill(self, take: Take, has_room: Callable[[], bool], take_events: TakeEvents) -> None:
         started = time.monotonic()
         child = await asyncio.create_subprocess_exec(*self._command, stdin=DEVNULL, stdout=PIPE)
         try:
-            samples = await _pass_on(child, take, has_room)
+            samples = await _pass_on(child, take, has_room, take_events)
             code = await child.wait()
         finally:
             await _end(child)
+        if code == -signal.SIGINT:
+            return  # Ctrl-C, which means the hub as well
         if code:
             log.warning("making the simulated past ended with code %d: some of the charts stay empty", code)
             return
@@ -111,7 +120,7 @@ class Backfill:
             self._when_done()
 
 
-async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool]) -> int:
+async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool], take_events: TakeEvents) -> int:
     """From the pipe to the store; returns the number of samples. The child waits as soon as the pipe is full."""
     assert child.stdout is not None  # noqa: S101 - it was asked for
     batch: list[HostSample] = []
@@ -120,12 +129,15 @@ async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool]) -> 
         while not has_room():  # noqa: ASYNC110 - the store is a thread, which knows no events of this loop
             await asyncio.sleep(_ROOM_SECONDS)
         try:
-            size, is_last = _FRAME.unpack(await child.stdout.readexactly(_FRAME.size))
+            size, what = _FRAME.unpack(await child.stdout.readexactly(_FRAME.size))
             frame = await child.stdout.readexactly(size)
         except asyncio.IncompleteReadError:
             return count
+        if what == _EVENTS:
+            take_events(_decode_events(frame))
+            continue
         batch += _decode(frame)
-        if is_last:
+        if what == _LAST:
             count += len(batch)
             take(batch)
             batch = []
@@ -147,12 +159,19 @@ def frames(samples: list[HostSample]) -> Iterator[bytes]:
     while part:
         rest = list(islice(waiting, at_once))
         body = msgspec.msgpack.encode(part)
-        yield _FRAME.pack(len(body), not rest) + body
+        yield _FRAME.pack(len(body), _MORE if rest else _LAST) + body
         part = rest
+
+
+def event_frame(events: list[Event]) -> bytes:
+    """What happened to one host, as the child writes it."""
+    body = msgspec.msgpack.encode(events)
+    return _FRAME.pack(len(body), _EVENTS) + body
 
 
 def main() -> None:
     """The child. Its output is for the hub only."""
+    from gpudeck.app.simulated_events import past_events  # noqa: PLC0415 - the hub needs no simulator
     from gpudeck.app.simulated_past import sample_span, slices  # noqa: PLC0415 - the hub needs no simulator
     from gpudeck.collectors.simulated import SimulatedFleet  # noqa: PLC0415 - the same
 
@@ -165,10 +184,18 @@ def main() -> None:
     # Nothing here refers to itself in a circle: looking for that takes a tenth of the time.
     gc.disable()
     fleet = SimulatedFleet(asked.hosts, SEED)
-    for span in slices(asked.until - asked.days * DAY, asked.until, asked.fine_step, asked.step):
+    start = asked.until - asked.days * DAY
+    for number, span in enumerate(slices(start, asked.until, asked.fine_step, asked.step)):
         for host in range(asked.hosts):
             sys.stdout.buffer.writelines(frames(sample_span(fleet, host, span)))
         sys.stdout.buffer.flush()
+        if number == 0:
+            # After the hours that the page shows first, and before the days that take long.
+            for host in range(asked.hosts):
+                sys.stdout.buffer.write(
+                    event_frame(past_events(fleet, host, start, asked.until, is_new=bool(asked.first)))
+                )
+            sys.stdout.buffer.flush()
 
 
 def _read_arguments() -> argparse.Namespace:
@@ -178,6 +205,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--days", type=float, default=DAYS)
     parser.add_argument("--step", type=float, default=300.0)
     parser.add_argument("--fine-step", type=float, default=60.0)
+    parser.add_argument("--first", type=int, default=1)
     return parser.parse_args()
 
 

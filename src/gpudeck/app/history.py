@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from gpudeck.app.backfill import Backfill, is_needed, mark_done
+from gpudeck.app.backfill import Backfill, TakeEvents, is_needed, mark_done
 from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, Usage, UsageAsk
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
@@ -168,10 +168,11 @@ class Archive:
             self.store = OpeningStore(self._open)
             self._recorder = hub.fleet.recorder = Recorder(settings.every, self.store.take)
 
-    def start(self) -> None:
-        """With the event loop: samples are handed over once a second; a demo gets its past."""
+    def start(self, take_events: TakeEvents | None = None) -> None:
+        """With the event loop: samples are handed over once a second; a demo gets its past, and `take_events` what
+        happened in it."""
         if self.store is not None and self._demo is not None:
-            self._filling = asyncio.create_task(self._fill(self._demo))
+            self._filling = asyncio.create_task(self._fill(self._demo, take_events))
 
     def tick(self) -> None:
         """Once a second."""
@@ -202,7 +203,7 @@ class Archive:
             await self._backfill.stop()
         await asyncio.to_thread(close)
 
-    async def _fill(self, hosts: int) -> None:
+    async def _fill(self, hosts: int, take_events: TakeEvents | None) -> None:
         assert self.store is not None  # noqa: S101 - started with one
         embedded = cast("EmbeddedStore | None", await asyncio.to_thread(self.store.wait))
         if embedded is None or self._demo is None:
@@ -211,7 +212,7 @@ class Archive:
         self._backfill = Backfill(
             hosts, until=self._hub.started_at, since=since, when_done=lambda: mark_done(self._data_dir, hosts)
         )
-        self._backfill.start(embedded.take, lambda: embedded.has_room)
+        self._backfill.start(embedded.take, lambda: embedded.has_room, take_events)
 
     def _open(self) -> Store:
         """Called in a thread of its own: only now is numpy read."""

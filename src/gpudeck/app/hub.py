@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from gpudeck.api.about import Place
 from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.asgi import App
@@ -20,6 +21,7 @@ from gpudeck.api.headers import SafeApp
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
 from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.diary import Diary
 from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import Wall
@@ -127,6 +129,7 @@ class HubServer:
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
         self._watching = Watching(self.hub, providers, ways)
         self._endings: set[asyncio.Task[None]] = set()
+        self._diary: Diary | None = None
         self._archive = Archive(self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts)
 
     @classmethod
@@ -175,18 +178,26 @@ class HubServer:
             policy = make_policy(self._settings)
             first_admin = await auth.first_admin.make() if policy.needs_accounts else None
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
+            self._diary = diary = Diary(self.hub, auth.database, self._settings.events, demo=self._plan.demo_hosts)
+            await diary.open()
             door = self._open_door(auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
             )
-            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._archive.tick))
+            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._tick))
             try:
                 await server.serve(sockets=[self._listening])
             finally:
                 await self._watching.stop()
                 ticking.cancel()
                 await self._archive.close()
+                await diary.close()
+
+    def _tick(self) -> None:
+        self._archive.tick()
+        if self._diary is not None:
+            self._diary.tick(None if self._archive.store is None else self._archive.store.problem)
 
     def _open_door(self, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
         """From the outside in: headers that every answer carries, limits, who it is, the routes."""
@@ -202,6 +213,13 @@ class HubServer:
             book=book,
             hits=hits,
             history=self._archive.store,
+            events=None if self._diary is None else self._diary.events,
+            place=Place(
+                listen=str(settings.listen),
+                data_dir=str(self._data_dir),
+                config=None if self._config is None else str(self._config),
+                database=auth.database.place,
+            ),
         )
         # A limit knows routes by their paths: those below the prefix are the same ones.
         paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
@@ -227,7 +245,7 @@ class HubServer:
         if self._child is not None:
             self._child.start()
         self._watching.start()
-        self._archive.start()
+        self._archive.start(None if self._diary is None else self._diary.take_past)
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
@@ -238,6 +256,8 @@ class HubServer:
     def _end_demo(self) -> None:
         log.info("a real host reports: the simulated fleet ends")
         self._archive.end_demo()
+        if self._diary is not None:
+            self._diary.end_demo()
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
         if self._child is not None:

@@ -87,7 +87,7 @@ class Watching:
 
     def _show_problems(self) -> None:
         own = [] if self._own_problem is None else [self._own_problem]
-        self._hub.fleet.problems = [*own, *self._list_problems]
+        self._hub.fleet.say("hosts", [*own, *self._list_problems])
 
     def _deliver(self, target: Target, arrival: Arrival) -> bool:
         try:

@@ -24,7 +24,8 @@ class Auth:
     """Who people and programs are. `load` once before anybody is asked; then `refresh` every few seconds.
 
     `has_accounts` is asked for every request, and so kept here. `has_proxy` says that a proxy may tell who somebody is.
-    `trouble` is what keeps the hub from being ready, such as a database's file that is gone; None: nothing.
+    `trouble` is what keeps the hub from being ready, such as a database's file that is gone; None: nothing. `database`
+    is where all of it is.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Auth:
         now: clock.Clock = clock.wall,
     ) -> None:
         passwords = Passwords()
+        self.database = database
         self.has_accounts = False
         self.trouble: str | None = None
         self.has_proxy = settings.proxy.header is not None

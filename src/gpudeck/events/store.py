@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -59,6 +59,7 @@ class EventStore:
 
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first."""
+        ask = _clean(ask)
         wanted = select(*_COLUMNS).where(*self._conditions(ask)).order_by(table.c.id.desc())
         async with self._database.begin() as connection:
             found = await connection.execute(wanted.limit(max(1, min(ask.limit, MOST_EVENTS))))
@@ -108,6 +109,12 @@ class EventStore:
             (ask.text or None, _contains(ask.text or "")),
         ]
         return [columns.fleet == self._fleet, *(condition for asked, condition in pairs if asked is not None)]
+
+
+def _clean(ask: EventAsk) -> EventAsk:
+    """What cannot stand in the database cannot be asked for either: PostgreSQL takes no character 0."""
+    texts = {name: clean(value) for name, value in asdict(ask).items() if isinstance(value, str)}
+    return replace(ask, **texts, kinds=tuple(clean(word) for word in ask.kinds))
 
 
 def _contains(text: str) -> ColumnElement[bool]:

@@ -28,11 +28,12 @@ Take = Callable[[Event], None]
 
 class Happenings:
     """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
-    one is down, as far as that was told, or None. One event loop owns it."""
+    one is down, as far as that was told, or None. Without it no host is new. One event loop owns it."""
 
     def __init__(self, take: Take, started_at: float, known: Mapping[str, float | None] | None = None) -> None:
         self._take = take
         self._known: dict[str, float | None] = dict(known or {})
+        self._knows_all = known is None
         self._quiet_until = started_at + QUIET
         self._stuck_until = 0.0
         self._passed_at: float | None = None
@@ -74,7 +75,8 @@ class Happenings:
         self._note_places(host, before, after, now)
 
     def _welcome(self, host: HostState, portrait: Portrait, now: float) -> None:
-        is_known, down_since = host.id in self._known, self._known.pop(host.id, None)
+        is_known = self._knows_all or host.id in self._known
+        down_since = self._known.pop(host.id, None)
         self._known[host.id] = None
         tell = partial(make_event, now, host=portrait.name, host_id=host.id)
         if not is_known:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.ingest import Ingest
+from gpudeck.hub.pace import Pace
 from gpudeck.hub.stream import Stream
 from gpudeck.model import clock
 from gpudeck.model.fleet_settings import FleetSettings
@@ -11,7 +12,10 @@ from gpudeck.model.names import Names
 
 
 class Hub:
-    """A live fleet with its way in (`ingest`) and its way out (`stream`). One event loop owns it."""
+    """A live fleet with its way in (`ingest`) and its way out (`stream`). One event loop owns it.
+
+    `pace` is how many reports are taken, where somebody notes it once a second.
+    """
 
     def __init__(
         self,
@@ -25,6 +29,7 @@ class Hub:
         self.stream = Stream(self.fleet, now, demo=demo)
         self.ingest = Ingest(self.fleet, now, demo=demo)
         self.started_at = now()
+        self.pace = Pace()
 
     def end_demo_on_first_real_report(self, then: Callable[[], None]) -> None:
         """Show the demo only until a real host reports: then forget every simulated host and call `then`."""

@@ -91,18 +91,21 @@ class News:
             yield from self._tell_health(uuid, before, after)
 
     def _tell_fault(self, uuid: str, gpu: GpuPortrait, fault: GpuEvent) -> Event:
-        xid, user = find_xid(fault.code), gpu.faults[fault]
-        words = [fault.text, f"Process {fault.process}." if fault.process is not None else "", xid.action]
-        return self._make_gpu(
-            "xid",
-            uuid,
-            gpu,
-            f"XID {fault.code}: {xid.text}",
+        xid = find_xid(fault.code)
+        process = f"process {fault.process}" if fault.process is not None else ""
+        said = ", ".join(part for part in (fault.text.rstrip("."), process) if part)
+        return make_event(
             # By the host's clock; one that is far off must not put it into another year.
-            at=min(self._now, max(fault.at, self._now - _OLD_FAULT)),
+            min(self._now, max(fault.at, self._now - _OLD_FAULT)),
+            "xid",
+            f"XID {fault.code} on {self._name(gpu)}: {xid.text}",
             severity=_SEVERITIES[xid.kind],
-            user=user,
-            detail=" ".join(word for word in words if word),
+            host=self._after.name,
+            host_id=self._id,
+            gpu=uuid,
+            label=gpu.label,
+            user=gpu.faults[fault],
+            detail=f"{said}. {xid.action}" if said else xid.action,
         )
 
     def _tell_missing(self, uuid: str, gpu: GpuPortrait) -> Iterator[Event]:
@@ -148,12 +151,9 @@ class News:
     def _make(self, kind: str, title: str, **others: Any) -> Event:
         return make_event(self._now, kind, title, host=self._after.name, host_id=self._id, **others)
 
-    def _make_gpu(
-        self, kind: str, uuid: str, gpu: GpuPortrait, words: str, *, at: float | None = None, **others: Any
-    ) -> Event:
-        where = {"host": self._after.name, "host_id": self._id, "gpu": uuid, "label": gpu.label}
-        moment = self._now if at is None else at
-        return make_event(moment, kind, f"{self._name(gpu)} {words}", **where, **others)  # type: ignore[arg-type]
+    def _make_gpu(self, kind: str, uuid: str, gpu: GpuPortrait, words: str, **others: Any) -> Event:
+        title = f"{self._name(gpu)} {words}"
+        return self._make(kind, title, gpu=uuid, label=gpu.label, **others)
 
 
 def in_words(seconds: float) -> str:

@@ -13,9 +13,13 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
+from gpudeck.model.event import Event as Happening
 
 KEPT_DELTAS = 30
 """How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
+
+MOST_HAPPENINGS = 200
+"""In one tick: a viewer who wants to know of all asks for them."""
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
@@ -101,6 +105,7 @@ class Stream:
         self._number = 0
         self._channels: dict[Sight, _Channel] = {EVERYTHING: _Channel()}
         self._problems = fleet.problems
+        self._happenings: list[Happening] = []
 
     def tick(self) -> Event:
         """Publish what changed since the last tick and hand it to every viewer."""
@@ -113,6 +118,11 @@ class Stream:
             if channel.idle_ticks > KEPT_DELTAS and sight is not EVERYTHING:
                 del self._channels[sight]
         return self._channels[EVERYTHING].deltas[-1]
+
+    def announce(self, happening: Happening) -> None:
+        """Tell every viewer, with the next tick, of something that happened."""
+        if len(self._happenings) < MOST_HAPPENINGS:
+            self._happenings.append(happening)
 
     def restart(self, *, demo: bool) -> None:
         """Another fleet from here on: every viewer gets a new snapshot instead of a delta."""
@@ -193,7 +203,8 @@ class Stream:
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         if self.fleet.problems != self._problems:
             delta["problems"] = self._problems = self.fleet.problems
-        parts = {"hosts": whole, "changes": patches, "removed": removed}
+        happenings, self._happenings = self._happenings, []
+        parts = {"hosts": whole, "changes": patches, "removed": removed, "events": happenings}
         return delta | {name: part for name, part in parts.items() if part}
 
     def _missed_since(self, last_event_id: str, channel: _Channel) -> list[Event] | None:

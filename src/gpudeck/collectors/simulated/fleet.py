@@ -44,6 +44,11 @@ class SimulatedFleet:
         """
         return self._station(host).timeline.overlapping(start, end)
 
+    def turns(self, host: int, start: float, end: float) -> list[float]:
+        """The moments from `start` until before `end`, in order, at which something may happen to that host that makes
+        news: it dies, boots, loses a GPU, a driver tells of a fault."""
+        return self._station(host).turns(start, end)
+
     def _station(self, number: int) -> Station:
         station = self._stations.get(number)
         if station is None:

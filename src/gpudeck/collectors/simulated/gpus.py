@@ -13,6 +13,7 @@ from gpudeck.collectors.simulated import reasons
 from gpudeck.collectors.simulated.boards import errors, settled, unknowns, wears
 from gpudeck.collectors.simulated.chance import draw, wave
 from gpudeck.collectors.simulated.energy import Meter
+from gpudeck.collectors.simulated.faults import Faults
 from gpudeck.collectors.simulated.inventory import Slot
 from gpudeck.collectors.simulated.jobs import Run
 from gpudeck.collectors.simulated.mishaps import FELL_OFF, Life
@@ -42,6 +43,8 @@ MIB = 1 << 20
 # alive, and little enough that a stream of changes stays small.
 _WORK_BEAT_S, _REST_BEAT_S, _SLOW_BEAT_S = 4.0, 24.0, 12.0
 
+_TRIED_EVERY_S, _LASTS_S = 4.5 * 86_400, 1_260.0
+
 _round_watts = GPU_METRICS["power_watts"].round
 
 
@@ -50,8 +53,8 @@ class Gpu:
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter) -> None:
-        self._slot, self._track, self._life, self._meter = slot, track, life, meter
+    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter, faults: Faults) -> None:
+        self._slot, self._track, self._life, self._meter, self._faults = slot, track, life, meter, faults
         self._offset_s = slot.salt % 24
         self._stretch: Stretch | None = None
         self._lively_until = 0.0
@@ -79,6 +82,7 @@ class Gpu:
             unknown=self.unknown.copy(),
             processes=self._processes.copy(),
             idle_seconds=0 if idle_since is None else round(now - idle_since),
+            events=self._faults.last_day(now),
         )
 
     def _make_frame(self, stretch: Stretch, now: float) -> None:
@@ -224,8 +228,8 @@ class GpuInstance(Gpu):
 
     process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": reasons.UNDER_MIG}
 
-    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter, board: CutBoard) -> None:
-        super().__init__(slot, track, life, meter)
+    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter, faults: Faults, *, board: CutBoard) -> None:
+        super().__init__(slot, track, life, meter, faults)
         self._board = board
 
     def reading(self, now: float) -> GpuReading:
@@ -252,13 +256,25 @@ class OrphanedGpu(Gpu):
 
 
 class MissingGpu:
-    """A GPU that belongs here and cannot be read any more."""
+    """A GPU that belongs here and cannot be read any more. Every few days somebody gets it going, and it is `itself`
+    for some minutes."""
 
-    def __init__(self, slot: Slot, life: Life) -> None:
-        self._slot, self._life = slot, life
+    def __init__(self, itself: Gpu, slot: Slot, life: Life) -> None:
+        self._itself, self._slot, self._life = itself, slot, life
+
+    def is_missing(self, now: float) -> bool:
+        return (now + self._slot.salt) % _TRIED_EVERY_S >= _LASTS_S
+
+    def turns(self, start: float, end: float) -> list[float]:
+        """When it comes back, and when it is lost again."""
+        first = start - (start + self._slot.salt) % _TRIED_EVERY_S
+        tries = [first + number * _TRIED_EVERY_S for number in range(int((end - first) // _TRIED_EVERY_S) + 1)]
+        return [moment for tried in tries for moment in (tried, tried + _LASTS_S) if start <= moment < end]
 
     def reading(self, now: float) -> GpuReading:
-        """What is still known: which one it is."""
+        """While it is missing what is still known: which one it is."""
+        if not self.is_missing(now):
+            return self._itself.reading(now)
         slot = self._slot
         return GpuReading(
             uuid=slot.uuid,

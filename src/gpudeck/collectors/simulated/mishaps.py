@@ -2,7 +2,7 @@
 
 hot       a GPU whose airflow is blocked
 cut       two boards in MIG mode (no mishap, but as rare)
-missing   a GPU that fell off the bus
+missing   a GPU that fell off the bus, but for some minutes every few days
 orphaned  memory held by nobody
 flaky     the whole host dies every ten minutes
 worn      a GPU whose memory makes errors

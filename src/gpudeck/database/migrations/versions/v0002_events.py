@@ -23,7 +23,8 @@ def upgrade() -> None:
         sa.Column("title", sa.Text, nullable=False),
         sa.Column("detail", sa.Text, nullable=False, server_default=""),
     )
-    op.create_index("ix_events_fleet_at", "events", ["fleet", "at"])
+    op.create_index("ix_events_at", "events", ["at"])
+    op.create_index("ix_events_fleet_kind_id", "events", ["fleet", "kind", "id"])
     op.create_index("ix_events_fleet_host_id_id", "events", ["fleet", "host_id", "id"])
     op.create_index("ix_events_fleet_host_id", "events", ["fleet", "host", "id"])
     op.create_index("ix_events_fleet_gpu_id", "events", ["fleet", "gpu", "id"])

@@ -1,0 +1,104 @@
+"""What happens in this hub's fleet goes into its database and to everybody who watches. Wiring of events.
+
+A demo's events are kept apart from the real ones, those of each size by themselves, as its history is.
+"""
+
+import asyncio
+from typing import Final
+
+from gpudeck import __version__
+from gpudeck.database.engine import Database
+from gpudeck.events.log import Events
+from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import REAL
+from gpudeck.hub.happenings import Happenings
+from gpudeck.hub.hub import Hub
+from gpudeck.model import clock
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.event import Event, make_event
+
+_DEMO: Final = "demo-{}"
+
+
+class Diary:
+    """`events` is what others add to and ask. `open` before the first report, `tick` once a second, `close` at the
+    end, all in the event loop that owns the hub."""
+
+    def __init__(
+        self, hub: Hub, database: Database, settings: EventSettings, *, demo: int | None = None, now: Clock = clock.wall
+    ) -> None:
+        """`demo` is how many hosts are simulated, None when none are."""
+        self._hub = hub
+        self._now = now
+        self._demo = demo
+        self._history_problem: str | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self.events = Events(database, settings, fleet=REAL if demo is None else _DEMO.format(demo), now=now)
+        self.events.listener = hub.stream.announce
+
+    async def open(self) -> None:
+        """Raises UsageError when the database does not answer."""
+        try:
+            before = await self.events.last_of_hub()
+            await self._watch()
+        except Temporary as error:
+            raise UsageError(error.message, error.hint) from error
+        detail = f"gpudeck {__version__}."
+        if before is not None and before.kind == "hub_started":
+            detail += " Before, it ended without being stopped."
+        self.events.start()
+        self.events.add(make_event(self._now(), "hub_started", "the hub was started", detail=detail))
+
+    def tick(self, history_problem: str | None) -> None:
+        """Once a second, with what keeps the history from being kept."""
+        hub = self._hub
+        hub.pace.note(hub.stream.time, hub.fleet.counters["reports_taken"])
+        if history_problem != self._history_problem:
+            self._tell_history(history_problem)
+        problem = self.events.problem
+        hub.fleet.say("events", [] if problem is None else [problem])
+
+    def take_past(self, events: list[Event]) -> None:
+        """What happened to a simulated fleet before this hub was started."""
+        if self._demo is not None:
+            for event in events:
+                self.events.keep(event)
+
+    def end_demo(self) -> None:
+        """Real hosts report: from here on the real fleet's events count. Until those of before are known no host is
+        looked at; none is missed by that."""
+        self._demo = None
+        self._hub.fleet.happenings = None
+        self._ending = asyncio.get_running_loop().create_task(self._go_on())
+
+    async def close(self) -> None:
+        if self._ending is not None:
+            await self._ending
+        self._hub.fleet.happenings = None
+        self.events.add(make_event(self._now(), "hub_stopped", "the hub was stopped"))
+        await self.events.stop()
+
+    async def _go_on(self) -> None:
+        await self.events.change_fleet(REAL)
+        try:
+            await self._watch()
+        except Temporary:
+            # Without knowing who was there before, nobody is called new.
+            self._hub.fleet.happenings = Happenings(self.events.add, self._now())
+
+    async def _watch(self) -> None:
+        """In a demo no host is new: its past says when each was first seen."""
+        known = await self.events.known_hosts() if self._demo is None else None
+        self._hub.fleet.happenings = Happenings(self.events.add, self._now(), known)
+
+    def _tell_history(self, problem: str | None) -> None:
+        """The words of a problem may change while it lasts: once is enough."""
+        before, self._history_problem = self._history_problem, problem
+        if problem is not None and before is None:
+            told = make_event(
+                self._now(), "history_problem", "the history is not kept", severity="warning", detail=problem
+            )
+            self.events.add(told)
+        elif problem is None:
+            self.events.add(make_event(self._now(), "history_recovered", "the history is kept again"))
