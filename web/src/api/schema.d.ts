@@ -4,6 +4,23 @@
  */
 
 export interface paths {
+    "/api/v1/about": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadAbout */
+        get: operations["ApiV1AboutReadAbout"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/accounts": {
         parameters: {
             query?: never;
@@ -49,6 +66,23 @@ export interface paths {
         };
         /** ReadAudit */
         get: operations["ApiV1AuditReadAudit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListEvents */
+        get: operations["ApiV1EventsListEvents"];
         put?: never;
         post?: never;
         delete?: never;
@@ -495,6 +529,27 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** About */
+        About: {
+            database: components["schemas"]["DatabaseState"];
+            demo: boolean;
+            history: components["schemas"]["HistoryState"];
+            ingest: components["schemas"]["Ingest"];
+            limits_hit: {
+                [key: string]: number;
+            };
+            place: components["schemas"]["Place"] | null;
+            problems: string[];
+            python: string;
+            sources: components["schemas"]["Source"][];
+            started_at: number;
+            system: string;
+            tick_age_seconds: number;
+            time: number;
+            totals: components["schemas"]["Totals"];
+            version: string;
+            viewers: number;
+        };
         /** Account */
         Account: {
             created_at: number;
@@ -557,6 +612,13 @@ export interface components {
             name: string;
             password: string;
         };
+        /** DatabaseState */
+        DatabaseState: {
+            events: number | null;
+            kind: string;
+            problem?: string | null;
+            reason?: string | null;
+        };
         /** Day */
         Day: {
             day: string;
@@ -610,6 +672,26 @@ export interface components {
             /** @default  */
             hint: string;
             message: string;
+        };
+        /** Event */
+        Event: {
+            at: number;
+            detail: string;
+            gpu: string | null;
+            host: string | null;
+            host_id: string | null;
+            id: string;
+            kind: string;
+            label: string | null;
+            /** @enum {string} */
+            severity: "info" | "warning" | "critical";
+            title: string;
+            user: string | null;
+        };
+        /** EventList */
+        EventList: {
+            events: components["schemas"]["Event"][];
+            next: string | null;
         };
         /** FirstAccount */
         FirstAccount: {
@@ -669,9 +751,8 @@ export interface components {
             };
             remapped_rows_count?: number | null;
             remapped_rows_pending?: number | null;
-            reservation?: {
-                [key: string]: unknown;
-            } | null;
+            reservation?: components["schemas"]["GpuReservation"] | null;
+            reservation_conflict?: string | null;
             since: number;
             temperature_celsius?: number | null;
             throttled_hardware?: number | null;
@@ -746,9 +827,8 @@ export interface components {
             };
             remapped_rows_count?: number | null;
             remapped_rows_pending?: number | null;
-            reservation?: {
-                [key: string]: unknown;
-            } | null;
+            reservation?: components["schemas"]["GpuReservation"] | null;
+            reservation_conflict?: string | null;
             since: number;
             temperature_celsius?: number | null;
             throttled_hardware?: number | null;
@@ -801,6 +881,15 @@ export interface components {
              */
             vendor: "amd" | "intel" | "nvidia" | "other";
         };
+        /** GpuReservation */
+        GpuReservation: {
+            id: number;
+            /** @enum {string} */
+            kind: "booking" | "hold";
+            note: string;
+            until: number;
+            user: string;
+        };
         /** Health */
         Health: {
             status: string;
@@ -819,6 +908,19 @@ export interface components {
             host: string;
             name: string;
             values: (number | null)[];
+        };
+        /** HistoryState */
+        HistoryState: {
+            behind_seconds?: number | null;
+            kind: string;
+            newest?: number | null;
+            oldest?: number | null;
+            problem?: string | null;
+            reason?: string | null;
+            samples_dropped?: number | null;
+            samples_late?: number | null;
+            samples_taken?: number | null;
+            size_bytes?: number | null;
         };
         /** Host */
         Host: {
@@ -872,6 +974,18 @@ export interface components {
         /** HostOrigins */
         HostOrigins: {
             hosts: components["schemas"]["HostOrigin"][];
+        };
+        /** Ingest */
+        Ingest: {
+            poll_failures: number;
+            refused: {
+                [key: string]: number;
+            };
+            reports_outdated: number;
+            reports_per_second: number | null;
+            reports_second_way: number;
+            reports_taken: number;
+            values_rejected: number;
         };
         /** MadeToken */
         MadeToken: {
@@ -945,6 +1059,13 @@ export interface components {
             is_this: boolean;
             seen_at: number;
             user_agent: string;
+        };
+        /** Place */
+        Place: {
+            config: string | null;
+            data_dir: string;
+            database: string;
+            listen: string;
         };
         /**
          * Process
@@ -1104,6 +1225,15 @@ export interface components {
             user?: string | null;
             utilization_percent?: number | null;
         };
+        /** Source */
+        Source: {
+            down: number;
+            hosts: number;
+            late: number;
+            never: number;
+            up: number;
+            via: string;
+        };
         /** Token */
         Token: {
             account?: string | null;
@@ -1176,6 +1306,80 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    ApiV1AboutReadAbout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["About"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     ApiV1AccountsListAccounts: {
         parameters: {
             query?: never;
@@ -1537,6 +1741,111 @@ export interface operations {
                 };
             };
             /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1EventsListEvents: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: (unknown | unknown | unknown) | string | null;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: (unknown | unknown | unknown) | string | null;
+                /** @description A host's name or id */
+                host?: string | null;
+                /** @description A GPU's uuid */
+                gpu?: string | null;
+                user?: string | null;
+                /** @description One word, or several with commas: any of them fits */
+                kind?: string | null;
+                /** @description One word, or several with commas: any of them fits */
+                severity?: string | null;
+                /** @description In title, detail, host or user */
+                q?: string | null;
+                /** @description At most so many */
+                limit?: number;
+                /** @description Only events older than this id */
+                before?: string | null;
+                /** @description JSON, or CSV for spreadsheets */
+                format?: "json" | "csv";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The newest first; `next` is the `before` of the next page */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventList"];
+                };
+            };
+            /** @description A question that makes no sense */
             400: {
                 headers: {
                     [name: string]: unknown;
