@@ -11,7 +11,7 @@ import click
 from gpudeck import __version__
 from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
 
-_COMMANDS = ("up", "agent", "show", "hosts", "check", "token", "account", "report", "history", "completion")
+_COMMANDS = ("up", "agent", "show", "top", "hosts", "check", "token", "account", "report", "history", "completion")
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
@@ -20,6 +20,7 @@ Examples:
   gpudeck agent --hub http://hub:8042 --token-file /etc/gpudeck/agent.token
   gpudeck show                     the fleet as a table
   gpudeck show free h200           the H200s that are free
+  gpudeck top                      the fleet, live
   source <(gpudeck completion bash)
 """
 

@@ -1,4 +1,5 @@
-"""gpudeck show: the fleet, or what of it fits some words, as a table, boxes, JSON or CSV; once or again and again."""
+"""gpudeck show: the fleet, or what of it fits some words, as a table, boxes, JSON, CSV or a page; once or again and
+again."""
 
 import inspect
 import os
@@ -44,6 +45,7 @@ Examples:
   gpudeck show free --watch 5     what is free, again every five seconds
   gpudeck show --json | jq '.totals.free'
   gpudeck show --csv > fleet.csv
+  gpudeck show --html fleet.html  one file to mail or print, for any browser
   gpudeck show --local            this machine, without any hub
   gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without any hub; gpu[01-16] names sixteen
 
@@ -71,6 +73,7 @@ class Look(Struct, frozen=True):
 @click.option("--watch", type=str, metavar="[S]", help="Again every S seconds (2) in place, until Ctrl-C.")
 @click.option("--json", "form", flag_value="json", help="As JSON, as the API has it.")
 @click.option("--csv", "form", flag_value="csv", help="As CSV, a line a GPU, for spreadsheets.")
+@click.option("--html", metavar="FILE", help="Into FILE, as a page that needs nothing else; - is the standard output.")
 @click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="auto: if it is a terminal."
 )
@@ -85,6 +88,7 @@ def command(
     detail: bool,
     watch: str | None,
     form: str | None,
+    html: str | None,
     color: str,
     hub: str,
     local: bool,
@@ -101,13 +105,17 @@ def command(
         raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
     if detail and form == "csv":
         raise UsageError("--detail and --csv exclude each other: a line is a GPU.", "--json has the processes too.")
+    if html is not None:
+        from gpudeck.cli.page_file import check_alone  # noqa: PLC0415 - few ask for it
+
+        form = check_alone(form, detail=detail, watch=watch)
     look = Look(form or "text", detail, color)
     read = _choose_source(hub, local=local, ssh=ssh, is_table=look.form == "text")
     if watch is not None:
         _watch(read, words, look, _read_interval(watch, look))
         return
     fleet = read()
-    _show_once(fleet, words, look)
+    _show_once(fleet, words, look, "-" if html is None else html)
     if ssh is not None and not fleet["totals"]["hosts_up"]:
         sys.exit(1)
 
@@ -115,11 +123,15 @@ def command(
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
-def _show_once(fleet: Json, words: tuple[str, ...], look: Look) -> None:
+def _show_once(fleet: Json, words: tuple[str, ...], look: Look, file: str) -> None:
     part = choose(fleet, words)
     is_missing = bool(words) and not part["hosts"]
     # Who pipes it on gets an empty list; who reads a table gets one line that says it.
-    if not is_missing or look.form != "text":
+    if file != "-":
+        from gpudeck.cli.page_file import write_page  # noqa: PLC0415 - few ask for it
+
+        write_page(file, _present(part, words, look))
+    elif not is_missing or look.form != "text":
         _print(_present(part, words, look))
     if is_missing:
         raise nothing_fits(fleet, words)
@@ -142,6 +154,10 @@ def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
         from gpudeck.views.sheet import render_sheet  # noqa: PLC0415 - few ask for it
 
         return render_sheet(fleet)
+    if look.form == "html":
+        from gpudeck.views.static_page import render_page  # noqa: PLC0415 - few ask for it
+
+        return render_page(fleet)
     empty = "Nothing fits." if words else NO_HOST
     text = render_fleet(fleet, detail=look.detail, width=terminal_width(), colour=wants_colour(look.color), empty=empty)
     return text if knows_our_signs() else in_ascii(text)
@@ -181,11 +197,11 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
 def _read_local() -> dict[str, Any]:
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
 
-    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(_find_collector_settings()))
+    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(find_collector_settings()))
     return fleet
 
 
-def _find_collector_settings() -> "CollectorSettings":
+def find_collector_settings() -> "CollectorSettings":
     """What the configuration says of the reading of this machine, as for its agent.
 
     Most machines have none: then what reads it is not even loaded, which would take longer than reading the GPUs.

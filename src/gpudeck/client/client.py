@@ -1,5 +1,6 @@
 """Ask a hub over HTTP. Blocks; raises Unreachable when the hub does not answer like a hub."""
 
+import contextlib
 import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,10 +27,15 @@ class Forbidden(GpudeckError):
     """The hub wants to know who asks, or does not let them."""
 
 
+class NoSuchThing(GpudeckError):
+    """The hub serves such things, but has not this one."""
+
+
 _KINDS: dict[int, type[GpudeckError]] = {
     400: UsageError,
     401: Forbidden,
     403: Forbidden,
+    404: NoSuchThing,
     409: UsageError,
     422: UsageError,
 }
@@ -38,14 +44,18 @@ _KINDS: dict[int, type[GpudeckError]] = {
 class Client:
     """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged.
 
-    `token` is sent with every question, where the hub wants one.
+    `token` is sent with every question, where the hub wants one. `shown` is the address without any password.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, *, token: str | None = None) -> None:
         self.url = check_hub_url(url)
         self._token = token
-        self._shown = mask_password(self.url)
+        self.shown = mask_password(self.url)
         self._timeout = timeout
+
+    def with_token(self, token: str) -> "Client":
+        """The same hub, asked with another token."""
+        return Client(self.url, self._timeout, token=token)
 
     def fleet(self) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
@@ -89,6 +99,36 @@ class Client:
         """Have a host forgotten."""
         self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
 
+    def me(self) -> dict[str, Any]:
+        """Whom the hub takes the asker for."""
+        answer: dict[str, Any] = msgspec.json.decode(self._get("/api/v1/me"))
+        return answer
+
+    def queue(self) -> dict[str, Any]:
+        """Who waits for GPUs, and which are kept for whom."""
+        answer: dict[str, Any] = msgspec.json.decode(self._get("/api/v1/queue"))
+        return answer
+
+    def join_queue(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Stand in line; the place in it. A second time with the same `key` is the same place."""
+        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/queue", request))
+        return answer
+
+    def ask_queue(self, number: int, wait: float = 0.0, seen: str = "") -> dict[str, Any] | None:
+        """A place in line, and whether its turn has come; None where the hub knows no such place. Waits up to so many
+        seconds for anything else than `seen`, the `version` of the answer before."""
+        query = urlencode({"wait": f"{wait:g}", "seen": seen})
+        try:
+            answer: dict[str, Any] = msgspec.json.decode(self._get(f"/api/v1/queue/{number}?{query}"))
+        except NoSuchThing:
+            return None
+        return answer
+
+    def leave_queue(self, number: int) -> None:
+        """Give up a place in line, or what was granted. One that is gone already is no error."""
+        with contextlib.suppress(NoSuchThing):
+            self._ask("DELETE", f"/api/v1/queue/{number}")
+
     def _get(self, path: str) -> bytes:
         return self._ask("GET", path)
 
@@ -113,8 +153,8 @@ class Client:
 
     def _explain(self, error: Exception) -> NoReturn:
         if isinstance(error, ssl.SSLError):
-            raise Unreachable(f"the certificate of {self._shown} is not believed: {error}.", _TRUST) from error
-        raise Unreachable(f"no hub answers at {self._shown}.", _HINT) from error
+            raise Unreachable(f"the certificate of {self.shown} is not believed: {error}.", _TRUST) from error
+        raise Unreachable(f"no hub answers at {self.shown}.", _HINT) from error
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
         try:
@@ -126,8 +166,8 @@ class Client:
         if status == 404 and is_question and code == _NO_ROUTE:
             return self._no_hub()
         if not message:
-            return Unreachable(f"{self._shown} answered {status}, not as a gpudeck hub would.", _HINT)
+            return Unreachable(f"{self.shown} answered {status}, not as a gpudeck hub would.", _HINT)
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 
     def _no_hub(self) -> Unreachable:
-        return Unreachable(f"{self._shown} answers, but is no gpudeck hub.", "Check the address, and the path in it.")
+        return Unreachable(f"{self.shown} answers, but is no gpudeck hub.", "Check the address, and the path in it.")

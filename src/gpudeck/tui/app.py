@@ -1,0 +1,158 @@
+"""Top as a Textual application: keys, sizes and news in, pictures out. Threads do what may block."""
+
+import signal
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+import msgspec
+from rich.console import RenderableType
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.events import Click, Key, MouseScrollDown, MouseScrollUp, Paste
+from textual.message import Message
+from textual.screen import Screen
+
+from gpudeck.client.http import TROUBLE
+from gpudeck.model.errors import GpudeckError
+from gpudeck.tui.canvas import Canvas, narrow
+from gpudeck.tui.ending import NotEnded, Victim, is_running, send
+from gpudeck.tui.feed import Feed, Lost, News, Snapshot
+from gpudeck.tui.picture import Artist
+from gpudeck.tui.top import Outside, Top
+
+GRACE = 3.0
+"""Seconds that a process has to end after SIGTERM, before SIGKILL is offered."""
+
+
+class Arrived(Message):
+    """Something came from the feed."""
+
+    def __init__(self, news: News) -> None:
+        super().__init__()
+        self.news = news
+
+
+class TopApp(App[None]):
+    """`first` is drawn at once; the feed is started then, and stopped at the end."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+    CSS = "Screen { layout: vertical; overflow: hidden; }"
+
+    def __init__(
+        self,
+        feed: Feed,
+        first: Snapshot,
+        *,
+        words: str = "",
+        own_id: str = "",
+        plain: bool = False,
+        grace: float = GRACE,
+    ) -> None:
+        # The terminal's own colours: see canvas.py.
+        super().__init__(ansi_color=True)
+        self.animation_level = "none"
+        outside = Outside(leave=self.exit, recall=self._recall, end=self._end)
+        self.top = Top(feed.place, outside, own_id=own_id, is_local=feed.is_local)
+        self.top.words = words
+        self.top.take(first)
+        self.top.arrange()
+        self._feed = feed
+        self._grace = grace
+        self._artist = Artist(self.top)
+        self._canvas = Canvas(self._artist.draw, plain=plain)
+
+    def compose(self) -> ComposeResult:
+        yield self._canvas
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        super()._display(screen, narrow(renderable))
+
+    def on_mount(self) -> None:
+        self._feed.start(self._take)
+        # While a hub is away nothing comes, and the clock and notices have to go on.
+        self.set_interval(1.0, self._tick)
+
+    def on_unmount(self) -> None:
+        self._feed.stop()
+
+    def on_arrived(self, message: Arrived) -> None:
+        self.top.take(message.news)
+        if isinstance(message.news, Lost) or not self.top.is_still:
+            self._show()
+
+    def on_key(self, event: Key) -> None:
+        event.stop()
+        event.prevent_default()
+        self.top.press(event.key, event.character)
+        self._show()
+
+    def on_paste(self, event: Paste) -> None:
+        self.top.paste(event.text)
+        self._show()
+
+    def on_click(self, event: Click) -> None:
+        row = event.y - self._artist.first_row
+        if row == -1 and (name := self._artist.sort_at(event.x)):
+            self.top.sort_by(name)
+        elif 0 <= row < self.top.listing.height:
+            self.top.click(row)
+        self._show()
+
+    def on_mouse_scroll_down(self, _: MouseScrollDown) -> None:
+        self.top.press("down")
+        self._show()
+
+    def on_mouse_scroll_up(self, _: MouseScrollUp) -> None:
+        self.top.press("up")
+        self._show()
+
+    def _take(self, news: News) -> None:
+        """From the feed's thread."""
+        self.post_message(Arrived(news))
+
+    def _tick(self) -> None:
+        if self.top.lost is not None:
+            self._show()
+
+    def _show(self) -> None:
+        self.top.arrange()
+        self._canvas.redraw()
+
+    def _recall(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:
+        threading.Thread(target=self._ask_past, args=(query, subject, metrics), daemon=True).start()
+
+    def _ask_past(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:
+        """A hub without history has none to tell: then the line begins where top did."""
+        is_host = "host" in query
+        for metric in metrics:
+            try:
+                points = self._feed.past(query, f"host_{metric}" if is_host else metric)
+            except (GpudeckError, msgspec.DecodeError, KeyError, *TROUBLE):
+                return
+            self.call_from_thread(partial(self._take_past, subject, metric, points))
+
+    def _take_past(self, subject: str, metric: str, points: list[tuple[float, float]]) -> None:
+        self.top.trails.older[subject, metric] = points
+        self._show()
+
+    def _end(self, victim: Victim, is_hard: bool) -> None:
+        number = signal.SIGKILL if is_hard else signal.SIGTERM
+        try:
+            send(victim, number)
+        except NotEnded as error:
+            self.top.say(str(error))
+            return
+        self.top.say(f"{number.name} was sent to process {victim.pid}")
+        self.set_timer(self._grace, lambda: self._look_after(victim, is_hard))
+
+    def _look_after(self, victim: Victim, was_hard: bool) -> None:
+        if not is_running(victim):
+            self.top.say(f"process {victim.pid} has ended")
+        elif was_hard:
+            self.top.say(f"process {victim.pid} is stuck in the kernel: it ends when that lets it go")
+        else:
+            self.top.offer_kill(victim)
+        self._show()

@@ -1,0 +1,184 @@
+"""Where top's fleet comes from: a hub's stream, or this machine read once a second. Each is a thread that never ends
+by itself: what goes wrong after the first picture is told, and tried again."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.client import Client, Forbidden
+from gpudeck.client.http import TROUBLE
+from gpudeck.client.stream import OpenStream
+from gpudeck.model.errors import GpudeckError, Unreachable
+from gpudeck.tui.trails import EVERY, SPAN, Point
+
+SILENCE = 10.0
+"""Seconds without an event after which a hub, which sends one a second, counts as away."""
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+class Snapshot(Struct, frozen=True):
+    fleet: Any
+
+
+class Delta(Struct, frozen=True):
+    changes: Any
+
+
+class Lost(Struct, frozen=True):
+    """From now on nothing is known, until a snapshot or a delta comes."""
+
+    reason: str
+
+
+News = Snapshot | Delta | Lost
+Take = Callable[[News], None]
+
+
+class Feed(Protocol):
+    """`first` blocks and raises what a person has to hear at once, such as a wrong address. After `start` news come in
+    another thread, until `stop`."""
+
+    place: str
+    is_local: bool
+
+    def first(self) -> Snapshot: ...
+
+    def start(self, take: Take) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
+        """The last minutes of a GPU or a host; empty where nobody kept them. Blocks; raises GpudeckError."""
+        ...
+
+
+class HubFeed:
+    """`find_token` is asked where the hub wants to know who asks, and `client` has no token that it takes."""
+
+    is_local = False
+
+    def __init__(self, client: Client, find_token: Callable[[], str | None] = lambda: None) -> None:
+        self.place = client.shown
+        self._client = client
+        self._find_token = find_token
+        self._stream: OpenStream | None = None
+        self._events: Any = iter(())
+        self._last_id = ""
+        self._stopping = threading.Event()
+
+    def first(self) -> Snapshot:
+        self._open()
+        news = self._next()
+        if not isinstance(news, Snapshot):
+            raise Unreachable(f"{self.place} answers, but tells nothing of its fleet.")
+        return news
+
+    def start(self, take: Take) -> None:
+        threading.Thread(target=self._run, args=(take,), name="feed", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
+        query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
+        answer = msgspec.json.decode(self._client.history(query))
+        # A point stands for all of its step, which may be minutes.
+        within = [offset * EVERY for offset in range(max(1, int(answer["step"] / EVERY)))]
+        return [
+            (point[0] + offset, point[1])
+            for series in answer["series"]
+            for point in series["points"]
+            for offset in within
+            if point[0] + offset < answer["end"]
+        ]
+
+    def _run(self, take: Take) -> None:
+        tries = 0
+        while not self._stopping.is_set():
+            try:
+                take(self._next())
+                tries = 0
+            except (GpudeckError, msgspec.DecodeError, *TROUBLE) as error:
+                take(Lost(_reason(error, self.place)))
+                self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
+                tries += 1
+                self._reopen(take)
+
+    def _reopen(self, take: Take) -> None:
+        try:
+            self._open()
+        except GpudeckError as error:
+            self._events = iter(())
+            take(Lost(_reason(error, self.place)))
+
+    def _open(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        try:
+            self._stream = self._client.stream(self._last_id)
+        except Forbidden:
+            token = self._find_token()
+            if token is None:
+                raise
+            self._client = self._client.with_token(token)
+            self._stream = self._client.stream(self._last_id)
+        self._events = self._stream.events()
+
+    def _next(self) -> Snapshot | Delta:
+        event = next(self._events, None)
+        if event is None:
+            raise Unreachable(f"{self.place} has ended the stream.")
+        self._last_id = event.id
+        told = msgspec.json.decode(event.data)
+        return Snapshot(told) if event.kind == "snapshot" else Delta(told)
+
+
+class LocalFeed:
+    """`read` gives this machine as a fleet of one host, as JSON, and blocks until it was read."""
+
+    is_local = True
+
+    def __init__(self, read: Callable[[], bytes], close: Callable[[], None], seconds: float = 1.0) -> None:
+        self.place = "this machine"
+        self._read = read
+        self._close = close
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def first(self) -> Snapshot:
+        return Snapshot(msgspec.json.decode(self._read()))
+
+    def start(self, take: Take) -> None:
+        self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What reads drivers is ended with it; one that hangs is not waited for."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+        self._close()
+
+    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
+        return []
+
+    def _run(self, take: Take) -> None:
+        due = time.monotonic() + self._seconds
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            due = max(due + self._seconds, time.monotonic())
+            try:
+                take(self.first())
+            except (GpudeckError, OSError) as error:
+                take(Lost(_reason(error, self.place)))
+
+
+def _reason(error: Exception, place: str) -> str:
+    if isinstance(error, GpudeckError):
+        return error.message
+    return f"nothing comes from {place} any more."

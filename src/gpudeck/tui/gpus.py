@@ -1,0 +1,154 @@
+"""The fleet as a table: a row a GPU, below its host, its model or its users."""
+
+from collections.abc import Sequence
+
+from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.tui.layout import Column, Layout, draw_share, measure
+from gpudeck.tui.rows import Row, Sort, arrange, group
+from gpudeck.views.cells import COLOURS, SYMBOLS, show_number
+from gpudeck.views.filter import Json
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell
+
+GROUPS = ("host", "model", "user", "none")
+NOBODY = "nobody"
+_STATES: dict[str, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
+_RANK = {word: rank for rank, word in enumerate(SYMBOLS)}
+_DASH: Cell = ("–", "grey")
+_UTIL_BAR, _MEMORY_BAR = 4, 6
+
+
+def _metric(name: str) -> Sort:
+    return Sort(name.split("_", maxsplit=1)[0], lambda row: None if row.gpu is None else row.gpu[name], is_falling=True)
+
+
+def _share_of_memory(row: Row) -> float | None:
+    return None if row.gpu is None else memory_share(row.gpu)
+
+
+SORTS: dict[str, Sort | None] = {
+    "host": None,
+    "state": Sort("state", lambda row: None if row.gpu is None else _RANK[row.gpu["availability"]]),
+    "utilization": _metric("utilization_percent"),
+    "memory": Sort("memory", _share_of_memory, is_falling=True),
+    "temperature": _metric("temperature_celsius"),
+    "power": _metric("power_watts"),
+    "user": Sort("user", lambda row: (row.gpu["users"] or None) if row.gpu else None),
+    "time": Sort("time", lambda row: None if row.gpu is None else row.gpu["since"]),
+}
+
+
+def memory_share(gpu: Json) -> float | None:
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    return None if used is None or not total else used / total
+
+
+def gpu_rows(hosts: Sequence[Json], sort: str, is_turned: bool, grouping: str) -> list[Row]:
+    """A row a GPU, and one for a host without any."""
+    rows = [
+        Row(f"{host['id']} {gpu['uuid']}" if gpu else host["id"], host, gpu)
+        for host in hosts
+        for gpu in host["gpus"] or (None,)
+    ]
+    rows = arrange(rows, SORTS[sort], is_turned)
+    if grouping == "host":
+        return group(rows, lambda row: (row.host["id"],) if row.host else (), lambda _, own: host_title(own[0].host))
+    if grouping == "model":
+        return group(rows, _model_of, _title)
+    if grouping == "user":
+        named = group([row for row in rows if row.gpu and row.gpu["users"]], _users_of, _title)
+        return named + group([row for row in rows if not (row.gpu and row.gpu["users"])], lambda _: (NOBODY,), _title)
+    return rows
+
+
+def host_title(host: Json | None) -> str:
+    if host is None:
+        return ""
+    used, total = host["memory_used_bytes"], host["memory_total_bytes"]
+    free = sum(gpu["availability"] == "free" for gpu in host["gpus"])
+    said = [
+        clean(host["display_name"]),
+        host["status"],
+        f"{free} of {len(host['gpus'])} GPUs free",
+        f"CPU {show_number(host['cpu_percent'], '%')}",
+        f"RAM {show_gib(used, 0)}/{show_gib(total, 0)} GiB",
+        f"load {show_number(host['load_1m'], '')}",
+        *map(clean, host["problems"][:1]),
+    ]
+    return " · ".join(said)
+
+
+def gpu_columns(hosts: Sequence[Json]) -> list[Column]:
+    """As wide as the names in this fleet."""
+    names = measure([clean(host["display_name"]) for host in hosts], 4, 24)
+    models = measure(list({gpu["display_name"] for host in hosts for gpu in host["gpus"]}), 5, 20)
+    return [
+        Column("HOST", names, 100, sort="host"),
+        Column("GPU", 3, 98, "right"),
+        Column("MODEL", models, 45),
+        Column("STATE", 9, 99, sort="state"),
+        Column("UTIL", 4, 90, "right", sort="utilization"),
+        Column("", _UTIL_BAR, 40, grow=1, widest=20, sort="utilization"),
+        Column("MEMORY", _MEMORY_BAR, 55, grow=1, widest=20, sort="memory"),
+        Column("GiB", 9, 80, "right", sort="memory"),
+        Column("TEMP", 5, 47, "right", sort="temperature"),
+        Column("POWER", 6, 30, "right", sort="power"),
+        Column("USERS", 9, 95, grow=2, widest=28, sort="user"),
+        Column("SINCE", 7, 50, "right", sort="time"),
+        Column("NOTE", 12, 20, grow=4),
+    ]
+
+
+def gpu_cells(row: Row, now: float, layout: Layout) -> list[Cell]:
+    """Of the columns above."""
+    host, gpu = row.host, row.gpu
+    if host is None:
+        return [_DASH] * 13
+    is_up = host["status"] == "up"
+    name: Cell = (clean(host["display_name"]), "" if is_up else "grey")
+    if gpu is None:
+        reason = host["problems"][0] if host["problems"] else host["reasons"].get("gpus", "no GPUs")
+        return [name, *[_DASH] * 11, (clean(_silence(host, now) or reason), "grey")]
+    state = gpu["availability"]
+    dim = "grey" if state == "unknown" else ""
+    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
+    note = _silence(host, now) or gpu["health_reason"] or reason or ""
+    util = gpu["utilization_percent"]
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    return [
+        name,
+        (gpu["label"], dim),
+        (clean(gpu["display_name"]), dim),
+        _STATES[state],
+        (show_number(util, "%"), dim),
+        (draw_share(None if util is None else util / 100, layout.widths[5]), dim or "green"),
+        (draw_share(memory_share(gpu), layout.widths[6]), dim or "blue"),
+        (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
+        (show_number(gpu["temperature_celsius"], "°C"), dim),
+        (show_number(gpu["power_watts"], " W"), dim),
+        (clean(", ".join(gpu["users"])) or "–", dim),
+        (show_span(now - gpu["since"]), dim),
+        (clean(note), dim or "yellow"),
+    ]
+
+
+def _silence(host: Json, now: float) -> str:
+    if host["status"] in {"up", "never"} or host["last_report_at"] is None:
+        return ""
+    return f"{host['status']}: last report {show_span(now - host['last_report_at'])} ago"
+
+
+def _model_of(row: Row) -> tuple[str]:
+    return (clean(row.gpu["display_name"]) if row.gpu else "no GPUs",)
+
+
+def _users_of(row: Row) -> Sequence[str]:
+    return row.gpu["users"] if row.gpu else ()
+
+
+def _title(name: str, own: list[Row]) -> str:
+    gpus = [row.gpu for row in own if row.gpu is not None]
+    counts = {word: sum(gpu["availability"] == word for gpu in gpus) for word in SYMBOLS}
+    told = [f"{SYMBOLS[word]} {count} {word}" for word, count in counts.items() if count]
+    hosts = len({row.host["id"] for row in own if row.host})
+    return " · ".join([clean(name), f"{len(gpus)} GPUs on {hosts} hosts", *told])

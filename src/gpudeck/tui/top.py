@@ -1,0 +1,350 @@
+"""What a person looks at in top, and what each key does to it. Knows no terminal: keys come in as words, pictures are
+made by picture.py."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim
+from gpudeck.tui.feed import Delta, Lost, News, Snapshot
+from gpudeck.tui.fleet import LiveFleet
+from gpudeck.tui.gpus import GROUPS
+from gpudeck.tui.rows import Listing, Row
+from gpudeck.tui.tables import GPUS, PROCESSES, TABLES, Order, Table, make_rows, next_sort
+from gpudeck.tui.trails import GPU_METRICS, HOST_METRICS, Trails
+from gpudeck.views.choice import choose_words
+from gpudeck.views.filter import Json, fits_gpu, parse_query
+from gpudeck.views.lost import forget_states
+
+_NOTICE_SECONDS = 6.0
+_SORT_KEYS = {"P": "utilization", "M": "memory", "T": "time", "N": "host", "U": "user"}
+
+
+class Outside(Struct, frozen=True):
+    """What keys do beyond the screen. None of it blocks."""
+
+    leave: Callable[[], None]
+    recall: Callable[[dict[str, str], str, Sequence[str]], None]
+    """Ask for the past of a GPU or host: its query, the key of its trail, the metrics."""
+    end: Callable[[Victim, bool], None]
+    """Send a signal: SIGTERM, or SIGKILL where the flag is set."""
+
+
+class Prompt(Struct):
+    """A line that is being typed: a filter or a search. `before` is the filter to go back to."""
+
+    kind: str
+    text: str
+    before: str
+
+
+class Question(Struct, frozen=True):
+    """Whether a process is to be ended."""
+
+    victim: Victim
+    is_hard: bool
+    lines: tuple[str, ...]
+
+
+class Top:
+    """The whole state. `take` news, `press` keys, then draw."""
+
+    def __init__(self, place: str, outside: Outside, *, own_id: str = "", is_local: bool = False) -> None:
+        self.place = place
+        self.fleet = LiveFleet()
+        self.trails = Trails()
+        self.listing = Listing()
+        self.table: Table = GPUS
+        self.orders = {name: Order(next(iter(table.sorts))) for name, table in TABLES.items()}
+        self.grouping = GROUPS[0]
+        self.words = ""
+        self.unclear: tuple[str, ...] = ()
+        self.sought = ""
+        self.detail: tuple[str, str | None] | None = None
+        """The id of the host that is looked at, and the UUID of a GPU of it."""
+        self.prompt: Prompt | None = None
+        self.question: Question | None = None
+        self.has_help = False
+        self.is_still = False
+        self.lost: Lost | None = None
+        self.lost_at = 0.0
+        self.hosts: Sequence[Json] = ()
+        """Those that fit the words, with the GPUs that do."""
+        self.totals: Json = {}
+        self._outside = outside
+        self._own_id = own_id
+        self._is_local = is_local
+        self._notice = ""
+        self._notice_until = 0.0
+        self._news_at = time.monotonic()
+        self._stale: Json | None = None
+
+    def shown_table(self) -> Table:
+        """A GPU's or a host's page lists processes."""
+        return PROCESSES if self.detail is not None else self.table
+
+    def shown_order(self) -> Order:
+        return self.orders[self.shown_table().name]
+
+    @property
+    def now(self) -> float:
+        """On the hub's clock, also while it is away."""
+        return self.fleet.time + (time.monotonic() - self._news_at if self.lost else 0.0)
+
+    @property
+    def notice(self) -> str:
+        return self._notice if time.monotonic() < self._notice_until else ""
+
+    def say(self, text: str) -> None:
+        self._notice, self._notice_until = text, time.monotonic() + _NOTICE_SECONDS
+
+    def take(self, news: News) -> None:
+        """Apply what came. The picture follows with `arrange`."""
+        if isinstance(news, Lost):
+            if self.lost is None:
+                self.lost_at = time.time()
+                self._stale = forget_states(self.fleet.view(), f"{self.place} is out of reach")
+            self.lost = news
+            return
+        if isinstance(news, Snapshot):
+            self.fleet.load(news.fleet)
+        elif isinstance(news, Delta):
+            self.fleet.apply(news.changes)
+        self.lost, self._stale, self._news_at = None, None, time.monotonic()
+        self.trails.note(self.fleet.time, self.fleet.hosts)
+
+    def arrange(self) -> None:
+        """Choose and sort what is shown now."""
+        fleet = self._stale or self.fleet.view()
+        part, self.unclear = fleet, ()
+        if self.words.strip():
+            part, query = choose_words(fleet, self.words)
+            self.unclear = query.unclear
+        self.hosts, self.totals = part["hosts"], part["totals"]
+        shown, uuid = self._looked_at(fleet)
+        self.listing.take(make_rows(self.shown_table(), shown, self.shown_order(), self.grouping, uuid))
+
+    def host(self) -> Json | None:
+        """The host that is looked at in detail."""
+        return self._host_of(self._stale or self.fleet.view())
+
+    def gpu(self) -> Json | None:
+        """The GPU that is looked at in detail."""
+        host = self.host()
+        uuid = self.detail[1] if self.detail else None
+        return next((gpu for gpu in host["gpus"] if gpu["uuid"] == uuid), None) if host else None
+
+    def press(self, key: str, character: str | None = None) -> None:
+        """`key` is its name, `character` what it types."""
+        if self.question is not None:
+            self._answer(key)
+        elif self.has_help:
+            self.has_help = False
+        elif self.prompt is not None:
+            self._type(key, character)
+        else:
+            self._command(key, character)
+
+    def paste(self, text: str) -> None:
+        if self.prompt is not None:
+            self.prompt.text += "".join(char for char in text if char.isprintable())
+            self._follow_prompt()
+
+    def click(self, row: int) -> None:
+        """On a visible row, counted from the first."""
+        self.listing.go(self.listing.top + row)
+
+    def sort_by(self, name: str) -> None:
+        """Another order; once more turns it around."""
+        order = self.shown_order()
+        if name not in self.shown_table().sorts:
+            self.say(f"{self.shown_table().name} have no order by {name}")
+        elif order.sort == name:
+            order.is_turned = not order.is_turned
+        else:
+            order.sort, order.is_turned = name, False
+
+    def offer_kill(self, victim: Victim) -> None:
+        """It was asked to end and did not."""
+        lines = (f"Process {victim.pid} is still there.", "It can be ended at once, without saving anything (SIGKILL).")
+        self.question = Question(victim, True, lines)
+
+    def _command(self, key: str, character: str | None) -> None:
+        moves = {"up": -1, "down": 1, "pageup": -self.listing.height, "pagedown": self.listing.height}
+        if key in moves:
+            self.listing.move(moves[key])
+        elif key in {"home", "end"}:
+            self.listing.go(0 if key == "home" else len(self.listing.rows))
+        elif character in _SORT_KEYS:
+            self.sort_by(_SORT_KEYS[character])
+        elif (action := _ACTIONS.get(character or "") or _ACTIONS.get(key)) is not None:
+            action(self)
+
+    def _type(self, key: str, character: str | None) -> None:
+        prompt = self.prompt
+        if prompt is None:
+            return
+        if key == "escape":
+            self.words = prompt.before
+            self.prompt = None
+            return
+        if key == "enter":
+            self.prompt = None
+            if prompt.kind == "search":
+                self.sought = prompt.text
+                self._search()
+            return
+        if key == "backspace":
+            prompt.text = prompt.text[:-1]
+        elif key == "ctrl+u":
+            prompt.text = ""
+        elif character is not None and character.isprintable():
+            prompt.text += character
+        self._follow_prompt()
+
+    def _follow_prompt(self) -> None:
+        """A filter works while it is typed, as on the page."""
+        if self.prompt is not None and self.prompt.kind == "filter":
+            self.words = self.prompt.text
+
+    def _answer(self, key: str) -> None:
+        question, self.question = self.question, None
+        if question is None:
+            return
+        if key == "y":
+            self._outside.end(question.victim, question.is_hard)
+        else:
+            self.say(f"process {question.victim.pid} was left alone")
+
+    def _search(self) -> None:
+        query = parse_query(self.sought)
+        text = self.sought.strip().lower()
+
+        def fits(row: Row) -> bool:
+            if row.host is None:
+                return text in (row.subject.user or "").lower()
+            return row.gpu is not None and fits_gpu(query, row.host, row.gpu)
+
+        if not text or not self.listing.find(fits):
+            self.say(f"nothing fits {self.sought}")
+
+    def _open(self) -> None:
+        row = self.listing.current
+        if row is None:
+            return
+        if row.host is None:
+            user = row.subject.user
+            self.words = f'user:"{user}"' if user is not None else self.words
+            self._go("fleet")
+        elif row.title and self.grouping != "host":
+            return
+        elif self.detail is None:
+            self.detail = (row.host["id"], row.gpu["uuid"] if row.gpu else None)
+            self._restart_listing()
+            self._recall(row.host, row.gpu)
+
+    def _recall(self, host: Json, gpu: Json | None) -> None:
+        if gpu is not None:
+            self._outside.recall({"gpu": gpu["uuid"]}, gpu["uuid"], GPU_METRICS)
+        else:
+            self._outside.recall({"host": host["id"]}, host["id"], HOST_METRICS)
+
+    def _back(self) -> None:
+        if self.detail is not None:
+            self.detail = None
+        elif self.table is not GPUS:
+            self.table = GPUS
+        elif self.words:
+            self.words = ""
+        self._restart_listing()
+
+    def _go(self, name: str) -> None:
+        self.table, self.detail = TABLES[name], None
+        self._restart_listing()
+
+    def _restart_listing(self) -> None:
+        height = self.listing.height
+        self.listing = Listing()
+        self.listing.resize(height)
+
+    def _ask_to_end(self) -> None:
+        row = self.listing.current
+        if row is None or row.host is None or row.subject is None:
+            self.say("a process can be ended where processes are listed: press p, or enter on a GPU")
+            return
+        try:
+            victim = choose_victim(row.host, row.subject, self._own_id, is_local=self._is_local)
+            check(victim)
+        except NotEnded as error:
+            self.say(str(error))
+            return
+        lines = (f"End process {victim.pid}?", victim.command or "(its command is not known)")
+        self.question = Question(victim, False, lines)
+
+    def _sort_beside(self, step: int) -> None:
+        order = self.shown_order()
+        order.sort, order.is_turned = next_sort(self.shown_table(), order.sort, step), False
+
+    def _turn(self) -> None:
+        self.shown_order().is_turned = not self.shown_order().is_turned
+
+    def _group(self) -> None:
+        self.grouping = GROUPS[(GROUPS.index(self.grouping) + 1) % len(GROUPS)]
+        self._restart_listing()
+
+    def _prompt(self, kind: str) -> None:
+        self.prompt = Prompt(kind, self.words if kind == "filter" else "", self.words)
+
+    def _help(self) -> None:
+        self.has_help = True
+
+    def _stand_still(self) -> None:
+        self.is_still = not self.is_still
+
+    def _leave(self) -> None:
+        self._outside.leave()
+
+    def _looked_at(self, fleet: Json) -> tuple[Sequence[Json], str | None]:
+        if self.detail is None:
+            return self.hosts, None
+        host = self._host_of(fleet)
+        return ([] if host is None else [host]), self.detail[1]
+
+    def _host_of(self, fleet: Json) -> Json | None:
+        if self.detail is None:
+            return None
+        found: Json | None = next((host for host in fleet["hosts"] if host["id"] == self.detail[0]), None)
+        return found
+
+
+_ACTIONS: dict[str, Callable[[Top], None]] = {
+    "q": Top._leave,
+    "ctrl+c": Top._leave,
+    "f10": Top._leave,
+    "?": Top._help,
+    "h": Top._help,
+    "f1": Top._help,
+    "/": lambda top: top._prompt("filter"),
+    "f4": lambda top: top._prompt("filter"),
+    "s": lambda top: top._prompt("search"),
+    "f3": lambda top: top._prompt("search"),
+    "n": Top._search,
+    "<": lambda top: top._sort_beside(-1),
+    ">": lambda top: top._sort_beside(1),
+    "f6": lambda top: top._sort_beside(1),
+    "I": Top._turn,
+    "g": Top._group,
+    "1": lambda top: top._go("fleet"),
+    "f": lambda top: top._go("fleet"),
+    "2": lambda top: top._go("processes"),
+    "p": lambda top: top._go("processes"),
+    "3": lambda top: top._go("people"),
+    "u": lambda top: top._go("people"),
+    "enter": Top._open,
+    "escape": Top._back,
+    "k": Top._ask_to_end,
+    "f9": Top._ask_to_end,
+    "space": Top._stand_still,
+    "Z": Top._stand_still,
+}
