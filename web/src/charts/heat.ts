@@ -1,4 +1,7 @@
 /** The measures of a heat map: which cell lies where, in which shade, and which times are written below it. */
+import type { HeatMap } from '../api/history'
+import type { Bounds } from './range'
+import type { Line } from './series'
 import { tickTexts } from './time'
 
 export const ROW_PX = 16
@@ -22,6 +25,18 @@ export function mostOf(rows: readonly { values: readonly (number | null)[] }[], 
   let most = 0
   for (const { values } of rows) for (const value of values) if (value !== null && value > most) most = value
   return most || 1
+}
+
+/** The lines of a chart as rows of a map over its bounds: what would lie over each other there stands below each other. */
+export function heatOf(lines: readonly Line[], unit: string, { start, end }: Bounds): HeatMap {
+  const step = lines[0]?.step || end - start
+  const first = Math.floor(start / step)
+  const times = Array.from({ length: Math.max(1, Math.ceil(end / step) - first) }, (_, at) => (first + at) * step)
+  const rows = lines.map(({ key, label, points }) => {
+    const known = new Map(points.map(([time, mean]) => [time, mean]))
+    return { host: key, name: label, values: times.map((time) => known.get(time) ?? null) }
+  })
+  return { metric: '', unit, step, times, rows }
 }
 
 /** The rows that are in sight, and one more on each side. */

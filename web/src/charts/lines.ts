@@ -11,7 +11,7 @@ export function lineOf(past: Past | null, label: string, look: Look = {}): Line[
 }
 
 const MOST_PEOPLE = 10
-const MOST_GPUS = 16
+const MOST_GPUS = 64
 
 /** One area a person, in their own colour; those with the least are taken together. */
 export function peopleLines(past: Past | null): Line[] {

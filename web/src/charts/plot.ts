@@ -92,8 +92,9 @@ function seriesOf(at: number, { drawing, sight, isStacked }: PlotOptions): uPlot
   if (part !== 'mean') return { stroke: 'transparent', width: 0, points: { show: false } }
   const isLowest = !drawing.fills.some((fill) => !fill.isSpread && fill.upper === at)
   return {
-    stroke: colour,
-    width: kind === 'limit' ? 1 : 1.25,
+    // An area has no edge: that of somebody who is not there would be a line along the pile.
+    stroke: kind === 'area' ? 'transparent' : colour,
+    width: kind === 'area' ? 0 : kind === 'limit' ? 1 : 1.25,
     ...(kind === 'limit' ? { dash: [4, 4] } : {}),
     ...(kind === 'area' && isLowest ? { fill: () => sight().paint(colourOf(sight(), line), 0.62) } : {}),
     points: { show: true, size: 4, width: 0, fill: colour, filter: (plot, series) => lonePlaces((plot.data[series] ?? []) as Column) },

@@ -3,6 +3,7 @@ import { inUnit } from '../state/detail'
 import { bytes, DASH } from '../state/format'
 
 const MIB = 2 ** 20
+const TIB = 2 ** 40
 
 /** Powers of two for memory: an axis of 20, 40, 60 GiB would read 18.6, 37.3, 55.9. */
 export const BYTE_STEPS: readonly number[] = Array.from({ length: 34 }, (_, power) => MIB * 2 ** power)
@@ -30,7 +31,8 @@ const SHORT: Record<string, (value: number) => string> = {
   celsius: (value) => `${round(value)}°`,
   watts: (value) => (value >= 10_000 ? `${round(value / 1000)} kW` : `${round(value)} W`),
   megahertz: (value) => `${round(value)}`,
-  bytes: (value) => (value >= 10_240 * 2 ** 30 ? bytes(value) : bytes(value).replace(' GiB', 'G').replace(' MiB', 'M')),
+  bytes: (value) => (value >= TIB ? `${round(value / TIB)}T` : bytes(value).replace(' GiB', 'G').replace(' MiB', 'M')),
+  bytes_per_second: (value) => inUnit(value, 'bytes_per_second').replace(/ (.)B\/s/, '$1/s'),
   gpus: (value) => round(value),
   load: (value) => round(value),
 }

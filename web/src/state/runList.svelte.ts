@@ -3,7 +3,7 @@ import type { Refusal } from '../api/ask'
 import { readRuns, type Run, type RunsQuestion } from '../api/history'
 import { boundsOf, type Range } from '../charts/range'
 
-const PAGE = 50
+const PAGE = 300
 const AGAIN_MS = 20_000
 
 export class RunList {

@@ -53,6 +53,11 @@ function known(value: number | null, text: (value: number) => string, why: strin
   return value === null ? { text: DASH, title: why } : { text: text(value), title: undefined }
 }
 
+/** By when they began: the hub tells them in the order in which it learned of them. */
+export function latestFirst(runs: readonly Run[]): Run[] {
+  return [...runs].sort((a, b) => b.seen_at - a.seen_at)
+}
+
 export interface RunBar {
   id: number
   /** 0…1 of the range. */
@@ -60,6 +65,7 @@ export interface RunBar {
   width: number
   lane: number
   colour: string
+  name: string
   title: string
 }
 
@@ -72,7 +78,7 @@ export function runBars(runs: readonly Run[], { start, end }: Bounds, now: numbe
     const free = ends.findIndex((last) => last <= from)
     const lane = free < 0 ? ends.length : free
     ends[lane] = until
-    return { id: run.id, lane, colour: personColour(run.user), from: (from - start) / (end - start), width: (until - from) / (end - start), title: barTitle(run, now) }
+    return { id: run.id, lane, colour: personColour(run.user), name: run.user === null ? DASH : plain(run.user), from: (from - start) / (end - start), width: (until - from) / (end - start), title: barTitle(run, now) }
   })
   return { bars, lanes: ends.length }
 }

@@ -1,0 +1,93 @@
+/** The page of one host in words. */
+import type { Gpu, Host } from '../api/types'
+import { hostDetail, type HostDetail } from './about'
+import { inUnit } from './detail'
+import type { HostEntry } from './fleet'
+import { bytes, DASH, fraction, gib, percent, plain, watts } from './format'
+import type { BigFigure } from './gpuPage'
+import { hostText } from './hosts'
+import { alarmText, gpuLine, type GpuLine } from './lines'
+import { processRows, type ProcessRow } from './processes'
+
+export interface HostGpu {
+  uuid: string
+  line: GpuLine
+  model: string
+  power: string
+  alarm: string | undefined
+  isCritical: boolean
+  /** Null where the list could not be read; `why` then says why. */
+  processes: ProcessRow[] | null
+  why: string
+}
+
+export interface HostDisk {
+  mount: string
+  text: string
+  fraction: number | null
+}
+
+export interface HostPageText {
+  detail: HostDetail
+  /** What is wrong, and what to do. */
+  notes: string[]
+  figures: BigFigure[]
+  gpus: HostGpu[]
+  disks: HostDisk[]
+  labels: { key: string; value: string }[]
+  /** What tells more, on the hub's machine; null while all is well. */
+  test: string | null
+}
+
+/** `now` is the hub's clock. */
+export function hostPageText(entry: HostEntry, now: number): HostPageText {
+  const { host } = entry
+  const { notes } = hostText(entry, now)
+  const silent = notes.filter((note) => !host.problems.some((problem) => note.endsWith(plain(problem))))
+  return {
+    detail: hostDetail(entry, now),
+    notes: [...silent, ...host.problems.map(plain)],
+    figures: figuresOf(entry),
+    gpus: host.gpus.map((gpu) => gpuOf(gpu, host, now)),
+    disks: (host.disks as { mount: string; used_bytes: number; total_bytes: number }[]).map((disk) => ({
+      mount: plain(disk.mount),
+      text: `${bytes(disk.used_bytes)} of ${bytes(disk.total_bytes)}`,
+      fraction: fraction(disk.used_bytes, disk.total_bytes),
+    })),
+    labels: Object.entries(host.labels).map(([key, value]) => ({ key: plain(key), value: plain(value) })),
+    test: host.status === 'up' && host.problems.length === 0 ? null : `gpudeck hosts test ${host.name}`,
+  }
+}
+
+function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
+  return {
+    uuid: gpu.uuid,
+    line: gpuLine(gpu, host, now),
+    model: plain(gpu.display_name),
+    power: watts(gpu.power_watts),
+    alarm: alarmText(gpu),
+    isCritical: gpu.health === 'critical',
+    processes: processRows(gpu, now),
+    why: plain(gpu.reasons['processes'] ?? 'the list of processes could not be read'),
+  }
+}
+
+function figuresOf({ host, summary }: HostEntry): BigFigure[] {
+  const { memory_used_bytes: used, memory_total_bytes: total, cpu_percent: cpu, cpu_count: threads } = host
+  const figure = (label: string, field: string, text: string, of = '', part: number | null = null): BigFigure => ({
+    label,
+    text,
+    of,
+    fraction: part,
+    title: text === DASH ? (host.reasons[field] ?? 'not reported') : undefined,
+  })
+  const rate = (value: number | null): string => (value === null ? DASH : inUnit(value, 'bytes_per_second'))
+  return [
+    figure('CPU', 'cpu_percent', percent(cpu), threads === null ? '' : `of ${threads} threads`, cpu === null ? null : cpu / 100),
+    figure('RAM', 'memory_used_bytes', used === null ? DASH : gib(used), total === null ? '' : `of ${bytes(total)}`, fraction(used, total)),
+    figure('Disk', 'disk_used_bytes', host.disk_used_bytes === null ? DASH : bytes(host.disk_used_bytes), host.disk_total_bytes === null ? '' : `of ${bytes(host.disk_total_bytes)}`, fraction(host.disk_used_bytes, host.disk_total_bytes)),
+    figure('Network in', 'network_receive_bytes_per_second', rate(host.network_receive_bytes_per_second)),
+    figure('Network out', 'network_transmit_bytes_per_second', rate(host.network_transmit_bytes_per_second)),
+    { label: 'GPU power', text: watts(summary.power), of: '', fraction: null, title: summary.power === null ? 'no GPU reports its power' : undefined },
+  ]
+}
