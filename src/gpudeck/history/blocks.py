@@ -37,7 +37,7 @@ def read_samples(
     for gpus, same in groupby(hours, lambda hour: tuple(hour.gpus)):
         devices, rows = _rows_of(measure, host, gpus, only)
         if devices:
-            yield from (_join_hours(some, measure, devices, rows, mask) for some in _some_at_once(same))
+            yield from (_join_hours(some, measure, devices, rows, mask, grid.step) for some in _some_at_once(same))
 
 
 def read_quarters(
@@ -71,10 +71,18 @@ def _rows_of(
     return [gpus[row] for row in rows], rows
 
 
-def _join_hours(hours: list[Hour], measure: Measure, devices: list[int], rows: list[int], mask: Mask | None) -> Block:
+def _join_hours(  # noqa: PLR0917 - one call, in whose middle it was too long
+    hours: list[Hour], measure: Measure, devices: list[int], rows: list[int], mask: Mask | None, step: float
+) -> Block:
     seconds = np.concatenate([hour.covered for hour in hours])
     values = np.concatenate([_values(hour, measure, rows, mask) for hour in hours], axis=1)
     times = np.concatenate([hour.times for hour in hours])
+    # A sample that stands for a longer time than a step has tells of all the steps in that time.
+    copies = np.maximum(np.ceil(seconds / step), 1).astype(np.int64)
+    if len(copies) and copies.max() > 1:
+        which = np.repeat(np.arange(len(times)), copies)
+        back = np.cumsum(copies)[which] - 1 - np.arange(len(which))
+        times, values, seconds = times[which] - back * step, values[:, which], (seconds / copies)[which]
     return Block(devices, times, values * seconds, seconds, values, values, values)
 
 

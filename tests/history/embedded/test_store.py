@@ -339,3 +339,21 @@ def test_nearly_full_disk_is_said_before_it_is_full(path: Path, clock: FakeClock
     assert "min_free" in store.problem
     assert store.stats().samples_dropped == 3
     store.close()
+
+
+def test_runs_come_in_order_of_time_whatever_came_late(store: EmbeddedStore, clock: FakeClock) -> None:
+    store.take([sample(START + HOUR, gpu("GPU-1", process(2, "bob")))])
+    store.take([sample(START, gpu("GPU-1", process(1, "alice", started_at=START - 5)))])
+    store.flush()
+    clock.now = START + HOUR
+    first = store.runs(RunsAsk(limit=1))
+    assert [run.user for run in first.runs + store.runs(RunsAsk(before=first.next)).runs] == ["bob", "alice"]
+
+
+def test_sample_that_stands_for_a_minute_tells_of_all_its_steps(store: EmbeddedStore, clock: FakeClock) -> None:
+    store.take([sample(START + n * 60, gpu("GPU-1"), interval=60) for n in range(1, 60)])
+    store.flush()
+    clock.now = START + HOUR
+    answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-1", points=360))
+    assert answer.step == 10
+    assert len(answer.series[0].points) >= 350

@@ -22,7 +22,7 @@ def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
     hosts, gpus = view.hosts(), view.gpus()
     where, values = _conditions(ask, hosts, gpus)
     rows = view.connection.execute(
-        f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
+        f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?",  # noqa: S608
         (*values, ask.limit + 1),
     ).fetchall()
     page = rows[: ask.limit]
@@ -64,7 +64,7 @@ def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int,
             raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
         add("(',' || gpus || ',') LIKE ?", f"%,{gpu.key},%")
     if ask.before is not None:
-        add("id < ?", ask.before)
+        add("(first, id) < (SELECT first, id FROM runs WHERE id = ?)", ask.before)
     return " AND ".join(clauses), values
 
 

@@ -34,6 +34,7 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_by_process ON runs (host, pid);
 CREATE INDEX runs_by_end ON runs (last);
+CREATE INDEX runs_by_begin ON runs (first, id);
 CREATE INDEX runs_by_user ON runs (user, last);
 CREATE INDEX runs_open ON runs (host) WHERE NOT ended;
 CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, layout INTEGER NOT NULL, body BLOB NOT NULL);
