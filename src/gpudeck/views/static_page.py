@@ -1,0 +1,172 @@
+"""The fleet of a moment as one HTML file: to be mailed, printed, or put where anybody may look.
+
+It needs nothing beside itself: no script, no font, no picture, no address. A host is a line with a sign for each GPU;
+what a GPU does stands behind its sign, on hover, and below it once the host is opened. Where a mail program throws the
+style away, the same words are left as plain text.
+"""
+
+from collections import Counter
+from datetime import UTC, datetime
+from html import escape
+from typing import Final
+
+from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.views.cells import SYMBOLS, show_number
+from gpudeck.views.filter import Json
+from gpudeck.views.safe import clean
+from gpudeck.views.text import NO_HOST, name_problem
+
+_LONGEST_NAME: Final = 64
+_LONGEST_TEXT: Final = 300
+_PEOPLE_AT_MOST: Final = 6
+_PROBLEMS_AT_MOST: Final = 50
+_STYLE: Final = """\
+:root{color-scheme:light dark;--free:light-dark(#157a3c,#4fd07a);--busy:light-dark(#96201a,#e8675c);\
+--held:light-dark(#8a5a00,#e3ac3f);--booked:light-dark(#1f51ab,#78a9f7);--unknown:light-dark(#656972,#969aa2);\
+--ink:light-dark(#1c1d20,#e7e7e4);--soft:light-dark(#5a5e66,#9ea2aa);--rule:light-dark(#dedfdb,#303237);\
+--paper:light-dark(#fafaf8,#121315)}
+body{margin:16px;background:var(--paper);color:var(--ink);font:13px/1.5 system-ui,sans-serif;\
+font-variant-numeric:tabular-nums}
+h1{margin:0;font-size:16px}
+p{margin:4px 0 12px}
+small,.w,.s{color:var(--soft)}
+.demo{padding:0 6px;background:var(--ink);color:var(--paper)}
+.n{white-space:nowrap;margin-right:14px}
+details{border-top:1px solid var(--rule);padding:3px 0}
+summary{display:flex;flex-wrap:wrap;gap:0 10px;cursor:pointer}
+summary:before{content:'▸';color:var(--soft)}[open] summary:before{content:'▾'}
+summary>b{min-width:12ch;overflow-wrap:anywhere}
+.g{position:relative;font-style:normal;padding:0 2px}
+.g>u{display:none;text-decoration:none;color:var(--ink)}
+.free{color:var(--free)}.busy{color:var(--busy)}.held{color:var(--held)}\
+.booked{color:var(--booked)}.unknown{color:var(--unknown)}
+.w{overflow-wrap:anywhere}
+.g:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
+padding:3px 8px;border:1px solid var(--rule);background:var(--paper)}
+[open] .q{order:1;flex-basis:100%;padding-left:20px}
+[open] .g{display:block}
+[open] .g>u{display:inline;position:static;padding:0 0 0 6px;border:0;overflow-wrap:anywhere}
+@media(max-width:639px){details:not([open]) .g:hover>u{position:fixed;top:auto;right:8px;bottom:8px;left:8px;\
+width:auto;max-width:none}}
+@page{margin:12mm}
+@media print{:root{color-scheme:light;--ink:#000;--soft:#333;--paper:#fff}body{margin:0;font-size:10px}
+details{break-inside:avoid}summary:before{display:none}.hint{display:none}
+summary>.q{display:grid;order:1;flex-basis:100%;grid-template-columns:1fr 1fr;padding:0}
+.g{print-color-adjust:exact}.g>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
+"""
+
+
+def render_page(fleet: Json) -> str:
+    """A whole document. Takes the fleet as the API's JSON has it; every text in it is escaped and shortened."""
+    now, totals = fleet["time"], fleet["totals"]
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8>",
+        '<meta name=viewport content="width=device-width,initial-scale=1">',
+        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none';style-src 'unsafe-inline'\">",
+        "<meta name=referrer content=no-referrer>",
+        f"<title>{totals['free']} of {totals['gpus']} GPUs free</title><style>{_STYLE}</style>",
+        _headline(fleet),
+        *(_host(host, now) for host in fleet["hosts"]),
+    ]
+    if not fleet["hosts"]:
+        parts.append(f"<p>{_text(NO_HOST, _LONGEST_TEXT)}")
+    return "\n".join([*parts, *_problems(fleet)]) + "\n"
+
+
+def _headline(fleet: Json) -> str:
+    totals = fleet["totals"]
+    moment = datetime.fromtimestamp(fleet["time"], UTC)
+    demo = "<span class=demo>demo data</span> " if fleet["demo"] else ""
+    states = "".join(
+        f"<span class='n {word}'>{symbol} {totals[word]} {word}</span> " for word, symbol in SYMBOLS.items()
+    )
+    return (
+        f"<h1>{demo}GPUs on <time datetime={moment:%Y-%m-%dT%H:%M:%SZ}>{moment:%Y-%m-%d, %H:%M:%S} UTC</time></h1>"
+        f"<p>{states}<small>{totals['hosts_up']} of {totals['hosts']} hosts up, {totals['gpus']} GPUs. "
+        "<span class=hint>Point at a sign for who is on it, or open its host.</span></small>"
+    )
+
+
+def _host(host: Json, now: float) -> str:
+    signs = "".join(_gpu(gpu, host, now) for gpu in host["gpus"])
+    told = [_status(host, now), _inventory(host["gpus"]), _people(host["gpus"])]
+    if not host["gpus"]:
+        told.append(host["problems"][0] if host["problems"] else host["reasons"].get("gpus", "no GPUs"))
+    words = " · ".join(_text(each, _LONGEST_TEXT) for each in told if each)
+    return (
+        f"<details><summary><b>{_text(host['display_name'], _LONGEST_NAME)}</b> "
+        f"<span class=q>{signs}</span><span class=w>{words}</span></summary></details>"
+    )
+
+
+def _status(host: Json, now: float) -> str:
+    if host["status"] == "up":
+        return ""
+    if host["last_report_at"] is None:
+        return "has never reported"
+    return f"{host['status']}, silent for {show_span(now - host['last_report_at'])}"
+
+
+def _inventory(gpus: list[Json]) -> str:
+    models = Counter(gpu["display_name"] for gpu in gpus)
+    return " + ".join(f"{count}× {model}" for model, count in models.items())
+
+
+def _people(gpus: list[Json]) -> str:
+    """Who is there, without hovering: on paper nobody can."""
+    names = list(dict.fromkeys(user for gpu in gpus for user in gpu["users"]))
+    more = len(names) - _PEOPLE_AT_MOST
+    return ", ".join(names[:_PEOPLE_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _gpu(gpu: Json, host: Json, now: float) -> str:
+    """The sign, and behind it what the GPU does."""
+    state = gpu["availability"]
+    said = [f"{gpu['label']} {state}", *_doing(gpu)]
+    if host["status"] == "up":
+        said.append(f"for {show_span(now - gpu['since'])}")
+    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
+    said += dict.fromkeys(each for each in (reason, gpu["health_reason"]) if each)
+    return f'<i class="g {state}">{SYMBOLS[state]}<u>{_text(" · ".join(said), _LONGEST_TEXT)}</u></i>'
+
+
+def _doing(gpu: Json) -> list[str]:
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    if gpu["availability"] in {"free", "booked"}:
+        return [f"{show_gib(total, 0)} GiB"]
+    people, is_unknown = ", ".join(_with_memory(gpu)), gpu["availability"] == "unknown"
+    figures = {
+        f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB": used,
+        f"util {show_number(gpu['utilization_percent'], ' %')}": gpu["utilization_percent"],
+        f"{show_number(gpu['temperature_celsius'], ' °C')}": gpu["temperature_celsius"],
+    }
+    # Of a GPU that cannot be read the reason says it all; of another one a dash tells what is missing.
+    known = [text for text, value in figures.items() if value is not None or not is_unknown]
+    return [*([f"last seen: {people}" if is_unknown else people] if people else []), *known]
+
+
+def _with_memory(gpu: Json) -> list[str]:
+    """Who is on it; of several each with their memory, where it is known of all their processes."""
+    users: list[str] = gpu["users"]
+    if len(users) <= 1:
+        return users
+    told = []
+    for user in users:
+        held = [process["memory_used_bytes"] for process in gpu["processes"] or () if process["user"] == user]
+        is_known = bool(held) and None not in held
+        told.append(f"{user} {show_gib(sum(held))} GiB" if is_known else user)
+    return told
+
+
+def _problems(fleet: Json) -> list[str]:
+    own = list(fleet["problems"])
+    told = own + [name_problem(host["display_name"], each) for host in fleet["hosts"] for each in host["problems"]]
+    shown = [f"<p class=s>! {_text(problem, _LONGEST_TEXT)}" for problem in told[:_PROBLEMS_AT_MOST]]
+    more = len(told) - len(shown)
+    return [*shown, *([f"<p class=s>! {more} more problems of hosts"] if more else [])]
+
+
+def _text(text: str, longest: int) -> str:
+    """Foreign text for HTML: nothing in it opens a tag, ends a quotation, or turns the line around."""
+    seen = clean(text)
+    return escape(seen if len(seen) <= longest else f"{seen[: longest - 1]}…")
