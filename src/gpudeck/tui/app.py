@@ -1,5 +1,7 @@
 """Top as a Textual application: keys, sizes and news in, pictures out. Threads do what may block."""
 
+import asyncio
+import queue
 import signal
 import threading
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from gpudeck.client.http import TROUBLE
 from gpudeck.model.errors import GpudeckError
 from gpudeck.tui.canvas import Canvas, narrow
 from gpudeck.tui.ending import NotEnded, Victim, is_running, send
-from gpudeck.tui.feed import Feed, Lost, News, Snapshot
+from gpudeck.tui.feed import Feed, News, Snapshot
 from gpudeck.tui.picture import Artist
 from gpudeck.tui.top import Outside, Top
 
@@ -61,6 +63,7 @@ class TopApp(App[None]):
         self.top.arrange()
         self._feed = feed
         self._grace = grace
+        self._questions: queue.SimpleQueue[tuple[dict[str, str], str, Sequence[str]]] = queue.SimpleQueue()
         self._artist = Artist(self.top)
         self._canvas = Canvas(self._artist.draw, plain=plain)
 
@@ -71,7 +74,10 @@ class TopApp(App[None]):
         super()._display(screen, narrow(renderable))
 
     def on_mount(self) -> None:
+        # Without it a SIGTERM would leave the terminal as it is now.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self._feed.start(self._take)
+        threading.Thread(target=self._answer_questions, name="past", daemon=True).start()
         # While a hub is away nothing comes, and the clock and notices have to go on.
         self.set_interval(1.0, self._tick)
 
@@ -80,12 +86,14 @@ class TopApp(App[None]):
 
     def on_arrived(self, message: Arrived) -> None:
         self.top.take(message.news)
-        if isinstance(message.news, Lost) or not self.top.is_still:
-            self._show()
+        self._show()
 
     def on_key(self, event: Key) -> None:
         event.stop()
         event.prevent_default()
+        if event.key == "ctrl+z":
+            self.action_suspend_process()
+            return
         self.top.press(event.key, event.character)
         self._show()
 
@@ -122,7 +130,12 @@ class TopApp(App[None]):
         self._canvas.redraw()
 
     def _recall(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:
-        threading.Thread(target=self._ask_past, args=(query, subject, metrics), daemon=True).start()
+        self._questions.put((query, subject, metrics))
+
+    def _answer_questions(self) -> None:
+        """One after the other: a host with many GPUs does not make a hub work on all of them at once."""
+        while True:
+            self._ask_past(*self._questions.get())
 
     def _ask_past(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:
         """A hub without history has none to tell: then the line begins where top did."""

@@ -54,7 +54,19 @@ def host_lines(host: Json, trails: Trails, now: float, width: int) -> list[Line]
     problems = [text_line([(f"! {clean(problem)}", "yellow")], width) for problem in host["problems"][:4]]
     drawn = [_trail_line(trails, host["id"], row, now, width) for row in rows]
     facts = text_line([(" · ".join([*told, *up_for]), "grey")], width)
-    return [text_line(title, width), *problems, *drawn, _legend(width), facts]
+    gpus = [_gpu_line(gpu, trails, now, width) for gpu in host["gpus"]]
+    return [text_line(title, width), *problems, facts, *drawn, *gpus, _legend(width)]
+
+
+def _gpu_line(gpu: Json, trails: Trails, now: float, width: int) -> Line:
+    """One of a host's GPUs: its state, its utilization, and how that was."""
+    state = gpu["availability"]
+    label = fit(f"GPU {gpu['label']}", _LABEL)
+    value = fit(show_number(gpu["utilization_percent"], "%"), _VALUE - 10, "right")
+    room = max(8, width - _LABEL - _VALUE - 2)
+    drawn = draw_trail(trails.points(gpu["uuid"], "utilization_percent"), now, room, 100.0)
+    line: Line = [(label, "grey"), (fit(f"{SYMBOLS[state]} {state}", 10), COLOURS[state]), (f"{value}  ", "")]
+    return [*line, (drawn, "green")] if _LABEL + _VALUE + 2 + room == width else text_line(line, width)
 
 
 def _trail_line(trails: Trails, subject: str, row: tuple[str, str, str, float | None], now: float, width: int) -> Line:

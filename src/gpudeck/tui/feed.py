@@ -100,25 +100,18 @@ class HubFeed:
         tries = 0
         while not self._stopping.is_set():
             try:
+                if self._stream is None:
+                    self._open()
                 take(self._next())
                 tries = 0
             except (GpudeckError, msgspec.DecodeError, *TROUBLE) as error:
+                self._close()
                 take(Lost(_reason(error, self.place)))
                 self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
                 tries += 1
-                self._reopen(take)
-
-    def _reopen(self, take: Take) -> None:
-        try:
-            self._open()
-        except GpudeckError as error:
-            self._events = iter(())
-            take(Lost(_reason(error, self.place)))
+        self._close()
 
     def _open(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
         try:
             self._stream = self._client.stream(self._last_id)
         except Forbidden:
@@ -128,6 +121,11 @@ class HubFeed:
             self._client = self._client.with_token(token)
             self._stream = self._client.stream(self._last_id)
         self._events = self._stream.events()
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _next(self) -> Snapshot | Delta:
         event = next(self._events, None)

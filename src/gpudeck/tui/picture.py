@@ -4,9 +4,10 @@ import time
 from collections.abc import Sequence
 
 from gpudeck.tui.details import gpu_lines, host_lines
+from gpudeck.tui.dialogue import Question
 from gpudeck.tui.help import help_lines
 from gpudeck.tui.layout import Layout, Line, text_line
-from gpudeck.tui.top import Question, Top
+from gpudeck.tui.top import Top
 from gpudeck.views.cells import COLOURS, SYMBOLS
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, fit, shorten, width_of
@@ -43,7 +44,8 @@ class Artist:
             told = f"gpudeck top needs {LEAST_WIDTH} columns and {LEAST_HEIGHT} lines"
             return [text_line([(told, "")], width), *[text_line([], width)] * (height - 1)]
         above = [_headline(top, width), _state_line(top, width), *self._detail_lines(width)]
-        above = above[: height - 3]
+        # Of a host with many GPUs some processes have to be seen, too.
+        above = above[: max(3, height - 6)]
         top.listing.resize(height - len(above) - 2)
         layout = self._lay_out(width)
         self.first_row = len(above) + 1

@@ -4,8 +4,10 @@ made by picture.py."""
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec import Struct
 
+from gpudeck.tui.dialogue import Prompt, Question, ask_to_end, ask_to_kill, type_key
 from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim
 from gpudeck.tui.feed import Delta, Lost, News, Snapshot
 from gpudeck.tui.fleet import LiveFleet
@@ -31,22 +33,6 @@ class Outside(Struct, frozen=True):
     """Send a signal: SIGTERM, or SIGKILL where the flag is set."""
 
 
-class Prompt(Struct):
-    """A line that is being typed: a filter or a search. `before` is the filter to go back to."""
-
-    kind: str
-    text: str
-    before: str
-
-
-class Question(Struct, frozen=True):
-    """Whether a process is to be ended."""
-
-    victim: Victim
-    is_hard: bool
-    lines: tuple[str, ...]
-
-
 class Top:
     """The whole state. `take` news, `press` keys, then draw."""
 
@@ -66,7 +52,7 @@ class Top:
         self.prompt: Prompt | None = None
         self.question: Question | None = None
         self.has_help = False
-        self.is_still = False
+        self._frozen: Json | None = None
         self.lost: Lost | None = None
         self.lost_at = 0.0
         self.hosts: Sequence[Json] = ()
@@ -90,11 +76,17 @@ class Top:
     @property
     def now(self) -> float:
         """On the hub's clock, also while it is away."""
+        if self._frozen is not None and self.lost is None:
+            return float(self._frozen["time"])
         return self.fleet.time + (time.monotonic() - self._news_at if self.lost else 0.0)
 
     @property
     def notice(self) -> str:
         return self._notice if time.monotonic() < self._notice_until else ""
+
+    @property
+    def is_still(self) -> bool:
+        return self._frozen is not None
 
     def say(self, text: str) -> None:
         self._notice, self._notice_until = text, time.monotonic() + _NOTICE_SECONDS
@@ -116,7 +108,7 @@ class Top:
 
     def arrange(self) -> None:
         """Choose and sort what is shown now."""
-        fleet = self._stale or self.fleet.view()
+        fleet = self._seen()
         part, self.unclear = fleet, ()
         if self.words.strip():
             part, query = choose_words(fleet, self.words)
@@ -127,7 +119,7 @@ class Top:
 
     def host(self) -> Json | None:
         """The host that is looked at in detail."""
-        return self._host_of(self._stale or self.fleet.view())
+        return self._host_of(self._seen())
 
     def gpu(self) -> Json | None:
         """The GPU that is looked at in detail."""
@@ -137,7 +129,9 @@ class Top:
 
     def press(self, key: str, character: str | None = None) -> None:
         """`key` is its name, `character` what it types."""
-        if self.question is not None:
+        if key == "ctrl+c":
+            self._outside.leave()
+        elif self.question is not None:
             self._answer(key)
         elif self.has_help:
             self.has_help = False
@@ -166,9 +160,7 @@ class Top:
             order.sort, order.is_turned = name, False
 
     def offer_kill(self, victim: Victim) -> None:
-        """It was asked to end and did not."""
-        lines = (f"Process {victim.pid} is still there.", "It can be ended at once, without saving anything (SIGKILL).")
-        self.question = Question(victim, True, lines)
+        self.question = ask_to_kill(victim)
 
     def _command(self, key: str, character: str | None) -> None:
         moves = {"up": -1, "down": 1, "pageup": -self.listing.height, "pagedown": self.listing.height}
@@ -195,12 +187,7 @@ class Top:
                 self.sought = prompt.text
                 self._search()
             return
-        if key == "backspace":
-            prompt.text = prompt.text[:-1]
-        elif key == "ctrl+u":
-            prompt.text = ""
-        elif character is not None and character.isprintable():
-            prompt.text += character
+        type_key(prompt, key, character)
         self._follow_prompt()
 
     def _follow_prompt(self) -> None:
@@ -235,7 +222,7 @@ class Top:
             return
         if row.host is None:
             user = row.subject.user
-            self.words = f'user:"{user}"' if user is not None else self.words
+            self.words = f'user:"{user.replace(chr(34), "")}"' if user is not None else self.words
             self._go("fleet")
         elif row.title and self.grouping != "host":
             return
@@ -245,10 +232,13 @@ class Top:
             self._recall(row.host, row.gpu)
 
     def _recall(self, host: Json, gpu: Json | None) -> None:
+        """Ask what was before top began to look."""
         if gpu is not None:
             self._outside.recall({"gpu": gpu["uuid"]}, gpu["uuid"], GPU_METRICS)
-        else:
-            self._outside.recall({"host": host["id"]}, host["id"], HOST_METRICS)
+            return
+        self._outside.recall({"host": host["id"]}, host["id"], HOST_METRICS)
+        for own in host["gpus"]:
+            self._outside.recall({"gpu": own["uuid"]}, own["uuid"], GPU_METRICS[:1])
 
     def _back(self) -> None:
         if self.detail is not None:
@@ -279,8 +269,7 @@ class Top:
         except NotEnded as error:
             self.say(str(error))
             return
-        lines = (f"End process {victim.pid}?", victim.command or "(its command is not known)")
-        self.question = Question(victim, False, lines)
+        self.question = ask_to_end(victim)
 
     def _sort_beside(self, step: int) -> None:
         order = self.shown_order()
@@ -294,16 +283,24 @@ class Top:
         self._restart_listing()
 
     def _prompt(self, kind: str) -> None:
+        if kind == "filter" and self.detail is not None:
+            self._back()
         self.prompt = Prompt(kind, self.words if kind == "filter" else "", self.words)
 
     def _help(self) -> None:
         self.has_help = True
 
     def _stand_still(self) -> None:
-        self.is_still = not self.is_still
+        """The live fleet changes in place: a copy does not."""
+        is_still = self._frozen is not None
+        self._frozen = None if is_still else msgspec.json.decode(msgspec.json.encode(self.fleet.view()))
 
     def _leave(self) -> None:
         self._outside.leave()
+
+    def _seen(self) -> Json:
+        """The fleet as it is shown: forgotten where the hub is away, as it was where it stands still."""
+        return self._stale or self._frozen or self.fleet.view()
 
     def _looked_at(self, fleet: Json) -> tuple[Sequence[Json], str | None]:
         if self.detail is None:
@@ -320,7 +317,6 @@ class Top:
 
 _ACTIONS: dict[str, Callable[[Top], None]] = {
     "q": Top._leave,
-    "ctrl+c": Top._leave,
     "f10": Top._leave,
     "?": Top._help,
     "h": Top._help,

@@ -12,7 +12,8 @@ SPAN = 900.0
 """How far back a line reaches, in seconds. What top has not seen itself comes from the hub's history."""
 _MOST = int(SPAN / EVERY)
 _STEPS = "▁▂▃▄▅▆▇█"
-STEPS_IN_ASCII = dict(zip(map(ord, "▁▂▃▄▅▆▇"), "_.-:=+*", strict=True))
+STEPS_IN_ASCII = dict(zip(map(ord, "▁▂▃▄▅▆▇≥"), "_.-:=+*>", strict=True))
+"""For terminals that know ASCII alone; the rest of our signs is in views.safe."""
 
 GPU_METRICS = ("utilization_percent", "memory_used_bytes", "temperature_celsius", "power_watts")
 HOST_METRICS = ("cpu_percent", "memory_used_bytes", "load_1m")
