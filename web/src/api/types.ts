@@ -1,4 +1,5 @@
 /** The hub's words as TypeScript: names for the generated schema, and the stream's events, which OpenAPI cannot express. */
+import type { HubEvent } from './events'
 import type { components } from './schema'
 
 type Schemas = components['schemas']
@@ -53,6 +54,8 @@ export interface Delta {
   hosts?: Host[]
   changes?: HostChange[]
   removed?: string[]
+  /** What happened, the oldest first. */
+  events?: HubEvent[]
 }
 
 /** What the hub says about the past. Fields that may be missing are so where they are null. */

@@ -3,6 +3,7 @@
  *
  * A host that stays keeps its entry, so whatever is drawn for it stays too and only its figures change.
  */
+import type { HubEvent } from '../api/events'
 import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, Totals } from '../api/types'
 import { inventory } from './models'
 import { Version, WatchedVersion } from './signal.svelte'
@@ -85,6 +86,10 @@ const byName = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
 
 export class FleetModel {
   readonly entries = new Map<string, HostEntry>()
+  /** What the last delta told of, for who lists what happened; empty after a snapshot, before which some may be missed. */
+  recent: readonly HubEvent[] = []
+  /** Bumped whenever `recent` is another. */
+  readonly happened = new Version()
   /** Bumped by every event. */
   readonly pulse = new Version()
   demo = false
@@ -101,6 +106,7 @@ export class FleetModel {
     for (const id of this.entries.keys()) if (!kept.has(id)) this.entries.delete(id)
     fleet.hosts.forEach((host) => this.put(host))
     this.demo = fleet.demo
+    this.tell([])
     this.problems = fleet.problems
     this.rankByName()
     this.beat(fleet.time, fleet.totals)
@@ -115,8 +121,14 @@ export class FleetModel {
     for (const change of delta.changes ?? []) reshaped = this.entries.get(change.id)?.change(change) || reshaped
     if (rebuilt) this.rankByName()
     if (delta.problems !== undefined) this.problems = delta.problems
+    if (delta.events !== undefined) this.tell(delta.events)
     this.beat(delta.time, delta.totals)
     return rebuilt || reshaped
+  }
+
+  private tell(events: readonly HubEvent[]): void {
+    this.recent = events
+    this.happened.bump()
   }
 
   private beat(time: number, totals: Totals): void {

@@ -1,0 +1,53 @@
+import { describe, expect, it } from 'vitest'
+import type { About } from '../api/events'
+import { diagnostics, factsOf } from './diagnostics'
+
+const NOW = 1_800_000_000
+const about: About = {
+  version: '0.1.0',
+  python: '3.11.7',
+  system: 'Linux x86_64',
+  demo: false,
+  time: NOW,
+  started_at: NOW - 7200,
+  tick_age_seconds: 0.2,
+  viewers: 3,
+  totals: { gpus: 8, free: 8, busy: 0, held: 0, booked: 0, unknown: 0, hosts: 2, hosts_up: 1, users: 0, power_watts: null },
+  sources: [{ via: 'push', hosts: 2, up: 1, late: 0, down: 1, never: 0 }],
+  ingest: { reports_per_second: null, reports_taken: 12_345, reports_outdated: 0, reports_second_way: 0, values_rejected: 0, poll_failures: 0, refused: { fleet_full: 2 } },
+  database: { kind: 'sqlite', events: null, reason: 'the database does not answer', problem: null },
+  history: { kind: 'embedded', size_bytes: 12_300_000, oldest: NOW - 86_400, newest: NOW, samples_taken: 5, samples_dropped: 0, samples_late: 0, behind_seconds: 0, problem: null, reason: null },
+  limits_hit: { logins: 4 },
+  problems: ['events are not kept\u202e'],
+  place: { listen: '127.0.0.1:8042', data_dir: '/home/secret', config: null, database: '/home/secret/gpudeck.db' },
+}
+
+const texts = (some: About) => factsOf(some, NOW).flatMap(({ facts }) => facts.map(({ label, text }) => `${label}: ${text}`))
+
+describe('the hub about itself', () => {
+  it('tells an unknown value as a dash and never as a zero', () => {
+    expect(texts(about)).toContain('Events kept: –')
+    expect(texts(about)).toContain('Now: –')
+  })
+  it('marks what somebody should look at', () => {
+    const odd = factsOf(about, NOW).flatMap(({ facts }) => facts.filter(({ isOdd }) => isOdd).map(({ text }) => text))
+    expect(odd).toEqual(['events are not kept\ufffd', '1 of 2 up, 1 down', 'fleet_full 2', '4 times'])
+  })
+  it('says of a hub without history why there are no figures', () => {
+    expect(texts({ ...about, history: { ...about.history, kind: 'off', reason: 'this hub keeps no history' } })).toContain('Kept: this hub keeps no history')
+  })
+  it('shows where things are to admins alone', () => {
+    expect(texts(about)).toContain('Configuration: none')
+    expect(texts({ ...about, place: null }).join()).not.toContain('secret')
+  })
+})
+
+describe('the text for a bug report', () => {
+  it('has the figures and the browser, and no place of the hub', () => {
+    const text = diagnostics(about, NOW, 'Firefox')
+    expect(text).toContain('  Version: gpudeck 0.1.0\n')
+    expect(text).toContain('Browser: Firefox\n')
+    expect(text).not.toContain('secret')
+    expect(text).not.toContain('127.0.0.1')
+  })
+})
