@@ -178,10 +178,10 @@ class Reservations:
         now = self.now()
         span = read_span(start, None, length, now)
         taken = await self._store.search(ReservationAsk(start=span.start))
-        gpus = find_named(wish, known) if wish.count is None else self._fitting(wish, span, known)
-        return _first_slot(gpus, taken, wish, span)
+        tiers = [find_named(wish, known)] if wish.count is None else self._fitting(wish, span, known)
+        return _first_slot(tiers, taken, wish, span)
 
-    def _fitting(self, wish: Wish, span: Span, known: Known) -> list[BookedGpu]:
+    def _fitting(self, wish: Wish, span: Span, known: Known) -> list[list[BookedGpu]]:
         is_near = span.start <= self.now() + LATE_SECONDS
         return find_fitting(wish, known, is_near=is_near, booked=self.current())
 
@@ -203,9 +203,9 @@ class Reservations:
             if not is_admin and span.start <= self.now():
                 _check_in_use(gpus, owner.logins, known)
             return gpus
-        fitting = self._fitting(wish, span, known)
+        tiers = self._fitting(wish, span, known)
         taken = await writing.overlapping(None, span.start, None, but=but)
-        slot = _first_slot(fitting, taken, wish, span)
+        slot = _first_slot(tiers, taken, wish, span)
         if slot is None or slot.start > span.start:
             raise describe_too_few(wish.count or 0, slot, same_host=wish.same_host)
         return slot.gpus
@@ -227,7 +227,7 @@ class Reservations:
         later = [one for one in later if one.user != user or one.kind != spares]
         conflicts = [one for one in later if one.start < span.end]
         if conflicts:
-            raise describe_taken(conflicts, _first_slot(gpus, later, Wish(), span))
+            raise describe_taken(conflicts, _first_slot([gpus], later, Wish(), span))
 
     async def _find_open(self, writing: Writing, number: int, by: Who, now: float) -> Reservation:
         found = await writing.find(number)
@@ -254,17 +254,23 @@ def show_at_gpu(reservation: Reservation) -> GpuReservation:
     return GpuReservation(reservation.id, reservation.user, reservation.end, reservation.note, reservation.kind)
 
 
-def _first_slot(gpus: Sequence[BookedGpu], taken: Sequence[Reservation], wish: Wish, span: Span) -> Slot | None:
-    count = len(gpus) if wish.count is None else wish.count
-    return find_slot(
-        gpus,
-        taken_by(taken),
-        count=count,
-        length=span.length,
-        earliest=span.start,
-        latest=math.inf,
-        same_host=wish.same_host,
+def _first_slot(
+    tiers: Sequence[Sequence[BookedGpu]], taken: Sequence[Reservation], wish: Wish, span: Span
+) -> Slot | None:
+    """The earliest; of two at the same time that of the first tier."""
+    spans = taken_by(taken)
+    slots = (
+        find_slot(
+            gpus,
+            spans,
+            count=len(gpus) if wish.count is None else wish.count,
+            length=span.length,
+            earliest=span.start,
+            same_host=wish.same_host,
+        )
+        for gpus in tiers
     )
+    return min(filter(None, slots), key=lambda slot: slot.start, default=None)
 
 
 def _check_in_use(gpus: Sequence[BookedGpu], logins: frozenset[str], known: Known) -> None:

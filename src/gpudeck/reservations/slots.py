@@ -37,17 +37,16 @@ def find_slot(
     count: int,
     length: float,
     earliest: float,
-    latest: float,
     same_host: bool = False,
 ) -> Slot | None:
-    """The first time, from `earliest` to `latest`, from which `count` of the GPUs are free for `length` seconds.
+    """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds.
 
     Nothing becomes free but where something ends: only those moments are tried. Of several choices the one that leaves
     the fewest GPUs of its host over is taken, so that whole hosts stay whole for those who need one.
     """
     if count > len(gpus):
         return None
-    ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if earliest < end <= latest}
+    ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if end > earliest}
     for start in (earliest, *sorted(ends)):
         free = [gpu for gpu in gpus if is_free(taken.get(gpu.uuid, ()), start, start + length)]
         chosen = choose(free, count, same_host=same_host)

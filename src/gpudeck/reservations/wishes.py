@@ -40,9 +40,13 @@ def find_named(wish: Wish, known: Known) -> list[BookedGpu]:
     return [gpu.booked for gpu in found]
 
 
-def find_fitting(wish: Wish, known: Known, *, is_near: bool, booked: Iterable[str]) -> list[BookedGpu]:
-    """All GPUs that could be chosen. Where it begins soon (`is_near`), none that somebody is on without a booking
-    (`booked` are those with one): nobody knows when they will leave."""
+def find_fitting(wish: Wish, known: Known, *, is_near: bool, booked: Iterable[str]) -> list[list[BookedGpu]]:
+    """All GPUs that could be chosen, in tiers: those with the least memory that is enough, then these and those with
+    the next more, at last all. Who needs 40 GiB takes no 80 from others while there is less.
+
+    Where it begins soon (`is_near`), none that somebody is on without a booking (`booked` are those with one): nobody
+    knows when they will leave.
+    """
     if not 1 <= (wish.count or 0) <= MOST_GPUS:
         raise ReservationRefused("bad_request", f"how many GPUs has to be a number from 1 to {MOST_GPUS}.")
     fitting = [gpu for gpu in known.values() if _fits(gpu, wish)]
@@ -51,11 +55,14 @@ def find_fitting(wish: Wish, known: Known, *, is_near: bool, booked: Iterable[st
             "unknown_gpu", f"the fleet has {len(fitting)} GPUs{_describe(wish)}, and {wish.count} are wanted.", _SEE
         )
     leaving = set(booked)
-    return [
-        gpu.booked
+    free = [
+        gpu
         for gpu in fitting
         if gpu.availability != "unknown" and not (is_near and gpu.is_in_use and gpu.uuid not in leaving)
     ]
+    free.sort(key=lambda gpu: gpu.memory_total_bytes or 0)
+    sizes = sorted({gpu.memory_total_bytes or 0 for gpu in free}) or [0]
+    return [[gpu.booked for gpu in free if (gpu.memory_total_bytes or 0) <= size] for size in sizes]
 
 
 def _fits(gpu: ObservedGpu, wish: Wish) -> bool:
