@@ -92,7 +92,7 @@ def test_migration_that_loses_references_on_sqlite_is_undone(tmp_path: Path, mon
     asyncio.run(open_and_close(None, tmp_path))
 
 
-@pytest.mark.parametrize("version", ["0004", "9999", "ae1027a6acf"])
+@pytest.mark.parametrize("version", ["0005", "9999", "ae1027a6acf"])
 def test_database_of_a_newer_gpudeck_is_refused(
     database: Database, database_address: str | None, tmp_path: Path, version: str
 ) -> None:
@@ -110,7 +110,7 @@ def test_tables_of_somebody_else_are_left_alone(
 ) -> None:
     asyncio.run(ask(database, lambda connection: connection.execute(text("DROP TABLE gpudeck_version"))))
     with pytest.raises(
-        UsageError, match="has tables that are not gpudeck's: accounts, audit, events, reservation_gpus"
+        UsageError, match="has tables that are not gpudeck's: accounts, audit, events, queue_requests"
     ):
         asyncio.run(open_and_close(database_address, tmp_path))
 

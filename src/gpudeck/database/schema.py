@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
 )
 
 metadata = MetaData(
@@ -152,3 +153,25 @@ reservation_gpus = Table(
     Index("ix_reservation_gpus_uuid", "uuid"),
 )
 """Which GPUs a reservation is of: it begins, ends and moves with all of them."""
+
+queue_requests = Table(
+    "queue_requests",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("key", String(64), nullable=False),  # the waiter's own: who asks twice stands in line once
+    Column("user", String(160), nullable=False),
+    Column("account", String(64), nullable=True),
+    Column("gpus", Integer, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=True),
+    Column("model", String(256), nullable=True),
+    Column("host", String(256), nullable=True),
+    Column("near", String(256), nullable=True),
+    Column("same_host", Integer, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("last_seen_at", Float(53), nullable=False),
+    Column("granted", Text, nullable=True),  # JSON: the GPUs, until when, and the hold
+    UniqueConstraint("fleet", "key"),
+    sqlite_autoincrement=True,
+)
+"""Who waits for GPUs, and what was granted to them until their process appears."""
