@@ -36,23 +36,23 @@ details{border-top:1px solid var(--rule);padding:3px 0}
 summary{display:flex;flex-wrap:wrap;gap:0 10px;cursor:pointer}
 summary:before{content:'▸';color:var(--soft)}[open] summary:before{content:'▾'}
 summary>b{min-width:12ch;overflow-wrap:anywhere}
-.g{position:relative;font-style:normal;padding:0 2px}
-.g>u{display:none;text-decoration:none;color:var(--ink)}
+i{position:relative;font-style:normal;padding:0 2px}
+i>u{display:none;text-decoration:none;color:var(--ink)}
 .free{color:var(--free)}.busy{color:var(--busy)}.held{color:var(--held)}\
 .booked{color:var(--booked)}.unknown{color:var(--unknown)}
 .w{overflow-wrap:anywhere}
-.g:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
+i:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
 padding:3px 8px;border:1px solid var(--rule);background:var(--paper)}
 [open] .q{order:1;flex-basis:100%;padding-left:20px}
-[open] .g{display:block}
-[open] .g>u{display:inline;position:static;padding:0 0 0 6px;border:0;overflow-wrap:anywhere}
-@media(max-width:639px){details:not([open]) .g:hover>u{position:fixed;top:auto;right:8px;bottom:8px;left:8px;\
+[open] i{display:block}
+[open] i>u{display:inline;position:static;padding:0 0 0 6px;border:0;overflow-wrap:anywhere}
+@media(max-width:639px){details:not([open]) i:hover>u{position:fixed;top:auto;right:8px;bottom:8px;left:8px;\
 width:auto;max-width:none}}
 @page{margin:12mm}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#333;--paper:#fff}body{margin:0;font-size:10px}
 details{break-inside:avoid}summary:before{display:none}.hint{display:none}
 summary>.q{display:grid;order:1;flex-basis:100%;grid-template-columns:1fr 1fr;padding:0}
-.g{print-color-adjust:exact}.g>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
+i{print-color-adjust:exact}i>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
 """
 
 
@@ -127,14 +127,14 @@ def _gpu(gpu: Json, host: Json, now: float) -> str:
         said.append(f"for {show_span(now - gpu['since'])}")
     reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
     said += dict.fromkeys(each for each in (reason, gpu["health_reason"]) if each)
-    return f'<i class="g {state}">{SYMBOLS[state]}<u>{_text(" · ".join(said), _LONGEST_TEXT)}</u></i>'
+    return f"<i class={state}>{SYMBOLS[state]}<u>{_text(', '.join(said), _LONGEST_TEXT)}</u></i>"
 
 
 def _doing(gpu: Json) -> list[str]:
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     if gpu["availability"] in {"free", "booked"}:
         return [f"{show_gib(total, 0)} GiB"]
-    people, is_unknown = ", ".join(_with_memory(gpu)), gpu["availability"] == "unknown"
+    people, is_unknown = " + ".join(_with_memory(gpu)), gpu["availability"] == "unknown"
     figures = {
         f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB": used,
         f"util {show_number(gpu['utilization_percent'], ' %')}": gpu["utilization_percent"],
