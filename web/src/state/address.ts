@@ -1,5 +1,6 @@
-/** The view in the address, so that it can be shared and survives a reload: `?q=free+h200&view=table&sort=name`. */
+/** The view in the address, so that it can be shared and survives a reload: `?q=free+h200&view=table&sort=name&group=model`. */
 import { SORTS, type Sort } from './arrange'
+import { readGrouping, type Grouping } from './groups'
 import type { View } from './moves'
 
 export interface Address {
@@ -7,6 +8,7 @@ export interface Address {
   /** Null leaves the choice to the size of the fleet. */
   view: View | null
   sort: Sort
+  group: Grouping
 }
 
 export function readAddress(search: string): Address {
@@ -17,6 +19,7 @@ export function readAddress(search: string): Address {
     text: parameters.get('q') ?? '',
     view: view === 'cards' || view === 'table' ? view : null,
     sort: sort ?? 'free',
+    group: readGrouping(parameters.get('group')),
   }
 }
 
@@ -26,6 +29,7 @@ export function writeAddress(search: string, address: Address): string {
   put(parameters, 'q', address.text.trim())
   put(parameters, 'view', address.view ?? '')
   put(parameters, 'sort', address.sort === 'free' ? '' : address.sort)
+  put(parameters, 'group', address.group === 'host' ? '' : address.group)
   const written = parameters.toString()
   return written === '' ? '' : `?${written}`
 }

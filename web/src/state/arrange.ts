@@ -23,6 +23,18 @@ export interface Placed {
   entry: HostEntry
   shown: readonly number[]
   folded: boolean
+  /** Where the board is in groups (state/groups.ts): the one that it stands in here. */
+  group?: string
+}
+
+/** What tells one place on the board from all others: a host may stand in several groups. */
+export function keyOf({ entry, group }: Placed): string {
+  return group === undefined ? entry.id : `${entry.id}\n${group}`
+}
+
+/** The host of such a place. */
+export function hostOf(key: string): string {
+  return key.split('\n', 1)[0] ?? ''
 }
 
 /** What a person opened or closed by hand, by host id; it wins over the rule. */
@@ -92,5 +104,5 @@ export function isSameBoard(a: readonly Placed[], b: readonly Placed[]): boolean
 }
 
 function isSamePlace(a: Placed, b: Placed): boolean {
-  return a.entry === b.entry && a.folded === b.folded && a.shown.length === b.shown.length && a.shown.every((gpu, i) => gpu === b.shown[i])
+  return a.entry === b.entry && a.group === b.group && a.folded === b.folded && a.shown.length === b.shown.length && a.shown.every((gpu, i) => gpu === b.shown[i])
 }

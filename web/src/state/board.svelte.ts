@@ -12,6 +12,7 @@ import { judgeLink, LOST_AFTER_SECONDS, RESTING } from '../stream/link'
 import { readAddress, type Address } from './address'
 import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
 import { FleetModel } from './fleet'
+import { groupTexts, inGroups, labelsOf, type Grouping, type GroupText } from './groups'
 import type { View } from './moves'
 import { parseQuery, toggleState } from './query'
 
@@ -39,6 +40,9 @@ export class Board {
   text = $state('')
   viewChoice = $state<View | null>(null)
   sort = $state<Sort>('free')
+  group = $state<Grouping>('host')
+  /** Labels by which hosts can be grouped. */
+  labels = $state.raw<readonly string[]>([])
   placed = $state.raw<readonly Placed[]>([])
   trouble = $state<Trouble | null>(null)
   /** The last change came letter by letter and may go on. */
@@ -67,7 +71,10 @@ export class Board {
   readonly problems = $derived((this.fleet.pulse.read(), this.fleet.problems))
   readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
-  readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort })
+  readonly shownHosts = $derived(this.group === 'host' ? this.placed.length : new Set(this.placed.map(({ entry }) => entry)).size)
+  readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort, group: this.group })
+  /** What stands above each group. */
+  readonly groups: ReadonlyMap<string, GroupText> = $derived(this.group === 'host' ? new Map() : (this.fleet.pulse.read(), groupTexts(this.placed)))
 
   /** `connect` makes the way on which events come. */
   constructor(connect: (listener: LineListener) => Line, search: string, read: ReadFleet = readFleet) {
@@ -109,7 +116,8 @@ export class Board {
   /** Shows what the query part of an address asks for. */
   visit(search: string): void {
     this.isTyped = false
-    const { text, view, sort } = readAddress(search)
+    const { text, view, sort, group } = readAddress(search)
+    this.group = group
     this.text = text
     this.viewChoice = view
     this.sort = sort
@@ -143,6 +151,12 @@ export class Board {
     this.arrange()
   }
 
+  groupBy(group: Grouping): void {
+    this.isTyped = false
+    this.group = group
+    this.arrange()
+  }
+
   fold(host: string, folded: boolean): void {
     this.folds.set(host, folded)
     this.arrange()
@@ -171,6 +185,7 @@ export class Board {
 
   private onSnapshot(fleet: Fleet): void {
     this.fleet.load(fleet)
+    this.labels = labelsOf(this.fleet.entries.values())
     this.onEvent(true)
   }
 
@@ -195,7 +210,7 @@ export class Board {
   /** A reshaped host needs new measures even where the order stays. */
   private arrange(reshaped = false): void {
     this.arrangedAt = seconds()
-    const placed = arrange(this.fleet.entries.values(), this.query, this.sort, this.folds)
+    const placed = inGroups(arrange(this.fleet.entries.values(), this.query, this.sort, this.folds), this.group)
     if (reshaped || !isSameBoard(placed, this.placed)) this.placed = placed
   }
 }

@@ -63,7 +63,7 @@ describe('cards', () => {
   })
 
   it('take no room when there are none', () => {
-    expect(layoutCards([], 900)).toEqual({ boxes: [], height: 0 })
+    expect(layoutCards([], 900)).toEqual({ boxes: [], headings: [], height: 0 })
   })
 })
 

@@ -3,7 +3,7 @@
  * The measures are handed to the style sheet as custom properties: this file is their only home.
  */
 import type { Host } from '../api/types'
-import type { Placed } from './arrange'
+import { keyOf, type Placed } from './arrange'
 
 export interface Measures {
   /** A GPU's line on a card. */
@@ -16,11 +16,13 @@ export interface Measures {
   /** A row of the table, and a line of cells in it. */
   row: number
   cell: number
+  /** The heading of a group. */
+  group: number
 }
 
-const DESK: Measures = { line: 24, header: 32, footer: 26, note: 22, gap: 12, row: 28, cell: 20 }
+const DESK: Measures = { line: 24, header: 32, footer: 26, note: 22, gap: 12, row: 28, cell: 20, group: 36 }
 /** Fingers need more room than a pointer. */
-const PHONE: Measures = { ...DESK, line: 32, header: 40, gap: 8, row: 40, cell: 24 }
+const PHONE: Measures = { ...DESK, line: 32, header: 40, gap: 8, row: 40, cell: 24, group: 40 }
 
 export const PHONE_WIDTH = 640
 const CARD_WIDTH = 400
@@ -38,8 +40,17 @@ export interface Box {
   height: number
 }
 
+/** Where a group begins. */
+export interface Heading {
+  group: string
+  y: number
+  height: number
+}
+
 export interface Layout {
   boxes: readonly Box[]
+  /** None where the board is not in groups. */
+  headings: readonly Heading[]
   height: number
 }
 
@@ -71,14 +82,20 @@ export function layoutCards(board: readonly Placed[], width: number): Layout {
   const columns = Math.max(1, Math.floor((width + measures.gap) / (CARD_WIDTH + measures.gap)))
   const cardWidth = (width - (columns - 1) * measures.gap) / columns
   const ends = new Array<number>(columns).fill(0)
+  const headings: Heading[] = []
   const boxes = board.map((placed): Box => {
+    if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
+      const heading = { group: placed.group, y: Math.max(...ends), height: measures.group }
+      headings.push(heading)
+      ends.fill(heading.y + heading.height)
+    }
     const y = Math.min(...ends)
     const column = ends.indexOf(y)
     const height = cardHeight(placed, measures)
     ends[column] = y + height + measures.gap
     return { placed, column, x: column * (cardWidth + measures.gap), y, width: cardWidth, height }
   })
-  return { boxes, height: Math.max(0, Math.max(...ends) - measures.gap) }
+  return { boxes, headings, height: Math.max(0, Math.max(...ends) - measures.gap) }
 }
 
 /** Cells in a line of the table; a machine with more GPUs, or cut into many instances, takes several lines. */
@@ -87,17 +104,26 @@ export const CELLS_PER_LINE = 8
 export function layoutRows(board: readonly Placed[], width: number): Layout {
   const measures = measuresFor(width)
   let end = 0
+  const headings: Heading[] = []
   const boxes = board.map((placed): Box => {
+    if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
+      headings.push({ group: placed.group, y: end, height: measures.group })
+      end += measures.group
+    }
     const lines = Math.max(1, Math.ceil(placed.entry.host.gpus.length / CELLS_PER_LINE))
     const height = measures.row + (lines - 1) * measures.cell
     const box = { placed, column: 0, x: 0, y: end, width, height }
     end += height
     return box
   })
-  return { boxes, height: end }
+  return { boxes, headings, height: end }
 }
 
 /** The boxes that touch `top…bottom`, plus the one of `pinned`, which holds the focus and must not vanish. */
 export function visibleBoxes(layout: Layout, top: number, bottom: number, pinned: string | null): Box[] {
-  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || box.placed.entry.id === pinned)
+  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || keyOf(box.placed) === pinned)
+}
+
+export function visibleHeadings(layout: Layout, top: number, bottom: number): Heading[] {
+  return layout.headings.filter((heading) => heading.y < bottom && heading.y + heading.height > top)
 }

@@ -1,7 +1,8 @@
 /** Arrow keys on the board: from one host or GPU to its neighbour as the eye sees it. */
+import { keyOf } from './arrange'
 import { measuresFor, type Box, type Layout } from './layout'
 
-/** `slot` is -1 on the host itself and otherwise a position in `host.gpus`. */
+/** `host` is the key of its place on the board; `slot` is -1 on the host itself and otherwise a position in `host.gpus`. */
 export interface Spot {
   host: string
   slot: number
@@ -13,7 +14,7 @@ export type View = 'cards' | 'table'
 /** The next spot, or the same one at an edge. Null only on an empty board. */
 export function move(layout: Layout, view: View, from: Spot | null, direction: Direction): Spot | null {
   const { boxes } = layout
-  const box = boxes.find((candidate) => candidate.placed.entry.id === from?.host)
+  const box = boxes.find((candidate) => keyOf(candidate.placed) === from?.host)
   if (from === null || box === undefined) return boxes[0] === undefined ? null : spotAt(boxes[0], 0, view)
   if (direction === 'first') return spotAt(boxes[0]!, 0, view)
   if (direction === 'last') return spotAt(boxes.at(-1)!, 0, view)
@@ -29,7 +30,7 @@ function slots(box: Box, view: View): number[] {
 
 function spotAt(box: Box, order: number, view: View): Spot {
   const all = slots(box, view)
-  return { host: box.placed.entry.id, slot: all[Math.max(0, Math.min(order, all.length - 1))] ?? -1 }
+  return { host: keyOf(box.placed), slot: all[Math.max(0, Math.min(order, all.length - 1))] ?? -1 }
 }
 
 function moveInTable(boxes: readonly Box[], box: Box, from: Spot, direction: Direction): Spot {

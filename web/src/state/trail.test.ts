@@ -4,7 +4,7 @@ import { Trail } from './trail'
 let stops: string[]
 let trail: Trail
 
-const at = (text: string) => ({ text, view: null, sort: 'free' }) as const
+const at = (text: string) => ({ text, view: null, sort: 'free', group: 'host' }) as const
 
 beforeEach(() => {
   vi.useFakeTimers()
@@ -62,6 +62,6 @@ it('takes what was typed right before Enter as a whole', async () => {
 
 it('leaves a stop that a person came back to as it is', () => {
   stops = ['', '?sort=name&q=free%20h200']
-  trail.follow({ text: 'free h200', view: null, sort: 'name' }, false)
+  trail.follow({ text: 'free h200', view: null, sort: 'name', group: 'host' }, false)
   expect(stops).toEqual(['', '?sort=name&q=free%20h200'])
 })
