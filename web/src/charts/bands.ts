@@ -1,5 +1,5 @@
 /** Times during which something was so: a GPU was slowed down, or in a state. */
-import type { Line, Point } from './series'
+import type { Line } from './series'
 
 /** Colour by its state's name in app.css; the label says the same in words. */
 export interface Band {
@@ -9,7 +9,7 @@ export interface Band {
   colour: string
 }
 
-/** Where a flag was up for a part of its step at least. Neighbouring steps are one band; a gap is none. */
+/** Where a flag was up, or a state was so, for more than `least` of its step. Neighbouring steps are one band; a gap is none. */
 export function bandsOf({ points, step, label, colour = 'var(--held)' }: Pick<Line, 'points' | 'step' | 'label' | 'colour'>, least = 0): Band[] {
   const bands: Band[] = []
   for (const [time, share] of points) {
@@ -19,15 +19,6 @@ export function bandsOf({ points, step, label, colour = 'var(--held)' }: Pick<Li
     else bands.push({ start: time, end: time + step, label, colour })
   }
   return bands
-}
-
-/** The state that took the most of each step, from the shares of all states. */
-export function stateBands(states: readonly Line[]): Band[] {
-  const most = new Map<number, { share: number; line: Line }>()
-  for (const line of states) {
-    for (const [time, share] of line.points) if (share !== null && share > (most.get(time)?.share ?? 0)) most.set(time, { share, line })
-  }
-  return states.flatMap((line) => bandsOf({ ...line, points: line.points.filter(([time]: Point) => most.get(time)?.line === line) }))
 }
 
 /** The labels of all bands in their order: each has a lane of its own. */

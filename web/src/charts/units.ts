@@ -8,21 +8,19 @@ const TIB = 2 ** 40
 /** Powers of two for memory: an axis of 20, 40, 60 GiB would read 18.6, 37.3, 55.9. */
 export const BYTE_STEPS: readonly number[] = Array.from({ length: 34 }, (_, power) => MIB * 2 ** power)
 
-/** What is drawn at least, and where a scale never ends below or above. */
-const SOFT: Record<string, [low: number | null, high: number | null]> = {
-  percent: [0, 100],
-  share: [0, 1],
-  flag: [0, 1],
-  celsius: [20, 80],
-}
+/** Units that have an upper end: it is always in sight. */
+const WHOLE: Record<string, number> = { percent: 100, share: 1, flag: 1 }
+const ROOM_ABOVE = 0.06
+/** Nobody looks for the freezing point of a GPU. */
+const [COOL, HOT] = [20, 80]
 
 /** The scale for what lies between `low` and `high`; both null where nothing is known. */
 export function scaleOf(unit: string, low: number | null, high: number | null): [number, number] {
-  const [floor, ceiling] = SOFT[unit] ?? [0, null]
-  const least = Math.min(low ?? 0, floor ?? 0, unit === 'celsius' ? Infinity : 0)
-  if (unit === 'celsius') return [Math.min(low ?? 20, 20), Math.max((high ?? 0) + 4, 80)]
-  const most = Math.max(high ?? 0, ceiling ?? 0)
-  return [least, most <= least ? least + 1 : ceiling !== null && most <= ceiling ? ceiling : most + (most - least) * 0.06]
+  if (unit === 'celsius') return [Math.min(low ?? COOL, COOL), Math.max((high ?? 0) + 4, HOT)]
+  const least = Math.min(low ?? 0, 0)
+  const most = Math.max(high ?? 0, WHOLE[unit] ?? 0)
+  if (most === WHOLE[unit]) return [least, most]
+  return [least, most <= least ? least + 1 : most + (most - least) * ROOM_ABOVE]
 }
 
 const SHORT: Record<string, (value: number) => string> = {

@@ -11,7 +11,7 @@ const SLOWED: readonly { metric: string; label: string; colour: string }[] = [
   { metric: 'throttled_hardware', label: 'slowed by the hardware', colour: 'var(--booked)' },
 ]
 
-const METRICS = ['utilization_percent', 'memory_used_bytes', 'power_watts', 'power_limit_watts', 'temperature_celsius', 'memory_temperature_celsius', 'clock_sm_mhz', 'clock_memory_mhz', ...SLOWED.map(({ metric }) => metric)]
+const METRICS = ['utilization_percent', 'memory_used_bytes', 'power_watts', 'power_limit_watts', 'temperature_celsius', 'memory_temperature_celsius', 'clock_sm_mhz', 'clock_memory_mhz', 'gpus_held', ...SLOWED.map(({ metric }) => metric)]
 
 export function gpuQuestions(uuid: string): Record<string, Question> {
   const each = METRICS.map((metric): [string, Question] => [metric, { gpu: uuid, metric }])
@@ -39,6 +39,7 @@ export function gpuCharts(of: (name: string) => Told): ChartOf[] {
       title: 'Memory',
       unit: 'bytes',
       series: [...peopleLines(past('people')), ...lineOf(past('memory_used_bytes'), 'used in all', { kind: 'line' })],
+      bands: lineOf(past('gpus_held'), 'held without work', { colour: 'var(--held)' }).flatMap((line) => bandsOf(line, 0.5)),
       stacked: true,
       isLoading: isLoading('people') || isLoading('memory_used_bytes'),
     },

@@ -1,0 +1,37 @@
+import { expect, test } from 'vitest'
+import { GIB, gpu, NOW, someProcess } from '../samples'
+import { processRows } from './processes'
+
+test('everything known of a process stands in its row', () => {
+  const process = { ...someProcess, pid: 7, user: 'alice', command: 'python a.py', memory_used_bytes: 3 * GIB, utilization_percent: 55.4, started_at: NOW - 7200, container: 'box', job: '12', evidence: 'uid 1000' }
+  expect(processRows(gpu({ processes: [process] }), NOW)?.[0]).toMatchObject({
+    pid: 7,
+    name: { text: 'alice' },
+    command: { text: 'python a.py' },
+    memory: { text: '3.0 GiB' },
+    utilization: { text: '55%' },
+    runtime: { text: '2 h' },
+    place: { text: 'box · job 12' },
+    evidence: 'uid 1000',
+  })
+})
+
+test('what is not known of a process is a dash with its reason, never a zero', () => {
+  const process = { ...someProcess, reasons: { user: 'another namespace' } }
+  expect(processRows(gpu({ processes: [process] }), NOW)?.[0]).toMatchObject({
+    name: { text: '–', title: 'another namespace' },
+    memory: { text: '–', title: 'not reported' },
+    utilization: { text: '–' },
+    runtime: { text: '–' },
+  })
+})
+
+test('a list that could not be read is not an empty one', () => {
+  expect(processRows(gpu({ processes: null }), NOW)).toBeNull()
+  expect(processRows(gpu({ processes: [] }), NOW)).toEqual([])
+})
+
+test('two processes with one pid have rows of their own', () => {
+  const rows = processRows(gpu({ processes: [someProcess, someProcess] }), NOW) ?? []
+  expect(new Set(rows.map(({ key }) => key)).size).toBe(2)
+})
