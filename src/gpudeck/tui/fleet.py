@@ -74,6 +74,7 @@ class LiveFleet:
         self.time, self.totals = event["time"], event["totals"]
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[bool, int, str]]:
     """What to sort names by, so that numbers in them count as numbers."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name.lower()) if part]
+    parts = (part for part in _DIGITS.split(name.lower()) if part)
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]

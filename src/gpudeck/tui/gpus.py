@@ -19,22 +19,27 @@ _UTIL_BAR, _MEMORY_BAR = 4, 6
 
 
 def _metric(name: str) -> Sort:
-    return Sort(name.split("_", maxsplit=1)[0], lambda row: None if row.gpu is None else row.gpu[name], is_falling=True)
+    return Sort(lambda row: row.gpu[name] if row.gpu and _is_known(row.gpu) else None, is_falling=True)
+
+
+def _is_known(gpu: Json) -> bool:
+    """What a silent host last told is shown, but puts no GPU before others."""
+    return bool(gpu["availability"] != "unknown")
 
 
 def _share_of_memory(row: Row) -> float | None:
-    return None if row.gpu is None else memory_share(row.gpu)
+    return memory_share(row.gpu) if row.gpu and _is_known(row.gpu) else None
 
 
 SORTS: dict[str, Sort | None] = {
     "host": None,
-    "state": Sort("state", lambda row: None if row.gpu is None else _RANK[row.gpu["availability"]]),
+    "state": Sort(lambda row: None if row.gpu is None else _RANK[row.gpu["availability"]]),
     "utilization": _metric("utilization_percent"),
-    "memory": Sort("memory", _share_of_memory, is_falling=True),
+    "memory": Sort(_share_of_memory, is_falling=True),
     "temperature": _metric("temperature_celsius"),
     "power": _metric("power_watts"),
-    "user": Sort("user", lambda row: (row.gpu["users"] or None) if row.gpu else None),
-    "time": Sort("time", lambda row: None if row.gpu is None else row.gpu["since"]),
+    "user": Sort(lambda row: (row.gpu["users"] or None) if row.gpu else None),
+    "time": Sort(lambda row: None if row.gpu is None else row.gpu["since"]),
 }
 
 

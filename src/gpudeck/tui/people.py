@@ -69,16 +69,16 @@ class Person(Struct, frozen=True):
 
 
 def _sort(name: str, is_falling: bool = True) -> Sort:
-    return Sort(name, lambda row: getattr(row.subject, name), is_falling)
+    return Sort(lambda row: getattr(row.subject, name), is_falling)
 
 
 SORTS: dict[str, Sort | None] = {
-    "gpus": Sort("gpus", lambda row: len(row.subject.holdings), is_falling=True),
+    "gpus": Sort(lambda row: len(row.subject.holdings), is_falling=True),
     "user": None,
     "memory": _sort("memory"),
     "utilization": _sort("utilization"),
-    "idle": Sort("idle", lambda row: len(row.subject.idle), is_falling=True),
-    "time": Sort("time", lambda row: row.subject.since),
+    "idle": Sort(lambda row: len(row.subject.idle), is_falling=True),
+    "time": Sort(lambda row: row.subject.since),
 }
 
 

@@ -43,10 +43,10 @@ class Artist:
         if width < LEAST_WIDTH or height < LEAST_HEIGHT:
             told = f"gpudeck top needs {LEAST_WIDTH} columns and {LEAST_HEIGHT} lines"
             return [text_line([(told, "")], width), *[text_line([], width)] * (height - 1)]
-        above = [_headline(top, width), _state_line(top, width), *self._detail_lines(width)]
         # Of a host with many GPUs some processes have to be seen, too.
-        above = above[: max(3, height - 6)]
-        top.listing.resize(height - len(above) - 2)
+        detail = self._detail_lines(width)[: max(1, height - 8)]
+        top.listing.resize(height - len(detail) - 4)
+        above = [_headline(top, width), _state_line(top, width), *detail]
         layout = self._lay_out(width)
         self.first_row = len(above) + 1
         rows = self._rows(layout)

@@ -11,17 +11,17 @@ from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
 
 
-def _field(name: str, field: str, *, is_falling: bool = False) -> Sort:
-    return Sort(name, lambda row: None if row.subject is None else row.subject[field], is_falling)
+def _field(field: str, *, is_falling: bool = False) -> Sort:
+    return Sort(lambda row: None if row.subject is None else row.subject[field], is_falling)
 
 
 SORTS: dict[str, Sort | None] = {
     "host": None,
-    "pid": _field("pid", "pid"),
-    "user": _field("user", "user"),
-    "memory": _field("memory", "memory_used_bytes", is_falling=True),
-    "utilization": _field("utilization", "utilization_percent", is_falling=True),
-    "time": _field("time", "started_at"),
+    "pid": _field("pid"),
+    "user": _field("user"),
+    "memory": _field("memory_used_bytes", is_falling=True),
+    "utilization": _field("utilization_percent", is_falling=True),
+    "time": _field("started_at"),
 }
 
 

@@ -23,7 +23,6 @@ class Row(Struct, frozen=True, gc=False):
 class Sort(Struct, frozen=True):
     """`value` is what rows are sorted by; None is unknown and always last. `is_falling`: the largest first."""
 
-    name: str
     value: Callable[[Row], Any]
     is_falling: bool = False
 

@@ -1,0 +1,73 @@
+"""A top in front of a feed that a test fills by hand."""
+
+from typing import Any
+
+from fakes.fleets import fleet_of
+from fakes.reports import GIB, make_busy_gpu, make_gpu
+from gpudeck.model.errors import GpudeckError
+from gpudeck.tui.feed import News, Snapshot, Take
+from gpudeck.tui.top import Outside, Top
+
+
+class FakeFeed:
+    """Tells what a test says, when it says it. `pasts` are the metrics that were asked for."""
+
+    place = "http://hub:8042"
+
+    def __init__(self, *, is_local: bool = False, past: list[tuple[float, float]] | None = None) -> None:
+        self.is_local = is_local
+        self.pasts: list[tuple[dict[str, str], str]] = []
+        self.is_stopped = False
+        self._past = past
+        self._take: Take | None = None
+
+    def first(self) -> Snapshot:
+        return Snapshot(some_fleet())
+
+    def start(self, take: Take) -> None:
+        self._take = take
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def past(self, subject: dict[str, str], metric: str) -> list[tuple[float, float]]:
+        self.pasts.append((subject, metric))
+        if self._past is None:
+            raise GpudeckError("the hub keeps no history.")
+        return self._past
+
+    def tell(self, news: News) -> None:
+        assert self._take is not None
+        self._take(news)
+
+
+def some_fleet() -> dict[str, Any]:
+    """Three hosts, six GPUs: bob works hardest, alice is on two, one GPU fell off the bus, one host is gpu10."""
+    bob = make_busy_gpu(1, "bob", uuid="GPU-b", metrics={"utilization_percent": 99, "memory_used_bytes": 10 * GIB})
+    return fleet_of(
+        ("gpu02", [make_gpu(0, uuid="GPU-a"), bob, make_gpu(2, uuid="GPU-c", missing="fell off the bus")]),
+        ("gpu10", [make_busy_gpu(0, "alice", uuid="GPU-d", name="NVIDIA H200", metrics={"utilization_percent": 40})]),
+        (
+            "gpu1",
+            [
+                make_gpu(0, uuid="GPU-e", metrics={"temperature_celsius": 77}),
+                make_busy_gpu(1, "alice", uuid="GPU-f", metrics={"utilization_percent": 70}),
+            ],
+        ),
+    )
+
+
+def make_top(fleet: dict[str, Any] | None = None, **others: Any) -> Top:
+    """A top that does nothing beyond its own screen."""
+    outside = Outside(leave=lambda: None, recall=lambda *_: None, end=lambda *_: None)
+    top = Top("http://hub:8042", outside, **others)
+    top.take(Snapshot(some_fleet() if fleet is None else fleet))
+    top.arrange()
+    return top
+
+
+def press(top: Top, *keys: str) -> None:
+    """Keys by name, as Textual calls them; single characters type themselves."""
+    for key in keys:
+        top.press(key, key if len(key) == 1 else None)
+        top.arrange()

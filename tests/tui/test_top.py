@@ -1,0 +1,233 @@
+"""What keys do: order, groups, filter, search, details, people, standing still, a hub that goes away."""
+
+import pytest
+
+from fakes.tops import make_top, press, some_fleet
+from gpudeck.tui.feed import Delta, Lost, Snapshot
+from gpudeck.tui.picture import Artist
+from gpudeck.tui.top import Top
+
+UNKNOWN_LAST = "gpu02:2"
+
+
+def shown(top: Top) -> list[str]:
+    """The GPUs in their order; the heads of groups by their first word."""
+    return [
+        row.title.split(" · ")[0] if row.title else f"{row.host['name']}:{row.gpu['label']}"  # type: ignore[index]
+        for row in top.listing.rows
+    ]
+
+
+def picture(top: Top, width: int = 120, height: int = 30) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in Artist(top).draw(width, height))
+
+
+def test_fleet_begins_by_host_with_numbers_in_order() -> None:
+    heads = [name for name in shown(make_top()) if ":" not in name]
+    assert heads == ["gpu1", "gpu02", "gpu10"]
+
+
+@pytest.mark.parametrize(
+    ("key", "first"), [("P", "gpu02:1"), ("M", "gpu1:1"), ("U", "gpu1:1"), ("T", "gpu1:0"), ("N", "gpu1:0")]
+)
+def test_keys_sort_and_unknown_is_last(key: str, first: str) -> None:
+    top = make_top()
+    press(top, "g", "g", "g", ">", key)
+    assert (top.grouping, shown(top)[0]) == ("none", first)
+
+
+def test_unknown_stays_last_when_the_order_is_turned() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "P")
+    assert (shown(top)[0], shown(top)[-1]) == ("gpu02:1", UNKNOWN_LAST)
+    press(top, "I")
+    assert (shown(top)[-2], shown(top)[-1]) == ("gpu02:1", UNKNOWN_LAST)
+    press(top, "P")
+    assert shown(top)[0] == "gpu02:1"
+
+
+def test_angles_go_through_all_orders_and_around() -> None:
+    top = make_top()
+    seen = [top.shown_order().sort]
+    for _ in range(8):
+        press(top, ">")
+        seen.append(top.shown_order().sort)
+    assert (len(set(seen)), seen[0]) == (8, seen[-1])
+    press(top, "<")
+    assert top.shown_order().sort == "time"
+
+
+def test_groups_are_host_model_user_none() -> None:
+    top = make_top()
+    press(top, "g")
+    assert [name for name in shown(top) if ":" not in name] == ["A100-SXM4-80GB", "H200"]
+    press(top, "g")
+    assert shown(top)[0] == "alice"
+    assert shown(top)[-4] == "nobody"
+    press(top, "g")
+    assert len(shown(top)) == 6
+
+
+def test_filter_has_the_words_of_the_page_and_works_while_it_is_typed() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "/", *"alice")
+    assert shown(top) == ["gpu1:1", "gpu10:0"]
+    press(top, " ", *"-h200")
+    assert shown(top) == ["gpu1:1"]
+    assert "filter: alice -h200" in picture(top)
+    press(top, "enter", "escape")
+    assert len(shown(top)) == 6
+
+
+def test_escape_takes_back_a_filter_that_is_being_typed() -> None:
+    top = make_top()
+    press(top, "/", *"free", "enter", "/", "backspace", "backspace", "escape")
+    assert top.words == "free"
+
+
+def test_whole_name_of_a_host_means_that_host_alone() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "/", *"gpu1", "enter")
+    assert shown(top) == ["gpu1:0", "gpu1:1"]
+
+
+def test_word_that_is_not_understood_is_named_and_nothing_fits() -> None:
+    top = make_top()
+    press(top, "/", *">lots", "enter")
+    assert ">lots is not understood" in picture(top)
+    assert "Nothing fits >lots. Esc shows all." in picture(top)
+
+
+def test_search_moves_the_cursor_and_hides_nothing() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "s", *"busy", "enter")
+    assert (len(shown(top)), shown(top)[top.listing.at]) == (6, "gpu1:1")
+    press(top, "n")
+    assert shown(top)[top.listing.at] == "gpu02:1"
+    press(top, "s", *"zebra", "enter")
+    assert "nothing fits zebra" in picture(top)
+
+
+def test_cursor_stays_on_its_gpu_when_rows_move() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "down", "down", "down")
+    before = shown(top)[top.listing.at]
+    press(top, "P")
+    assert (before, shown(top)[top.listing.at], top.listing.at) == ("gpu02:1", "gpu02:1", 0)
+
+
+def test_details_of_a_gpu_list_its_processes_alone() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "P", "enter")
+    drawn = picture(top)
+    assert "gpu02 · GPU 1 · NVIDIA A100-SXM4-80GB · ■ busy" in drawn
+    assert [row.subject["user"] for row in top.listing.rows] == ["bob"]
+    assert "python train.py" in drawn
+    press(top, "escape")
+    assert len(shown(top)) == 6
+
+
+def test_details_of_a_host_have_all_its_gpus() -> None:
+    top = make_top()
+    press(top, "enter")
+    drawn = picture(top)
+    assert "gpu1 · up · 1 of 2 GPUs free" in drawn
+    assert "GPU 0       ● free        0%" in drawn
+    assert "GPU 1       ■ busy       70%" in drawn
+
+
+def test_gpu_that_left_while_it_is_looked_at_is_said_to_be_gone() -> None:
+    top = make_top()
+    press(top, "g", "g", "g", "enter")
+    fleet = some_fleet()
+    top.take(Snapshot(fleet | {"hosts": [host for host in fleet["hosts"] if host["name"] != "gpu1"]}))
+    top.arrange()
+    assert "It is gone. Esc leads back." in picture(top)
+
+
+def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
+    top = make_top()
+    press(top, "u")
+    assert [(row.subject.user, len(row.subject.holdings)) for row in top.listing.rows] == [("alice", 2), ("bob", 1)]
+    assert "gpu1:1  gpu10:0" in picture(top)
+    press(top, "enter", "g", "g", "g")
+    assert (top.words, shown(top)) == ('user:"alice"', ["gpu1:1", "gpu10:0"])
+
+
+def test_processes_are_listed_over_all_hosts() -> None:
+    top = make_top()
+    press(top, "p", "U")
+    assert [row.subject["user"] for row in top.listing.rows] == ["alice", "alice", "bob"]
+
+
+def test_help_is_closed_by_any_key() -> None:
+    top = make_top()
+    press(top, "?")
+    assert "sort by utilization" in picture(top, 80, 24)
+    press(top, "P")
+    assert "sort by utilization" not in picture(top, 80, 24)
+    assert top.shown_order().sort == "host"
+
+
+def test_hub_out_of_reach_greys_everything_and_nothing_is_free_any_more() -> None:
+    top = make_top()
+    top.take(Lost("no hub answers at http://hub:8042."))
+    top.arrange()
+    lines = Artist(top).draw(120, 30)
+    assert "OUT OF REACH since" in "".join(text for text, _ in lines[1])
+    assert {colour for line in lines[2:-1] for _, colour in line} <= {"grey", "reverse"}
+    assert "● free" not in picture(top)
+    assert {row.gpu["availability"] for row in top.listing.rows if row.gpu} == {"unknown"}
+
+
+def test_everything_is_back_with_the_next_delta() -> None:
+    top = make_top()
+    top.take(Lost("gone"))
+    top.take(Delta({"time": top.fleet.time + 5, "totals": top.fleet.totals}))
+    top.arrange()
+    assert "OUT OF REACH" not in picture(top)
+    assert "● free" in picture(top)
+
+
+def test_reason_why_it_is_out_of_reach_may_change_but_not_since_when() -> None:
+    top = make_top()
+    top.take(Lost("first"))
+    since = top.lost_at
+    top.take(Lost("second"))
+    top.arrange()
+    assert (top.lost_at, "second" in picture(top)) == (since, True)
+
+
+def test_standing_still_shows_old_values_until_space_is_pressed_again() -> None:
+    top = make_top()
+    press(top, "space")
+    bob = {"uuid": "GPU-b", "utilization_percent": 11}
+    top.take(
+        Delta({"time": top.fleet.time + 1, "totals": top.fleet.totals, "changes": [{"id": "gpu02", "gpus": [bob]}]})
+    )
+    top.arrange()
+    assert " 99% " in picture(top)
+    assert "STANDING STILL" in picture(top)
+    press(top, "space")
+    assert " 99% " not in picture(top)
+    assert " 11% " in picture(top)
+
+
+def test_pasted_words_are_a_filter_without_line_breaks() -> None:
+    top = make_top()
+    press(top, "/")
+    top.paste("bo\nb\x1b")
+    assert top.words == "bob"
+
+
+def test_process_on_another_host_is_not_ended() -> None:
+    top = make_top(own_id="another machine")
+    press(top, "p", "k")
+    assert "gpu1 is not this machine. There: gpudeck top --local on gpu1." in picture(top)
+    assert top.question is None
+
+
+def test_nothing_is_ended_where_no_process_is_listed() -> None:
+    top = make_top()
+    press(top, "k")
+    assert "a process can be ended where processes are listed" in picture(top)
