@@ -1,7 +1,9 @@
 """GPUs and requests as the queue knows them, with everything a test does not care about filled in."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.wanted import OfferedGpu, Wanted
 from gpudeck.queueing.request import Granted, Request, grant_of
 
@@ -42,3 +44,25 @@ def make_request(
 
 def granted(*gpus: OfferedGpu, until: float = 120.0) -> Granted:
     return Granted([grant_of(gpu) for gpu in gpus], 0.0, until)
+
+
+class FakeHolds:
+    """Remembers what is held, by number. `refused` are UUIDs that somebody else has; while it `is_away` none works."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, list[str]] = {}
+        self.users: list[str] = []
+        self.refused: set[str] = set()
+        self.is_away = False
+
+    async def hold(self, gpus: Sequence[OfferedGpu], user: str, seconds: float) -> int:
+        if self.is_away:
+            raise Temporary("the database is away.")
+        if any(gpu.uuid in self.refused for gpu in gpus):
+            raise GpudeckError("somebody else has booked it.")
+        self.users.append(user)
+        self.held[len(self.users)] = [gpu.uuid for gpu in gpus]
+        return len(self.users)
+
+    async def end_hold(self, number: int) -> None:
+        self.held.pop(number, None)

@@ -13,7 +13,11 @@ from gpudeck.api.callers import COOKIE
 from gpudeck.api.errors import ErrorBody
 from gpudeck.wire import CONTENT_TYPES, Envelope
 
-_STRICT = ("NewHost", "Credentials", "FirstAccount", "NewPassword", "NewAccount", "AccountChange", "NewToken")
+_STRICT = (
+    *("NewHost", "Credentials", "FirstAccount", "NewPassword", "NewAccount", "AccountChange", "NewToken"),
+    *("NewReservation", "ReservationChange", "AnyGpus"),
+    "NewRequest",
+)
 """What comes in. A field that nobody knows is a mistake there."""
 _EVERYWHERE = {
     "401": "Nobody the hub knows: log in, or send a token",

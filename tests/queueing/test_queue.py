@@ -1,0 +1,267 @@
+"""The line in a real database: who comes, waits, is served, starts, is forgotten; and what a new hub knows of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.offers import FakeHolds, make_offer
+from gpudeck.database.engine import Database
+from gpudeck.model.errors import Temporary
+from gpudeck.model.wanted import OfferedGpu, Wanted
+from gpudeck.queueing import queue as module
+from gpudeck.queueing.place import Place
+from gpudeck.queueing.queue import Queue, QueueFull
+from gpudeck.queueing.settings import QueueSettings
+from gpudeck.queueing.store import QueueStore
+
+GPUS = [make_offer(index=index) for index in range(2)]
+BUSY = [make_offer(index=index, state="taken", users=frozenset({"zoe"})) for index in range(2)]
+
+
+class Line:
+    """A queue with a clock and holds that a test knows."""
+
+    def __init__(self, database: Database, clock: FakeClock | None = None, holds: FakeHolds | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.holds = holds or FakeHolds()
+        self.database = database
+        self.queue = Queue(QueueStore(database), QueueSettings(), self.holds, now=self.clock)
+
+    async def join(self, name: str = "ada", **wanted: Any) -> Place:
+        return await self.queue.join(f"key of {name}", name, None, Wanted(**wanted))
+
+    async def granted(self, place: Place) -> list[str] | None:
+        now = await self.queue.ask(place.id)
+        assert now is not None
+        return None if now.granted is None else [gpu.uuid for gpu in now.granted.gpus]
+
+    async def again(self) -> "Line":
+        """The same after a restart of the hub."""
+        line = Line(self.database, self.clock, self.holds)
+        await line.queue.load()
+        return line
+
+
+def play(database: Database, story: Callable[[Line], Awaitable[None]]) -> None:
+    asyncio.run(story(Line(database)))  # type: ignore[arg-type]
+
+
+def test_who_comes_first_is_served_and_the_others_move_up(database: Database) -> None:
+    async def story(line: Line) -> None:
+        places = [await line.join(name) for name in ("ada", "bob", "eve")]
+        assert [place.position for place in places] == [1, 2, 3]
+        await line.queue.step(GPUS)
+        assert [await line.granted(place) for place in places] == [["GPU-gpu01-0"], ["GPU-gpu01-1"], None]
+        assert [place.position for place in line.queue.list()] == [None, None, 1]
+        assert (line.holds.users, len(line.holds.held)) == (["ada", "bob"], 2)
+
+    play(database, story)
+
+
+def test_same_key_is_the_same_place_and_never_somebody_elses(database: Database) -> None:
+    async def story(line: Line) -> None:
+        first, second = await line.join("ada"), await line.join("ada", gpus=2)
+        assert (first.id, first.wanted) == (second.id, second.wanted)
+        with pytest.raises(QueueFull, match="somebody else waits with that key"):
+            await line.queue.join("key of ada", "bob", None, Wanted())
+
+    play(database, story)
+
+
+def test_hold_ends_when_the_process_of_whoever_waited_is_on_all_of_its_gpus(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada", gpus=2)
+        await line.queue.step(GPUS)
+        half = [make_offer(index=0, state="taken", users=frozenset({"ada"})), GPUS[1]]
+        await line.queue.step(half)
+        assert (line.holds.held, await line.granted(place)) == ({1: ["GPU-gpu01-0", "GPU-gpu01-1"]}, line.holds.held[1])
+        await line.queue.step(
+            [make_offer(index=index, state="taken", users=frozenset({"ada", "root"})) for index in (0, 1)]
+        )
+        assert (line.holds.held, await line.queue.ask(place.id)) == ({}, None)
+
+    play(database, story)
+
+
+def test_process_of_somebody_else_does_not_end_a_hold(database: Database) -> None:
+    async def story(line: Line) -> None:
+        await line.join("ada", gpus=2)
+        await line.queue.step(GPUS)
+        await line.queue.step(BUSY)
+        assert len(line.holds.held) == 1
+
+    play(database, story)
+
+
+def test_hold_ends_after_its_time_and_the_next_is_served(database: Database) -> None:
+    async def story(line: Line) -> None:
+        first, second = await line.join("ada", gpus=2), await line.join("bob", gpus=2)
+        await line.queue.step(GPUS)
+        for _ in range(4):
+            line.clock.now += 30
+            await line.granted(second)
+            await line.queue.step(GPUS)
+        assert (await line.queue.ask(first.id), list(line.holds.held)) == (None, [2])
+        assert await line.granted(second) == line.holds.held[2]
+
+    play(database, story)
+
+
+def test_who_leaves_gives_up_place_and_hold(database: Database) -> None:
+    async def story(line: Line) -> None:
+        first, second = await line.join("ada", gpus=2), await line.join("bob", gpus=2)
+        await line.queue.step(GPUS)
+        assert await line.queue.leave(first.id)
+        assert not await line.queue.leave(first.id)
+        assert line.holds.held == {}
+        await line.queue.step(GPUS)
+        assert await line.granted(second) is not None
+
+    play(database, story)
+
+
+def test_who_is_not_heard_of_is_forgotten_and_who_is_keeps_the_place(database: Database) -> None:
+    async def story(line: Line) -> None:
+        silent, heard = await line.join("ada"), await line.join("bob")
+        line.clock.now += 50
+        await line.queue.ask(heard.id)
+        line.clock.now += 11
+        await line.queue.step(BUSY)
+        assert [place.id for place in line.queue.list()] == [heard.id]
+        assert await line.queue.ask(silent.id) is None
+
+    play(database, story)
+
+
+def test_restart_of_the_hub_loses_nobody_however_long_it_took(database: Database) -> None:
+    async def story(line: Line) -> None:
+        places = [await line.join(name, gpus=2) for name in ("ada", "bob", "eve")]
+        await line.queue.step(GPUS)
+        before = [place.id for place in line.queue.list()]
+        line.clock.now += 90
+        again = await line.again()
+        assert [place.id for place in again.queue.list()] == before
+        await again.queue.step(GPUS)
+        assert await again.granted(places[0]) == ["GPU-gpu01-0", "GPU-gpu01-1"]
+        line.clock.now += 31
+        await again.granted(places[1])
+        await again.queue.step(GPUS)
+        assert await again.granted(places[1]) == ["GPU-gpu01-0", "GPU-gpu01-1"]
+
+    play(database, story)
+
+
+def test_gpu_that_cannot_be_held_is_left_alone_for_a_while(database: Database) -> None:
+    async def story(line: Line) -> None:
+        line.holds.refused = {"GPU-gpu01-0"}
+        place = await line.join("ada")
+        await line.queue.step(GPUS)
+        assert await line.granted(place) is None
+        await line.queue.step(GPUS)
+        assert await line.granted(place) == ["GPU-gpu01-1"]
+
+    play(database, story)
+
+
+def test_holds_that_cannot_be_written_grant_nothing_and_lose_nobody(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada")
+        line.holds.is_away = True
+        with pytest.raises(Temporary):
+            await line.queue.step(GPUS)
+        assert await line.granted(place) is None
+        line.holds.is_away = False
+        await line.queue.step(GPUS)
+        assert await line.granted(place) == ["GPU-gpu01-0"]
+
+    play(database, story)
+
+
+def test_question_stays_open_until_the_turn_comes(database: Database) -> None:
+    async def story(line: Line) -> None:
+        await line.join("ada", gpus=2)
+        second = await line.join("bob")
+        await line.queue.step(BUSY)
+        place = await line.queue.ask(second.id)
+        assert place is not None
+        asking = asyncio.create_task(line.queue.ask(second.id, 20.0, place.version))
+        await asyncio.sleep(0)
+        await line.queue.step([GPUS[0], BUSY[1]])
+        answer = await asyncio.wait_for(asking, 10)
+        assert answer is not None
+        assert answer.granted is not None
+
+    play(database, story)
+
+
+def test_open_questions_are_answered_when_the_hub_stops(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada")
+        asking = asyncio.create_task(line.queue.ask(place.id, 20.0, place.version))
+        await asyncio.sleep(0)
+        await line.queue.stop()
+        assert await asyncio.wait_for(asking, 10) is not None
+
+    play(database, story)
+
+
+def test_what_is_in_the_way_is_told(database: Database) -> None:
+    async def story(line: Line) -> None:
+        await line.join("ada", model="H900")
+        await line.join("bob")
+        await line.queue.step([])
+        assert {place.reason for place in line.queue.list()} == {"no host has reported a GPU yet"}
+        await line.queue.step(BUSY)
+        first, second = line.queue.list()
+        assert first.reason == "the fleet does not have 1 GPU called H900 now, whoever would go"
+        assert (second.reason, second.estimate_seconds) == (None, None)
+        assert second.estimate_reason == "this hub keeps no history of how long GPUs are in use"
+
+    play(database, story)
+
+
+def test_what_is_kept_for_the_first_is_told_to_all(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada", gpus=2)
+        for _ in range(12):
+            line.clock.now += 50
+            await line.granted(place)
+            await line.queue.step([GPUS[0], BUSY[1]])
+        assert (line.queue.kept, line.queue.list()[0].kept) == ({"GPU-gpu01-0": place.id}, 1)
+
+    play(database, story)
+
+
+def test_line_is_only_so_long(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+
+    async def story(line: Line) -> None:
+        await line.join("ada")
+        with pytest.raises(QueueFull, match="ada waits 1 times already"):
+            await line.queue.join("another key", "ada", None, Wanted())
+        await line.join("bob")
+        with pytest.raises(QueueFull, match="2 wait already"):
+            await line.join("eve")
+
+    play(database, story)
+
+
+def test_two_hubs_with_one_database_never_grant_twice(database: Database) -> None:
+    """On SQLite there is one hub; both look at the same table all the same."""
+
+    async def story(line: Line) -> None:
+        places = [await line.join(f"user{number}") for number in range(6)]
+        other = await line.again()
+        gpus: list[OfferedGpu] = [make_offer(index=index) for index in range(8)]
+        await asyncio.gather(line.queue.step(gpus), other.queue.step(gpus))
+        found = [one.granted for one in await QueueStore(database).list()]
+        assert len(found) == len(places)
+        assert all(found)
+        holds = {granted.hold for granted in found if granted is not None}
+        assert set(line.holds.held) == holds
+
+    play(database, story)
