@@ -1,0 +1,213 @@
+"""Top as people have it, driven by Textual's pilot: keys, sizes, a stream that breaks, a process that is ended."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from fakes.tops import FakeFeed, some_fleet
+from gpudeck.collectors.proc import Proc
+from gpudeck.tui.app import TopApp
+from gpudeck.tui.feed import Delta, Lost, Snapshot
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+
+
+def seen(app: TopApp) -> str:
+    """What is on the screen, as Textual would send it."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
+    for _ in range(400):
+        await pilot.pause(0.02)
+        if condition():
+            return
+    raise AssertionError(f"{what} did not happen:\n{seen(pilot.app)}")  # type: ignore[arg-type]
+
+
+def run(
+    app: TopApp, work: Callable[[Pilot[None]], Coroutine[Any, Any, None]], size: tuple[int, int] = (100, 30)
+) -> None:
+    async def drive() -> None:
+        async with app.run_test(size=size) as pilot:
+            await work(pilot)
+
+    asyncio.run(drive())
+
+
+def make_app(feed: FakeFeed | None = None, **others: Any) -> tuple[TopApp, FakeFeed]:
+    feed = feed or FakeFeed()
+    return TopApp(feed, feed.first(), **others), feed
+
+
+def test_first_picture_needs_no_news() -> None:
+    app, _ = make_app(words="bob")
+
+    async def work(_: Pilot[None]) -> None:
+        assert "gpu02   1 A100-SXM4-80GB ■ busy     99%" in seen(app)
+        assert "alice" not in seen(app)
+
+    run(app, work)
+
+
+def test_keys_reach_the_picture() -> None:
+    app, _ = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.press("g", "g", "g", "P")
+        assert "sorted by utilization" in seen(app)
+        assert seen(app).splitlines()[3].startswith("gpu02   1")
+        await pilot.press("slash", *"alice", "space", *"-h200", "enter")
+        assert "filter: alice -h200 · 1 rows" in seen(app)
+        await pilot.press("escape", "question_mark")
+        assert "Keys, as in htop" in seen(app)
+        await pilot.press("escape", "u")
+        assert "WHERE" in seen(app)
+
+    run(app, work)
+
+
+def test_terminal_may_change_its_size() -> None:
+    app, _ = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.resize_terminal(200, 50)
+        await pilot.pause()
+        assert "NOTE" in seen(app)
+        await pilot.resize_terminal(60, 10)
+        await pilot.pause()
+        assert ("NOTE" in seen(app), len(seen(app).splitlines())) == (False, 10)
+
+    run(app, work)
+
+
+def test_delta_changes_the_picture() -> None:
+    app, feed = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        bob = {"uuid": "GPU-b", "utilization_percent": 13}
+        change = {"id": "gpu02", "gpus": [bob]}
+        feed.tell(Delta({"time": app.top.fleet.time + 1, "totals": app.top.fleet.totals, "changes": [change]}))
+        await until(pilot, lambda: "■ busy     13%" in seen(app), "the change")
+
+    run(app, work)
+
+
+def test_hub_that_goes_away_is_said_to_and_comes_back() -> None:
+    app, feed = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        feed.tell(Lost("no hub answers at http://hub:8042."))
+        await until(pilot, lambda: "OUT OF REACH since" in seen(app), "the loss")
+        assert "● free" not in seen(app)
+        feed.tell(Snapshot(some_fleet()))
+        await until(pilot, lambda: "OUT OF REACH" not in seen(app), "the return")
+        assert "● free" in seen(app)
+
+    run(app, work)
+
+
+def test_details_ask_the_hub_for_what_was_before() -> None:
+    now = some_fleet()["time"]
+    app, feed = make_app(FakeFeed(past=[(now - at, 100.0) for at in range(60, 600, 3)]))
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: seen(app).count("█") > 60, "the past")
+        assert ({"gpu": "GPU-e"}, "power_watts") in feed.pasts
+
+    run(app, work)
+
+
+def test_hub_without_history_costs_nothing_but_the_line() -> None:
+    app, feed = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        await until(pilot, lambda: feed.pasts, "the question")
+        assert ({"host": "gpu1"}, "host_cpu_percent") in feed.pasts
+        assert "gpu1 · up" in seen(app)
+
+    run(app, work)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "f10"])
+def test_leaving_stops_the_feed(key: str) -> None:
+    app, feed = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark", "escape", key)
+        await until(pilot, lambda: not app.is_running, "the end")
+
+    run(app, work)
+    assert (feed.is_stopped, app.return_code) == (True, 0)
+
+
+def test_mouse_chooses_rows_and_sorts() -> None:
+    app, _ = make_app()
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.click(offset=(3, 5))
+        assert app.top.listing.at == 2
+        at = seen(app).splitlines()[2].index("TEMP")
+        await pilot.click(offset=(at + 1, 2))
+        assert app.top.shown_order().sort == "temperature"
+
+    run(app, work)
+
+
+def test_terminal_that_knows_ascii_alone_gets_no_other_signs() -> None:
+    app, _ = make_app(plain=True)
+
+    async def work(pilot: Pilot[None]) -> None:
+        await pilot.press("down", "enter")
+        assert seen(app).isascii()
+
+    run(app, work)
+
+
+def local_app(process: subprocess.Popen[bytes]) -> TopApp:
+    fleet = some_fleet()
+    fleet["hosts"] = fleet["hosts"][:1]
+    started = Proc().boot_time() + Proc().stat(process.pid).start_ticks / os.sysconf("SC_CLK_TCK")
+    shown = {"pid": process.pid, "user": "me", "command": "a test's own", "started_at": started}
+    shown |= {"memory_used_bytes": None, "utilization_percent": None, "reasons": {}}
+    fleet["hosts"][0]["gpus"][0]["processes"] = [shown]
+    return TopApp(FakeFeed(is_local=True), Snapshot(fleet), grace=0.3)
+
+
+def test_process_is_asked_to_end_and_said_to_have_ended() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        app = local_app(process)
+
+        async def work(pilot: Pilot[None]) -> None:
+            await pilot.press("p", "k")
+            assert f"End process {process.pid}?" in seen(app)
+            await pilot.press("y")
+            await until(pilot, lambda: f"process {process.pid} has ended" in seen(app), "its end")
+
+        run(app, work)
+        assert process.wait(10) == -15
+
+
+def test_process_that_stays_is_killed_only_after_another_question() -> None:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        app = local_app(process)
+
+        async def work(pilot: Pilot[None]) -> None:
+            await pilot.press("p", "k", "y")
+            await until(pilot, lambda: "is still there" in seen(app), "the second question")
+            assert process.poll() is None
+            await pilot.press("y")
+            await until(pilot, lambda: "has ended" in seen(app), "its end")
+
+        run(app, work)
+        assert process.wait(10) == -9
