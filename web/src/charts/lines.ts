@@ -1,7 +1,7 @@
 /** From the hub's answers to the lines of a chart. */
 import type { Past, PastSeries } from '../api/history'
 import { orderColour, personColour } from '../state/hues'
-import { gatherSmall, type Line } from './series'
+import { gatherSmall, type Line, type Point } from './series'
 
 type Look = Pick<Line, 'colour' | 'kind' | 'hasSpread'>
 
@@ -11,7 +11,16 @@ export function lineOf(past: Past | null, label: string, look: Look = {}): Line[
 }
 
 const MOST_PEOPLE = 10
+/** Steps. What is rarer than this is no line any more. */
+const RAREST = 6
 const MOST_GPUS = 64
+
+/** How long a point stands for: no less than its step, and as long as the points lie apart where they were taken rarely. */
+export function cadence(points: readonly Point[], step: number): number {
+  const apart = points.slice(1).map((point, at) => point[0] - (points[at]?.[0] ?? 0))
+  const nearest = Math.min(...apart)
+  return apart.length >= 2 && nearest <= step * RAREST ? Math.max(step, nearest) : step
+}
 
 /** One area a person, in their own colour; those with the least are taken together. */
 export function peopleLines(past: Past | null): Line[] {
@@ -19,7 +28,8 @@ export function peopleLines(past: Past | null): Line[] {
     key: user === undefined || user === null ? '?' : `user ${user}`,
     label: user ?? 'not known who',
     points,
-    step: past?.step ?? 0,
+    // Who holds how much is told by the samples alone, which may be rarer than the steps asked for.
+    step: cadence(points, past?.step ?? 0),
     kind: 'area' as const,
     colour: personColour(user ?? null),
   }))

@@ -192,6 +192,9 @@ function startPan(plot: uPlot, down: PointerEvent, before: Bounds, onRange: (bou
 /** Moves the crosshair of this plot and of those that share it; null takes it away. */
 export function pointAt(plot: uPlot, place: number | null): void {
   const time = place === null ? undefined : plot.data[0][place]
-  const left = time === undefined ? -10 : plot.valToPos(time, 'x')
-  plot.setCursor({ left, top: left < 0 ? -10 : plot.over.clientHeight / 2 }, true)
+  const shared = uPlot.sync(plot.cursor.sync?.key ?? '').plots
+  for (const each of shared) {
+    const left = time === undefined ? -10 : each.valToPos(time, 'x')
+    each.setCursor({ left, top: left < 0 ? -10 : each.over.clientHeight / 2 }, true)
+  }
 }
