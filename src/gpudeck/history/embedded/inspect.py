@@ -4,10 +4,11 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
 
 from gpudeck.history import chunk, rollup
 from gpudeck.history.codec import Damaged
+from gpudeck.history.embedded.journal import check_entry
 from gpudeck.history.embedded.reader import View
 from gpudeck.history.embedded.tables import split_key
 
@@ -64,3 +65,8 @@ def find_damage(view: View) -> Iterator[str]:
             except Damaged as error:
                 host, start = split_key(key)
                 yield f"{table}: the hour from {start} of {names.get(host, host)}: {error}"
+    for entry, body in view.connection.execute("SELECT id, body FROM journal ORDER BY id"):
+        try:
+            check_entry(body)
+        except DecodeError as error:
+            yield f"journal: entry {entry}: {error}"

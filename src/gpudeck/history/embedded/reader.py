@@ -1,14 +1,17 @@
 """The file and the open hours as whoever answers questions sees them: one moment, whatever is written meanwhile."""
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from gpudeck.history import chunk, rollup
 from gpudeck.history.base import Use, UseKey
+from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
 from gpudeck.history.embedded.merge import merge
@@ -19,6 +22,11 @@ from gpudeck.history.embedded.writer import Writer
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, Totals
+from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _FOR_USES: Final = ("utilization_percent", "power_watts")
 
@@ -33,6 +41,16 @@ class Reader:
 
     @contextmanager
     def view(self) -> "Iterator[View]":
+        """Raises Temporary while the file cannot be read."""
+        try:
+            with self._view() as view:
+                yield view
+        except sqlite3.Error as error:
+            hint = "`gpudeck history verify`, on the hub's machine, tells what is wrong with it."
+            raise Temporary(f"the history cannot be read: {error}.", hint) from error
+
+    @contextmanager
+    def _view(self) -> "Iterator[View]":
         connection = self._connection()
         with self._writer.lock:
             connection.execute("BEGIN")
@@ -120,9 +138,12 @@ class View:
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
                 yield open_hours.pop(earlier).picture(metrics, runs=runs)
-            hour = chunk.decode(body, metrics, runs=runs)
-            late = open_hours.pop(begin, None)
-            yield hour if late is None else merge(hour, late.picture(metrics, runs=runs))
+            tail = open_hours.pop(begin, None)
+            late = None if tail is None else tail.picture(metrics, runs=runs)
+            hour = _read_or_leave("samples", host, begin, partial(chunk.decode, body, metrics, runs=runs))
+            found = merge(hour, late) if hour is not None and late is not None else hour or late
+            if found is not None:
+                yield found
         for tail in open_hours.values():
             yield tail.picture(metrics, runs=runs)
 
@@ -134,7 +155,9 @@ class View:
         for key, body in rows:
             begin = split_key(key)[1]
             if begin not in open_hours:
-                yield rollup.decode(body, metrics)
+                found = _read_or_leave("quarter hours", host, begin, partial(rollup.decode, body, metrics))
+                if found is not None:
+                    yield found
         for begin, tail in open_hours.items():
             if tail.is_late:
                 for hour in self.hours(host, begin, begin + SECONDS, metrics):
@@ -223,3 +246,18 @@ class View:
 
     def _totals(self, tail: Tail, metrics: Collection[str]) -> Totals:
         return rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+
+
+def _read_or_leave(what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
+    """None where it is damaged: that hour is a gap then, and the others are shown."""
+    try:
+        return read()
+    except Damaged as error:
+        _tell(what, host, start, str(error))
+        return None
+
+
+@cache
+def _tell(what: str, host: int, start: int, error: str) -> None:
+    """Once, and not with every question."""
+    log.warning("the %s of host %d from %d on are left out: %s", what, host, start, error)

@@ -5,6 +5,7 @@ happens inside the transaction of whoever calls.
 """
 
 import json
+import logging
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
@@ -16,12 +17,15 @@ from msgspec import structs
 from gpudeck.history import chunk, rollup
 from gpudeck.history.accounting import RunPart, run_parts, uses
 from gpudeck.history.base import Use
+from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import HostKeys, Keys
 from gpudeck.history.embedded.merge import merge
 from gpudeck.history.embedded.tables import key_of
 from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.hour import UNKNOWN, Hour
 from gpudeck.history.rollup import Quarters, Totals
+
+log = logging.getLogger(__name__)
 
 _USE: Final = "held, worked, idle, measured, metered, joules, peak"
 _ADD_USE: Final = (
@@ -59,21 +63,27 @@ class Sealer:
         quarters = rollup.quarters(hour)
         key = key_of(host.key, tail.start)
         self._connection.execute("INSERT OR REPLACE INTO sealed VALUES (?, ?)", (key, tail.last_entry))
-        if self._keep_samples:
+        is_more = tail.is_late and old is None
+        # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
+        if self._keep_samples and not is_more:
             self._connection.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?)", (key, chunk.encode(hour)))
             self._connection.execute(
                 "INSERT OR REPLACE INTO quarters VALUES (?, ?, ?)", (key, quarters.count, rollup.encode(quarters))
             )
         before = None if old is None else rollup.quarters(old)
-        self._write_host_hour(host, quarters, is_more=tail.is_late and old is None)
+        self._write_host_hour(host, quarters, is_more=is_more)
         self._add_to_fleet(quarters, before)
-        self._write_uses(host, hour, is_more=tail.is_late and old is None)
+        self._write_uses(host, hour, is_more=is_more)
         self._add_runs(run_parts(hour), {} if old is None else run_parts(old))
         self._see_gpus(hour)
 
     def _sealed(self, host: HostKeys, start: int) -> Hour | None:
         row = self._connection.execute("SELECT body FROM chunks WHERE key = ?", (key_of(host.key, start),)).fetchone()
-        return None if row is None else chunk.decode(row[0])
+        try:
+            return None if row is None else chunk.decode(row[0])
+        except Damaged as error:
+            log.warning("late samples of %s only add to the sums: its hour from %d on: %s", host.name, start, error)
+            return None
 
     def _write_host_hour(self, host: HostKeys, quarters: Quarters, *, is_more: bool) -> None:
         totals = rollup.hour_totals(quarters)

@@ -4,11 +4,13 @@ Every write is one transaction: a hub that is killed leaves whole ones only. Tim
 number and the hour's, so that a host's hours stand together in the file.
 """
 
+import errno
+import fcntl
 import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from gpudeck.model.errors import UsageError
 
@@ -73,6 +75,23 @@ def keys_between(host: int, start: float, end: float) -> tuple[int, int]:
 def split_key(key: int) -> tuple[int, int]:
     """The host, and when the hour begins."""
     return key >> _HOUR_BITS, (key & ((1 << _HOUR_BITS) - 1)) * 3600
+
+
+def claim(path: Path) -> IO[bytes]:
+    """The right to write that file, until what is returned is closed. Raises UsageError where another hub has it: both
+    would seal the same hours, and everything would count twice."""
+    lock = os.fdopen(os.open(path.with_name(f"{path.name}-lock"), os.O_CREAT | os.O_RDWR, 0o600), "r+b")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # A file system that knows no locks is no reason to keep nothing.
+        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+            lock.close()
+            raise UsageError(
+                f"another hub writes the history in {path}.",
+                "Stop it, or give this one a folder of its own: data_dir, or $GPUDECK_DATA_DIR.",
+            ) from error
+    return lock
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:

@@ -12,16 +12,22 @@ log = logging.getLogger(__name__)
 
 _HOUR: Final = 3600
 _ENOUGH: Final = 0.95
+_JUMP: Final = 600.0
+_DOUBT: Final = 3600.0
+"""How long a clock that jumped ahead is not believed: what is deleted by mistake is gone."""
 
 
 class Upkeep:
     def __init__(self, connection: sqlite3.Connection, settings: HistorySettings) -> None:
         self._connection = connection
         self._settings = settings
-        self._is_shrinking = False
+        self._believed: tuple[float, float] | None = None
 
-    def run(self, now: float, hosts: Sequence[int]) -> None:
-        """Delete by age, then by size. Each kind is a transaction of its own."""
+    def run(self, now: float, moment: float, hosts: Sequence[int]) -> None:
+        """Delete by age, then by size. Each kind is a transaction of its own. `moment` is of a clock that nobody sets:
+        while `now` has jumped ahead of it, nothing is deleted."""
+        if not self._is_believed(now, moment):
+            return
         settings = self._settings
         for host in hosts:
             self._delete_hours("chunks", host, now - settings.raw)
@@ -34,6 +40,16 @@ class Upkeep:
         self._delete("DELETE FROM uses_of_all WHERE hour < ?", now - settings.hour)
         self._delete("DELETE FROM runs WHERE ended AND last < ?", now - settings.hour)
         self._shrink(now, hosts)
+
+    def _is_believed(self, now: float, moment: float) -> bool:
+        """At the start always: the hub may have been away for long."""
+        if self._believed is not None:
+            passed, ticked = now - self._believed[0], moment - self._believed[1]
+            if passed - ticked > _JUMP and ticked < _DOUBT:
+                log.warning("the clock jumped ahead by %.0f s: nothing of the history is deleted yet", passed - ticked)
+                return False
+        self._believed = now, moment
+        return True
 
     def used_bytes(self) -> int:
         """How much of the file is in use: what was deleted does not count."""

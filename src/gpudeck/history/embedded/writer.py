@@ -17,7 +17,7 @@ from typing import Final
 from gpudeck.history.embedded.journal import Entry, encode, join_layout, read_journal
 from gpudeck.history.embedded.keys import HostKeys, Keys, Slot
 from gpudeck.history.embedded.seal import Sealer
-from gpudeck.history.embedded.tables import key_of, open_to_write
+from gpudeck.history.embedded.tables import claim, key_of, open_to_write
 from gpudeck.history.embedded.tail import GpuRow, Layout, Loose, Row, Tail, loosen
 from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.hour import SECONDS
@@ -39,6 +39,8 @@ _REST: Final = 2.0
 _MOST_WAITING: Final = 50_000
 _LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
+_AHEAD: Final = 60.0
+"""A sample that lies so far ahead of the hub's clock was taken while that was wrong."""
 _LOOK_EVERY: Final = 5.0
 
 
@@ -63,13 +65,19 @@ class Writer:
         self._now = now
         self._queue: queue.SimpleQueue[list[HostSample] | threading.Event | None] = queue.SimpleQueue()
         self._waiting = 0
-        self._connection = open_to_write(path)
+        self._claim = claim(path)
+        try:
+            self._connection = open_to_write(path)
+        except BaseException:
+            self._claim.close()
+            raise
+        self._inode = path.stat().st_ino
         self.keys = Keys(self._connection)
         self._layout = self._own_layout()
         self._sealer = Sealer(self._connection, self.keys, keep_samples=keep_samples)
         self._upkeep = Upkeep(self._connection, settings)
         self._next_upkeep = self._next_look = 0.0
-        self._is_full = False
+        self._is_stopped = False
         self._rest = _WAIT
         self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
         self._recover()
@@ -101,6 +109,7 @@ class Writer:
         self._thread.join(30)
         if not self._thread.is_alive():
             self._connection.close()
+            self._claim.close()
 
     def _run(self) -> None:
         is_open = True
@@ -178,7 +187,7 @@ class Writer:
         """The sample by the file's numbers. Nearly always it has the GPUs and processes of the one before."""
         at, gpus = sample.at, sample.gpus
         host = self.keys.host(sample)
-        is_late = at < host.last
+        is_late = self._is_late(host, at)
         slots = host.slots
         if (
             is_late
@@ -208,6 +217,16 @@ class Writer:
                 self._end_runs(host)
         self.keys.note_seen(host, at)
         return host, Row(at, sample.interval, sample.values, rows)
+
+    def _is_late(self, host: HostKeys, at: float) -> bool:
+        """Whether newer samples of that host are known. Those of a clock that ran ahead and was set right do not count:
+        else nobody would come or go until their time."""
+        if at >= host.last:
+            return False
+        if host.last <= self._now() + _AHEAD:
+            return True
+        host.last = at
+        return False
 
     def _end_runs(self, host: HostKeys) -> None:
         """Runs that are no longer there. Where it is not known who is on some GPU, none is said to be gone."""
@@ -255,11 +274,23 @@ class Writer:
         began = time.perf_counter()
         self._rest = _WAIT
         for key in due:
-            self._seal(key)
+            self._seal_or_leave(key)
             spent = time.perf_counter() - began
             if spent > _BUDGET:
                 self._rest = spent * _REST
                 break
+
+    def _seal_or_leave(self, key: TailKey) -> None:
+        """An hour that cannot be sealed is given up, so that it keeps no other one waiting. What fails for the whole
+        file is tried again."""
+        try:
+            self._seal(key)
+        except sqlite3.Error:
+            raise
+        except Exception:
+            log.exception("an hour of %s from %d on cannot be kept", self.keys.by_key[key[0]].name, key[1])
+            with self.lock:
+                self.dropped += len(self.tails.pop(key).picture((), runs=False).times)
 
     def _seal(self, key: TailKey) -> None:
         """One hour's transaction. Whoever reads sees the open hour or the sealed row, never both or neither."""
@@ -300,19 +331,32 @@ class Writer:
         """Now and then: what is too old or too much goes."""
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + _UPKEEP_EVERY
-            self._upkeep.run(self._now(), list(self.keys.by_key))
+            self._upkeep.run(self._now(), time.monotonic(), list(self.keys.by_key))
 
     def _has_room(self) -> bool:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_EVERY
+            problem = self._look()
+            self._is_stopped = problem is not None
+            if problem is not None:
+                self._tell(problem)
+        return not self._is_stopped
+
+    def _look(self) -> str | None:
+        """Why nothing may be written at the moment: the file is not where it was, or the disk is nearly full."""
+        try:
+            is_there = self.path.stat().st_ino == self._inode
             free = shutil.disk_usage(self.path.parent).free
-            self._is_full = free < self._settings.min_free
-            if self._is_full:
-                self._tell(
-                    f"the disk of {self.path.parent} has {free // 10**6} MB left, less than history.min_free: "
-                    "no samples are kept until there is room"
-                )
-        return not self._is_full
+        except OSError:
+            is_there, free = False, 0
+        if not is_there:
+            return f"the history's file {self.path} was taken away: no samples are kept until the hub is started again"
+        if free < self._settings.min_free:
+            return (
+                f"the disk of {self.path.parent} has {free // 10**6} MB left, less than history.min_free: "
+                "no samples are kept until there is room"
+            )
+        return None
 
     def _own_layout(self) -> int:
         key = 0

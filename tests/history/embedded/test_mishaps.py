@@ -1,0 +1,160 @@
+"""What may happen to a history's file and to the clock, and what it may cost: that, and nothing else."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.hubs import wait_until
+from gpudeck.history.base import Ask, RunsAsk, UsageAsk
+from gpudeck.history.embedded.inspect import find_damage
+from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.embedded.tables import key_of, open_to_write
+from gpudeck.history.embedded.upkeep import Upkeep
+from gpudeck.history.settings import HistorySettings
+from gpudeck.model.errors import Temporary, UsageError
+from history.embedded.feeding import START, busy_hour, gpu, process, sample
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+YEAR = 365 * DAY
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def store(path: Path, clock: FakeClock) -> Iterator[EmbeddedStore]:
+    opened = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    yield opened
+    opened.close()
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(statement, values)
+    connection.close()
+
+
+def count(path: Path, table: str) -> int:
+    connection = sqlite3.connect(path)
+    found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    connection.close()
+    return int(found)
+
+
+def keep_hours(store: EmbeddedStore, clock: FakeClock, path: Path, *hosts: str) -> None:
+    for host in hosts:
+        store.take(busy_hour(host=host))
+    store.flush()
+    clock.now = START + 2 * HOUR
+    wait_until(lambda: count(path, "chunks") == len(hosts), "the hours are sealed")
+
+
+def damage_first_chunk(path: Path) -> None:
+    statement = "UPDATE chunks SET body = substr(body, 1, length(body) - 9) WHERE key = (SELECT min(key) FROM chunks)"
+    change(path, statement)
+
+
+def hours_of(store: EmbeddedStore) -> dict[str | None, float]:
+    return {row.user: row.gpu_hours for row in store.usage(UsageAsk("user", START, START + DAY)).rows}
+
+
+def test_damaged_hour_is_a_gap_and_hides_no_other_host(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    keep_hours(store, clock, path, "gpu01", "gpu02")
+    damage_first_chunk(path)
+    ask = Ask("power_watts", START + 60, START + HOUR - 60, points=60, fleet=True)
+    assert {point[1] for point in store.series(ask).series[0].points} == {200.0}
+    of_one = Ask("power_watts", START, START + HOUR, points=60, host="gpu01")
+    assert store.series(of_one).series[0].points == []
+
+
+def test_late_samples_of_a_damaged_hour_stop_no_other_hour(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    keep_hours(store, clock, path, "gpu01", "gpu02")
+    damage_first_chunk(path)
+    store.take([sample(START + 5, gpu("GPU-gpu01-0", process(7, "alice")))])
+    store.take(busy_hour(START + HOUR, "gpu02"))
+    store.flush()
+    clock.now = START + 4 * HOUR
+    wait_until(lambda: count(path, "chunks") == 3, "the other host's hour is sealed")
+    wait_until(lambda: count(path, "journal") == 0, "nothing waits any more")
+    assert store.problem is None
+    assert hours_of(store)["alice"] == pytest.approx(3.0, abs=0.01)
+
+
+def test_damaged_entry_of_the_journal_costs_that_entry(path: Path, clock: FakeClock) -> None:
+    store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    for begin in range(0, 90, 30):
+        store.take(busy_hour()[begin : begin + 30])
+        store.flush()
+    store.close()
+    change(path, "UPDATE journal SET body = substr(body, 1, 50) WHERE id = (SELECT max(id) FROM journal)")
+    with view_file(path) as view:
+        assert [sentence.partition(":")[0] for sentence in find_damage(view)] == ["journal"]
+    clock.now = START + HOUR
+    again = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    assert hours_of(again) == {"alice": pytest.approx(60 * 10 / HOUR)}
+    again.close()
+
+
+def test_second_hub_leaves_the_file_to_the_first(store: EmbeddedStore, path: Path, clock: FakeClock) -> None:
+    with pytest.raises(UsageError, match="another hub"):
+        EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    store.close()
+    EmbeddedStore(path, HistorySettings(min_free=0), clock).close()
+
+
+def test_file_that_was_taken_away_is_said(path: Path, clock: FakeClock) -> None:
+    first = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    path.rename(path.with_name("elsewhere.db"))
+    first.take(busy_hour()[:10])
+    first.flush()
+    assert "was taken away" in (first.problem or "")
+    with pytest.raises(Temporary, match="cannot be read"):
+        first.runs(RunsAsk())
+    first.close()
+
+
+def test_late_samples_leave_quarter_hours_whose_samples_are_gone(path: Path, clock: FakeClock) -> None:
+    store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    keep_hours(store, clock, path, "gpu01")
+    change(path, "DELETE FROM chunks")
+    store.take([sample(START + 5, gpu("GPU-gpu01-0", process(7, "alice"), utilization=100))])
+    store.flush()
+    clock.now = START + 3 * HOUR
+    wait_until(lambda: count(path, "journal") == 0, "the late sample is sealed")
+    answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
+    assert [point[1] for point in answer.series[0].points] == [50.0] * 4
+    store.close()
+
+
+def test_clock_that_was_ahead_hides_nobody_who_comes_or_goes_after(store: EmbeddedStore, clock: FakeClock) -> None:
+    alice, bob = process(7, "alice"), process(9, "bob", started_at=START + 600)
+    store.take([sample(START + beat * 10, gpu("GPU-1", alice)) for beat in range(60)])
+    store.take([sample(START + YEAR, gpu("GPU-1", alice))])
+    store.flush()
+    clock.now = START + 600
+    store.take([sample(START + beat * 10, gpu("GPU-1", bob)) for beat in range(60, 120)])
+    store.flush()
+    clock.now = START + 1200
+    assert [run.user for run in store.runs(RunsAsk(now=True)).runs] == ["bob"]
+
+
+def test_clock_that_jumps_ahead_deletes_nothing_for_an_hour(path: Path) -> None:
+    connection = open_to_write(path)
+    connection.execute("INSERT INTO chunks VALUES (?, x'00')", (key_of(1, START),))
+    upkeep = Upkeep(connection, HistorySettings())
+    for now, moment, left in ((HOUR, 0.0, 1), (YEAR, 60.0, 1), (YEAR, 3000.0, 1), (YEAR, 3660.0, 0)):
+        upkeep.run(START + now, moment, [1])
+        assert count(path, "chunks") == left
+    connection.close()
