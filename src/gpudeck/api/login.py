@@ -95,7 +95,7 @@ class Done(Struct, frozen=True):
 @get("/api/v1/me", opt=access("open"))
 async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
     """Who the hub takes you for, and what you may do."""
-    return _describe(caller_of(request), request.app.state.policy, auth)
+    return describe(caller_of(request), request.app.state.policy, auth)
 
 
 @post(
@@ -117,7 +117,7 @@ async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAut
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     caller = auth.caller_of(account, address)
-    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request)
+    return _with_cookie(describe(caller, request.app.state.policy, auth), secret, request)
 
 
 @post("/api/v1/logout", status_code=200, opt=access("open"))
@@ -174,7 +174,7 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
         raise _refuse(refusal) from refusal
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    shown = _describe(auth.caller_of(account, caller.address), request.app.state.policy, auth)
+    shown = describe(auth.caller_of(account, caller.address), request.app.state.policy, auth)
     return _with_cookie(shown, secret, request)
 
 
@@ -206,7 +206,7 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     except LoginRefused:
         # Somebody at this address has guessed before. Whoever had the link need not wait for that.
         secret = await auth.sessions.start(account, address, agent)
-    return _with_cookie(_describe(caller, request.app.state.policy, auth), secret, request, status=201)
+    return _with_cookie(describe(caller, request.app.state.policy, auth), secret, request, status=201)
 
 
 def _refuse(refusal: LoginRefused) -> HTTPException:
@@ -215,7 +215,8 @@ def _refuse(refusal: LoginRefused) -> HTTPException:
     return TooManyRequestsException(str(refusal), headers={"Retry-After": str(math.ceil(refusal.retry_after))})
 
 
-def _describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
+def describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
+    """A caller as the page is told of them."""
     return Me(
         kind=caller.kind,
         role=caller.role,

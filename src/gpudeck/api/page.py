@@ -1,8 +1,10 @@
-"""GET / and GET /HOST: the built page, or plain text for curl, wget and HTTPie.
+"""GET / and GET /HOST: the built page with a first look at the fleet in it, or plain text for curl, wget and HTTPie.
 
 The page's assets are named by their content, so a browser may keep them forever.
 """
 
+import asyncio
+import gzip
 from pathlib import Path
 
 from litestar import MediaType, Response, get
@@ -12,8 +14,11 @@ from litestar.params import FromPath
 
 from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub
+from gpudeck.api.first_look import put_first_look
 from gpudeck.api.headers import PAGE_POLICY, WORKER_POLICY
+from gpudeck.api.login import TheAuth, describe
 from gpudeck.api.text import NotUnderstood, TextViews, is_on, read_wish
+from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 
 PAGE = Path(__file__).parent / "page"
@@ -35,6 +40,7 @@ async def read_page(
     hub: TheHub,
     texts: NamedDependency[TextViews],
     policy: ThePolicy,
+    auth: TheAuth,
     request: HubRequest,
     host: FromPath[str | None] = None,
 ) -> Response[bytes]:
@@ -46,8 +52,7 @@ async def read_page(
     index = PAGE / "index.html"
     if not index.is_file():
         return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
-    headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-cache", "Vary": "User-Agent"}
-    return Response(index.read_bytes(), media_type=MediaType.HTML, headers=headers)
+    return await _answer_page(index.read_bytes(), hub, policy, auth, request)
 
 
 @get("/assets/{name:str}", opt=access("open"), include_in_schema=False)
@@ -65,6 +70,18 @@ async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes
         file = packed
         headers["Content-Encoding"] = "gzip"
     return Response(file.read_bytes(), media_type=media, headers=headers)
+
+
+async def _answer_page(html: bytes, hub: Hub, policy: Policy, auth: Auth, request: HubRequest) -> Response[bytes]:
+    """What is in it is of this moment and for this caller: nobody keeps it."""
+    caller = caller_of(request)
+    me = describe(caller, policy, auth)
+    html = put_first_look(html, me, hub, policy.sight(caller) if me.may_read else None)
+    headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-store", "Vary": "User-Agent, Cookie"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        html = await asyncio.to_thread(gzip.compress, html, 1)
+    return Response(html, media_type=MediaType.HTML, headers=headers)
 
 
 async def _answer_in_text(

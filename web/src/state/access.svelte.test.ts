@@ -33,6 +33,12 @@ async function begun(me: object | number | undefined, hash = ''): Promise<Access
   return access
 }
 
+test('nobody is asked where the page itself says who is here', () => {
+  const access = new Access()
+  access.start(ada)
+  expect([access.isAsked, access.me, asked]).toEqual([true, ada, []])
+})
+
 test('a hub that does not answer leaves the word to the stream', async () => {
   const access = await begun(undefined)
   expect([access.door, access.me]).toEqual([null, null])

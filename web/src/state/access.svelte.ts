@@ -17,9 +17,12 @@ export class Access {
   readonly identity = $derived(identity(this.me))
   private isAsking = false
 
-  start(): void {
+  /** `me` is whom the page itself names; null: the hub has to be asked first. */
+  start(me: Me | null = null): void {
     watchStrangers(() => void this.ask())
-    void this.ask()
+    if (me === null) return void this.ask()
+    this.take(me)
+    this.isAsked = true
   }
 
   /** While one question is under way a second one waits for nothing: the answer is the same. */

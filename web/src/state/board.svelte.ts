@@ -45,6 +45,8 @@ export class Board {
   labels = $state.raw<readonly string[]>([])
   placed = $state.raw<readonly Placed[]>([])
   trouble = $state<Trouble | null>(null)
+  /** Something came on the stream: what is shown is not only what came with the page. */
+  isStreamed = $state(false)
   /** The last change came letter by letter and may go on. */
   isTyped = false
   /** The hub does not show the fleet to whoever asks. */
@@ -81,7 +83,14 @@ export class Board {
     this.visit(search)
     const trouble = (trouble: Trouble): void => this.onTrouble(trouble)
     this.follower = new Follower(
-      { snapshot: (fleet) => this.onSnapshot(fleet), delta: (delta) => this.onEvent(this.fleet.apply(delta)), trouble },
+      {
+        snapshot: (fleet) => {
+          this.isStreamed = true
+          this.onSnapshot(fleet)
+        },
+        delta: (delta) => this.onEvent(this.fleet.apply(delta)),
+        trouble,
+      },
       read,
     )
     this.line = connect({ event: (event) => this.follower.take(event), running: () => void this.follower.catchUp(), trouble })
@@ -181,6 +190,11 @@ export class Board {
       if (wanted.has(host.name) && found.get(host.name)?.status !== 'up') found.set(host.name, host)
     }
     return found
+  }
+
+  /** Shows a fleet that came with the page. It is current, but maybe not all of it: the stream has the rest. */
+  look(fleet: Fleet): void {
+    this.onSnapshot(fleet)
   }
 
   private onSnapshot(fleet: Fleet): void {

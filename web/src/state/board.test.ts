@@ -107,6 +107,13 @@ describe('an address', () => {
   })
 })
 
+it('shows what came with the page until the stream has more, and does not take it for the stream', () => {
+  board.look(fleet([host('a', [gpu()])]))
+  expect([ids(), board.link.phase, board.isStreamed]).toEqual([['a'], 'live', false])
+  snapshot()
+  expect([ids(), board.isStreamed]).toEqual([['b', 'a'], true])
+})
+
 describe('rest', () => {
   it('has no stream, and shows nothing as current', async () => {
     snapshot()
