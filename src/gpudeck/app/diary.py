@@ -48,7 +48,7 @@ class Diary:
         if before is not None and before.kind == "hub_started":
             detail += " Before, it ended without being stopped."
         self.events.start()
-        self.events.add(make_event(self._now(), "hub_started", "the hub was started", detail=detail))
+        self.events.add(make_event(self._now(), "hub_started", "The hub was started", detail=detail))
 
     def tick(self, history_problem: str | None) -> None:
         """Once a second, with what keeps the history from being kept."""
@@ -72,11 +72,15 @@ class Diary:
         self._hub.fleet.happenings = None
         self._ending = asyncio.get_running_loop().create_task(self._go_on())
 
-    async def close(self) -> None:
+    async def settled(self) -> None:
+        """Until an end of the demo that has begun is complete."""
         if self._ending is not None:
             await self._ending
+
+    async def close(self) -> None:
+        await self.settled()
         self._hub.fleet.happenings = None
-        self.events.add(make_event(self._now(), "hub_stopped", "the hub was stopped"))
+        self.events.add(make_event(self._now(), "hub_stopped", "The hub was stopped"))
         await self.events.stop()
 
     async def _go_on(self) -> None:
@@ -97,8 +101,8 @@ class Diary:
         before, self._history_problem = self._history_problem, problem
         if problem is not None and before is None:
             told = make_event(
-                self._now(), "history_problem", "the history is not kept", severity="warning", detail=problem
+                self._now(), "history_problem", "The history is not kept", severity="warning", detail=problem
             )
             self.events.add(told)
         elif problem is None:
-            self.events.add(make_event(self._now(), "history_recovered", "the history is kept again"))
+            self.events.add(make_event(self._now(), "history_recovered", "The history is kept again"))

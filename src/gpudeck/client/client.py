@@ -90,6 +90,10 @@ class Client:
             self._explain(error)
         raise self._refusal(answer.status, answer.data, is_question=True) if answer.status != 200 else self._no_hub()
 
+    def events(self, query: Mapping[str, str]) -> bytes:
+        """What happened, as JSON (a list of model.event.Event below `events`). `query` is as for `usage`."""
+        return self._get(f"/api/v1/events?{urlencode(query)}")
+
     def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
         """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
         answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", new))

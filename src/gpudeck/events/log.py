@@ -43,7 +43,6 @@ class Events:
         self._dropped = 0
         self._trouble: str | None = None
         self._lock = asyncio.Lock()
-        self._wake = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self.listener: Listener | None = None
 
@@ -71,7 +70,6 @@ class Events:
             self._dropped += 1
             del self._waiting[0]
         self._waiting.append(event)
-        self._wake.set()
 
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first, with what was added just now. Raises Temporary."""
@@ -126,23 +124,12 @@ class Events:
             except Exception:
                 log.exception("events could not be written")
                 self._trouble = "the hub made a mistake, see its log;"
-            await self._pause(trim_at - loop.time())
-
-    async def _pause(self, longest: float) -> None:
-        """Until there is something to write, and then a moment more: what happens together is written together."""
-        if self._trouble is not None:
-            await asyncio.sleep(_AGAIN_SECONDS)
-            return
-        try:
-            await asyncio.wait_for(self._wake.wait(), max(WRITE_SECONDS, longest))
-        except TimeoutError:
-            return
-        await asyncio.sleep(WRITE_SECONDS)
+            # What happens together is written together.
+            await asyncio.sleep(WRITE_SECONDS if self._trouble is None else _AGAIN_SECONDS)
 
     async def _flush(self) -> None:
         """Write all that waits, in order. What fails waits on. Raises Temporary."""
         async with self._lock:
-            self._wake.clear()
             while self._waiting:
                 batch = self._waiting[:_AT_ONCE]
                 await self._store.write(batch)
