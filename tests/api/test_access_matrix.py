@@ -50,6 +50,13 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/runs/{run:int}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/events"): (EVERYBODY, READERS),
     ("GET", "/api/v1/about"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/reservations"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/reservations/{number:int}"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/reservations/next"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/reservations.ics"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/reservations"): (USERS, USERS),
+    ("PATCH", "/api/v1/reservations/{number:int}"): (USERS, USERS),
+    ("DELETE", "/api/v1/reservations/{number:int}"): (USERS, USERS),
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
     ("GET", "/api/v1/host-origins"): (ADMINS, ADMINS),
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
@@ -117,6 +124,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
         .replace("{name:str}", "nobody")
         .replace("{token_id:int}", "999")
         .replace("{run:int}", "999")
+        .replace("{number:int}", "999")
         .replace("{path:path}", "x")
     )
     headers = {"Authorization": f"Bearer {SECRETS[role]}"} if role in SECRETS else {}

@@ -11,6 +11,7 @@ from litestar.routes import HTTPRoute
 
 from fakes.clock import FakeClock
 from fakes.doors import ClosedBook, make_auth, make_door
+from fakes.reports import make_envelope
 from gpudeck.api.access import Policy
 from gpudeck.api.app import build_framework
 from gpudeck.api.callers import SAFE_METHODS
@@ -31,6 +32,9 @@ ROUTES = {
     "DELETE /api/v1/tokens/{token_id}": "revoke token",
     "POST /api/v1/hosts": "add host",
     "DELETE /api/v1/hosts/{host}": "remove host",
+    "POST /api/v1/reservations": "book GPUs",
+    "PATCH /api/v1/reservations/{number}": "change reservation",
+    "DELETE /api/v1/reservations/{number}": "release reservation",
 }
 """What the entry calls it. Reports are no changes: what they leave behind is the fleet."""
 
@@ -41,6 +45,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.auth = make_auth(folder)
         self.hub = Hub(now=FakeClock())
+        self.hub.fleet.apply(make_envelope(), via="push", now=self.hub.stream.time)
         self.door: Any = make_door(self.hub, auth=self.auth, folder=folder, is_readable=False)
         self.cookies = httpx.Cookies()
 
@@ -78,6 +83,16 @@ def calling(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
     return lambda desk: desk.fill().call(route, body)
 
 
+def booking(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
+    """Something about a booking that is there."""
+
+    def call(desk: Desk) -> httpx.Response:
+        desk.fill().call("POST /api/v1/reservations", {"host": "gpu01", "for": "4h"})
+        return desk.call(route, body)
+
+    return call
+
+
 EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/login": calling("POST /api/v1/login", {"name": "ada", "password": PASSWORD}),
     "POST /api/v1/logout": calling("POST /api/v1/logout"),
@@ -91,6 +106,9 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "DELETE /api/v1/tokens/{token_id}": calling("DELETE /api/v1/tokens/1"),
     "POST /api/v1/hosts": calling("POST /api/v1/hosts", {"name": "gpu08", "via": "ssh"}),
     "DELETE /api/v1/hosts/{host}": calling("DELETE /api/v1/hosts/gpu07"),
+    "POST /api/v1/reservations": calling("POST /api/v1/reservations", {"host": "gpu01", "for": "4h"}),
+    "PATCH /api/v1/reservations/{number}": booking("PATCH /api/v1/reservations/1", {"note": "longer"}),
+    "DELETE /api/v1/reservations/{number}": booking("DELETE /api/v1/reservations/1"),
 }
 
 

@@ -26,6 +26,9 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.target import Target
+from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import ReservationStore
 
 AGENT_TOKEN = "agent-token"
 ADMIN_TOKEN = "admin-token"
@@ -70,6 +73,7 @@ def make_door(
     settings: AuthSettings | None = None,
     history: Store | None = None,
     events: Events | None = None,
+    reservations: Reservations | None = None,
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
@@ -98,6 +102,7 @@ def make_door(
         book=book,
         history=history,
         events=events or Events(auth.database, EventSettings()),
+        reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
         place=Place("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
     return SafeApp(door)

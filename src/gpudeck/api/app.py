@@ -13,6 +13,7 @@ from gpudeck.api import (
     about,
     accounts,
     audit,
+    calendar,
     events,
     fleet,
     gpus,
@@ -21,12 +22,14 @@ from gpudeck.api import (
     metrics,
     page,
     probes,
+    reservations,
     runs,
     tokens,
     usage,
 )
 from gpudeck.api.access import Policy, check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
+from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
 from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
 from gpudeck.api.history import read_heat, read_history
@@ -43,6 +46,8 @@ from gpudeck.events.log import Events
 from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
+from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.refusals import ReservationRefused
 
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 HEALTH, READINESS = "/healthz", "/readyz"
@@ -58,11 +63,13 @@ def build_framework(
     hits: Mapping[str, int] | None = None,
     history: Store | None = None,
     kept_events: Events | None = None,
+    kept_reservations: Reservations | None = None,
     place: about.Place | None = None,
 ) -> Litestar:
     """`hits` are what the limits refused, for those who read the hub's metrics. `place` is for its admins."""
     texts, numbers, questions = TextViews(), MetricsPage(hub, hits), Questions(history)
     desk = events.EventDesk(kept_events)
+    bookings = BookingDesk(hub, auth, kept_reservations)
     mirror = about.Mirror(hub, auth, desk, questions, hits=hits, place=place)
     return Litestar(
         route_handlers=[
@@ -73,6 +80,8 @@ def build_framework(
             accounts.allow_accounts,
             accounts.allow_account,
             tokens.allow_tokens,
+            reservations.allow_reservations,
+            reservations.allow_reservation,
             hosts.list_hosts,
             hosts.list_origins,
             hosts.read_host,
@@ -87,6 +96,13 @@ def build_framework(
             runs.read_run,
             events.list_events,
             about.read_about,
+            reservations.list_reservations,
+            reservations.book,
+            reservations.find_next,
+            reservations.read_reservation,
+            reservations.change_reservation,
+            reservations.release,
+            calendar.read_calendar,
             login.read_me,
             login.log_in,
             login.log_out,
@@ -119,10 +135,12 @@ def build_framework(
             "questions": Provide(lambda: questions, sync_to_thread=False),
             "desk": Provide(lambda: desk, sync_to_thread=False),
             "mirror": Provide(lambda: mirror, sync_to_thread=False),
+            "bookings": Provide(lambda: bookings, sync_to_thread=False),
         },
         exception_handlers={
             HTTPException: on_http_error,
             HistoryRefused: on_refused,
+            ReservationRefused: bookings.answer_refusal,
             Temporary: on_trouble,
             RecursionError: on_depth,
             Exception: on_bug,
@@ -142,6 +160,7 @@ def build_framework(
             Questions,
             events.EventDesk,
             about.Mirror,
+            BookingDesk,
         ],
     )
 
@@ -166,6 +185,7 @@ class FrontDoor:
         hits: Mapping[str, int] | None = None,
         history: Store | None = None,
         events: Events | None = None,
+        reservations: Reservations | None = None,
         place: about.Place | None = None,
     ) -> None:
         self._prefix = prefix.rstrip("/")
@@ -178,6 +198,7 @@ class FrontDoor:
             hits=hits,
             history=history,
             kept_events=events,
+            kept_reservations=reservations,
             place=place,
         )
         self._reports = ReportsRoute(hub, find_grant)

@@ -1,0 +1,154 @@
+"""What the routes of reservations share: who asks, what is shown of a reservation, how a refusal is answered, and what
+goes into the audit log."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import msgspec
+from litestar import Request, Response
+from litestar.di import NamedDependency
+from litestar.exceptions import ValidationException
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from gpudeck.api.errors import ErrorDetail
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.parts import Auth
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.observed import observe
+from gpudeck.model.errors import Temporary
+from gpudeck.model.reservation import BookedGpu, Reservation, ReservationState
+from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.drafts import Change, Draft
+from gpudeck.reservations.refusals import Changed, Conflict, ReservationRefused, name_gpus
+from gpudeck.reservations.rules import Who
+from gpudeck.reservations.store import ReservationAsk
+from gpudeck.reservations.wishes import Wish
+
+_STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403, "not_found": 404}
+
+
+class ShownReservation(Reservation, frozen=True, kw_only=True):
+    """`state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
+    beginning (`cancelled`)."""
+
+    state: ReservationState
+
+
+class ShownSlot(Struct, frozen=True):
+    """A time at which these GPUs are free."""
+
+    start: float
+    end: float
+    gpus: list[BookedGpu]
+
+
+class RefusedReservation(Struct, frozen=True, omit_defaults=True):
+    """`conflicts` are those in the way, and `next_free` is when there are none; null: no such time is known. With the
+    code `changed`, `reservation` is what it is now."""
+
+    error: ErrorDetail
+    conflicts: list[ShownReservation] | None = None
+    next_free: ShownSlot | msgspec.UnsetType | None = msgspec.UNSET
+    reservation: ShownReservation | None = None
+
+
+class BookingDesk:
+    """`calendar` is None where a hub keeps none yet: then everything raises Temporary."""
+
+    def __init__(self, hub: Hub, auth: Auth, calendar: Reservations | None) -> None:
+        self._hub = hub
+        self._auth = auth
+        self._kept = calendar
+
+    @property
+    def _calendar(self) -> Reservations:
+        if self._kept is None:
+            raise Temporary("reservations are not kept yet.", "Ask again in a moment.")
+        return self._kept
+
+    def now(self) -> float:
+        return self._calendar.now()
+
+    async def search(self, ask: ReservationAsk) -> list[Reservation]:
+        return await self._calendar.search(ask)
+
+    async def find(self, number: int) -> ShownReservation:
+        return self.show(await self._calendar.find(number))
+
+    async def next_free(self, wish: Wish, length: float, start: float | None) -> ShownSlot | None:
+        slot = await self._calendar.next_free(wish, length, observe(self._hub.fleet), start=start)
+        return None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
+
+    async def book(self, draft: Draft, caller: Caller, user: str | None) -> ShownReservation:
+        by = _who(caller)
+        owner = by if user in {None, caller.name} else Who(user or "", logins=self._auth.people.logins_of(user or ""))
+        made = await self._calendar.book(draft, owner, observe(self._hub.fleet), by=by)
+        await self._auth.audit.record(caller, "book GPUs", _subject(made), details=describe(made))
+        return self.show(made)
+
+    async def change(self, number: int, change: Change, caller: Caller) -> ShownReservation:
+        edit = await self._calendar.change(number, change, _who(caller), observe(self._hub.fleet))
+        details = f"before: {describe(edit.before)}; after: {describe(edit.after)}"
+        await self._auth.audit.record(caller, "change reservation", _subject(edit.after), details=details)
+        return self.show(edit.after)
+
+    async def release(self, number: int, caller: Caller) -> ShownReservation:
+        edit = await self._calendar.release(number, _who(caller))
+        details = f"before: {describe(edit.before)}; after: {edit.after.state_at(self.now())}"
+        await self._auth.audit.record(caller, "release reservation", _subject(edit.after), details=details)
+        return self.show(edit.after)
+
+    def show(self, one: Reservation) -> ShownReservation:
+        return self.show_all([one])[0]
+
+    def show_all(self, reservations: Iterable[Reservation]) -> list[ShownReservation]:
+        """With what the fleet says of their GPUs: one that is gone is flagged."""
+        there = {uuid for host in self._hub.fleet.hosts.values() for uuid in host.gpus}
+        now = self.now()
+        return [_show(one, there, now) for one in reservations]
+
+    def answer_refusal(self, _: Request[Any, Any, Any], error: ReservationRefused) -> Response[bytes]:
+        """As every error, and with what whoever asked needs for another try."""
+        detail = ErrorDetail(error.code, error.message, error.hint)
+        body = RefusedReservation(detail)
+        if isinstance(error, Conflict):
+            slot = error.next_free
+            shown = None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
+            body = RefusedReservation(detail, self.show_all(error.conflicts), shown)
+        elif isinstance(error, Changed):
+            body = RefusedReservation(detail, reservation=self.show(error.newer))
+        status = _STATUSES.get(error.code, 400)
+        return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
+
+    @staticmethod
+    def refuse_both() -> NoReturn:
+        raise ValidationException("give one of gpus, host (with indexes) and any")
+
+
+TheBookings = NamedDependency[BookingDesk]
+"""As a route's parameter `bookings`."""
+
+
+def describe(one: Reservation) -> str:
+    """For the audit log, in UTC."""
+    note = f", note {one.note!r}" if one.note else ""
+    return f"{one.user}, {name_gpus(one.gpus)}, {_write(one.start)} to {_write(one.end)}{note}"
+
+
+def _subject(one: Reservation) -> str:
+    return f"reservation {one.id}"
+
+
+def _write(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def _who(caller: Caller) -> Who:
+    return Who(caller.name, is_admin=caller.is_at_least("admin"), logins=caller.logins)
+
+
+def _show(one: Reservation, there: set[str], now: float) -> ShownReservation:
+    gpus = [replace(gpu, is_there=gpu.uuid in there) for gpu in one.gpus]
+    return ShownReservation(**(asdict(one) | {"gpus": gpus, "state": one.state_at(now)}))

@@ -1,0 +1,84 @@
+"""Reservations as a calendar that phones and mail programs subscribe to (RFC 5545). Pure.
+
+Times are in UTC, so that no time zone has to be described and no night of changing clocks is wrong anywhere.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from gpudeck import __version__
+from gpudeck.model.reservation import Reservation
+from gpudeck.reservations.refusals import name_gpus
+
+CONTENT_TYPE: Final = "text/calendar"
+_OCTETS: Final = 75
+"""No line is longer, without its end; the rest goes on in the next, behind a blank."""
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
+_CONTROLS: Final = dict.fromkeys([*range(0x0A), *range(0x0B, 0x20), 0x7F])
+
+
+def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
+    """The bookings as one calendar called `name`. Holds last minutes and are left out."""
+    lines = [
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        f"PRODID:-//gpudeck//gpudeck {__version__}//EN",
+        "CALSCALE:GREGORIAN",
+        "METHOD:PUBLISH",
+        f"X-WR-CALNAME:{escape(name)}",
+        # How often to look again: the one is of the standard, the other what many programs know.
+        "REFRESH-INTERVAL;VALUE=DURATION:PT15M",
+        "X-PUBLISHED-TTL:PT15M",
+    ]
+    for one in reservations:
+        # What was given back in its first second has no length, and an event needs one.
+        if one.kind == "booking" and one.end > one.start:
+            lines += _write_event(one)
+    return "".join(f"{part}\r\n" for line in [*lines, "END:VCALENDAR"] for part in fold(line)).encode()
+
+
+def _write_event(one: Reservation) -> list[str]:
+    gpus = name_gpus(one.gpus)
+    hosts = ", ".join(dict.fromkeys(gpu.host for gpu in one.gpus))
+    details = [one.note, gpus, f"Reservation {one.id}", *([] if one.release_reason is None else [one.release_reason])]
+    return [
+        "BEGIN:VEVENT",
+        # The same for as long as the reservation is, also where another hub has one of the same number.
+        f"UID:reservation-{one.id}-{int(one.created_at)}@gpudeck",
+        f"SEQUENCE:{one.version - 1}",
+        f"DTSTAMP:{_moment(one.changed_at)}",
+        f"CREATED:{_moment(one.created_at)}",
+        f"LAST-MODIFIED:{_moment(one.changed_at)}",
+        f"DTSTART:{_moment(one.start)}",
+        f"DTEND:{_moment(one.end)}",
+        f"SUMMARY:{escape(f'{one.user}: {gpus}')}",
+        f"LOCATION:{escape(hosts)}",
+        f"DESCRIPTION:{escape(chr(10).join(filter(None, details)))}",
+        "STATUS:CONFIRMED",
+        # A GPU is taken then, not the person who subscribed.
+        "TRANSP:TRANSPARENT",
+        "END:VEVENT",
+    ]
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def escape(text: str) -> str:
+    """As the value of a property: without control characters, and with those that mean something there escaped."""
+    return text.replace("\r\n", "\n").translate(_CONTROLS).translate(_ESCAPES)
+
+
+def fold(line: str) -> Iterator[str]:
+    """The parts of a line, none longer than allowed and none that ends within a character."""
+    part, room = "", _OCTETS
+    for char in line:
+        size = len(char.encode("utf-8", "replace"))
+        if size > room:
+            yield part
+            part, room = " ", _OCTETS - 1
+        part += char
+        room -= size
+    yield part

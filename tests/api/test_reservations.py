@@ -1,0 +1,255 @@
+"""Reservations over HTTP: booked, changed, given back, found, and read as a calendar."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from icalendar import Calendar
+
+from fakes.clock import FakeClock
+from fakes.doors import make_auth, make_door
+from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
+from gpudeck.hub.hub import Hub
+from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import ReservationStore
+
+NOW = 1_790_000_000.0
+HOUR = 3600.0
+
+
+class Desk:
+    """A hub with two hosts of two GPUs each, the accounts ada and bob, and root, who is an admin."""
+
+    def __init__(self, folder: Path, *, is_readable: bool = True) -> None:
+        self.clock = FakeClock(NOW)
+        self.auth = make_auth(folder)
+        self.hub = Hub(now=self.clock)
+        for host in ("gpu01", "gpu02"):
+            gpus = [make_gpu(index, uuid=f"{host}-{index}") for index in range(2)]
+            self.hub.fleet.apply(make_envelope(host, gpus=gpus, host_id=host), via="push", now=NOW)
+        self.hub.stream.tick()
+        self.calendar = Reservations(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
+        self.door: Any = make_door(self.hub, auth=self.auth, is_readable=is_readable, reservations=self.calendar)
+        self.secrets: dict[str, str] = {}
+        for name, role in (("ada", "user"), ("bob", "user"), ("root", "admin")):
+            account = asyncio.run(self.auth.accounts.add(name, role, None))  # type: ignore[arg-type]
+            made = asyncio.run(self.auth.tokens.create(name, role, account_id=account.id))  # type: ignore[arg-type]
+            self.secrets[name] = made[1]
+
+    def ask(self, method: str, path: str, body: Any = None, *, who: str | None = "ada") -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
+                return await http.request(method, f"/api/v1{path}", json=body, headers=headers)
+
+        return asyncio.run(ask())
+
+    def book(self, who: str = "ada", **body: Any) -> dict[str, Any]:
+        answer = self.ask("POST", "/reservations", {"for": "4h"} | body, who=who)
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_booking_is_made_found_and_read(desk: Desk) -> None:
+    made = desk.book(host="gpu01", indexes=[1], note="training")
+    assert made["gpus"] == [{"uuid": "gpu01-1", "host": "gpu01", "label": "1", "is_there": True}]
+    assert (made["user"], made["start"], made["end"], made["state"]) == ("ada", NOW, NOW + 4 * HOUR, "running")
+    assert desk.ask("GET", "/reservations", who=None).json() == {"reservations": [made], "time": NOW, "is_cut": False}
+    assert desk.ask("GET", f"/reservations/{made['id']}", who=None).json() == made
+
+
+@pytest.mark.parametrize(
+    ("body", "uuids"),
+    [
+        ({"gpus": ["gpu01-0", "gpu02-1"]}, ["gpu01-0", "gpu02-1"]),
+        ({"host": "gpu02"}, ["gpu02-0", "gpu02-1"]),
+        ({"host": "gpu02", "indexes": ["1", 0]}, ["gpu02-0", "gpu02-1"]),
+        ({"any": {"gpus": 2, "memory": "40GiB", "model": "a100", "same_host": True}}, ["gpu01-0", "gpu01-1"]),
+        ({"any": {"host": "gpu02"}}, ["gpu02-0"]),
+    ],
+)
+def test_gpus_are_named_in_several_ways(desk: Desk, body: dict[str, Any], uuids: list[str]) -> None:
+    assert [gpu["uuid"] for gpu in desk.book(**body)["gpus"]] == uuids
+
+
+def test_times_are_seconds_or_text_with_a_zone(desk: Desk) -> None:
+    body = {"gpus": ["gpu01-0"], "start": "2026-10-25T02:30+02:00", "end": "2026-10-25T02:30:00+01:00"}
+    made = desk.ask("POST", "/reservations", body, who="root").json()
+    # In the night in which clocks are set back this is an hour.
+    assert (made["end"] - made["start"], made["start"]) == (HOUR, 1_792_888_200.0)
+
+
+def test_conflict_tells_who_and_when_it_is_free(desk: Desk) -> None:
+    made = desk.book(gpus=["gpu01-0"], note="nightly")
+    answer = desk.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"}, who="bob")
+    assert answer.status_code == 409
+    body = answer.json()
+    assert (body["error"]["code"], body["conflicts"]) == ("conflict", [made])
+    assert body["error"]["message"] == "GPU 0 of gpu01 is booked by ada (nightly): reservation 1."
+    assert (body["next_free"]["start"], body["next_free"]["end"]) == (NOW + 4 * HOUR, NOW + 5 * HOUR)
+
+
+def test_second_of_two_edits_sees_the_newer_version(desk: Desk) -> None:
+    made = desk.book(gpus=["gpu01-0"])
+    path = f"/reservations/{made['id']}"
+    changed = desk.ask("PATCH", path, {"version": 1, "for": "6h", "note": "longer"}).json()
+    assert (changed["version"], changed["end"], changed["note"]) == (2, NOW + 6 * HOUR, "longer")
+    answer = desk.ask("PATCH", path, {"version": 1, "for": "2h"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "changed")
+    assert answer.json()["reservation"] == changed
+    assert "conflicts" not in answer.json()
+
+
+def test_others_are_for_admins(desk: Desk) -> None:
+    made = desk.book(gpus=["gpu01-0"])
+    path = f"/reservations/{made['id']}"
+    assert desk.ask("PATCH", path, {"note": "mine"}, who="bob").status_code == 403
+    assert desk.ask("DELETE", path, who="bob").status_code == 403
+    assert (
+        desk.ask("POST", "/reservations", {"host": "gpu02", "for": "1h", "user": "ada"}, who="bob").status_code == 403
+    )
+    assert desk.ask("PATCH", path, {"user": "bob"}).status_code == 403
+    assert desk.ask("PATCH", path, {"user": "bob"}, who="root").json()["user"] == "bob"
+    theirs = desk.book("root", host="gpu02", user="Zoë 訓練", **{"for": "40d"})
+    assert (theirs["user"], theirs["created_by"]) == ("Zoë 訓練", "root")
+
+
+def test_release_ends_what_runs_and_takes_back_what_does_not(desk: Desk) -> None:
+    running, planned = desk.book(gpus=["gpu01-0"]), desk.book(gpus=["gpu01-0"], start=NOW + 5 * HOUR)
+    desk.clock.advance(HOUR)
+    ended = desk.ask("DELETE", f"/reservations/{running['id']}").json()
+    assert (ended["state"], ended["end"]) == ("released", NOW + HOUR)
+    assert desk.ask("DELETE", f"/reservations/{planned['id']}").json()["state"] == "cancelled"
+    assert desk.ask("DELETE", f"/reservations/{planned['id']}").status_code == 409
+    found = desk.ask("GET", "/reservations?start=0").json()["reservations"]
+    assert [one["id"] for one in found] == [running["id"]]
+    assert desk.ask("GET", "/reservations/99").status_code == 404
+
+
+def test_audit_log_has_before_and_after(desk: Desk) -> None:
+    made = desk.book(gpus=["gpu01-0"], note="short")
+    desk.ask("PATCH", f"/reservations/{made['id']}", {"for": "6h"})
+    entry = asyncio.run(desk.auth.audit.list())[0]
+    assert (entry.who, entry.action, entry.subject) == ("ada (token 5)", "change reservation", "reservation 1")
+    assert entry.details == (
+        "before: ada, GPU 0 of gpu01, 2026-09-21T14:13Z to 2026-09-21T18:13Z, note 'short'; "
+        "after: ada, GPU 0 of gpu01, 2026-09-21T14:13Z to 2026-09-21T20:13Z, note 'short'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"gpus": ["gpu01-0"]}, 400, "bad_request"),
+        ({"gpus": ["gpu01-0"], "for": "4h", "end": NOW + HOUR}, 400, "bad_request"),
+        ({"gpus": ["gpu01-0"], "for": "soon"}, 400, "bad_request"),
+        ({"gpus": ["gpu01-0"], "for": "0h"}, 400, "past"),
+        ({"gpus": ["gpu01-0"], "for": "8d"}, 400, "limit"),
+        ({"gpus": ["gpu01-0"], "for": "1h", "start": "2026-10-25T02:30"}, 400, "bad_request"),
+        ({"gpus": ["gpu01-0"], "for": "1h", "start": "yesterday"}, 400, "bad_request"),
+        ({"gpus": ["gpu01-0"], "for": "1h", "start": NOW - HOUR}, 400, "past"),
+        ({"gpus": ["nothing"], "for": "1h"}, 400, "unknown_gpu"),
+        ({"gpus": [], "for": "1h"}, 400, "bad_request"),
+        ({"host": "gpu09", "for": "1h"}, 400, "unknown_gpu"),
+        ({"host": "gpu01", "indexes": [9], "for": "1h"}, 400, "unknown_gpu"),
+        ({"host": "gpu01", "gpus": ["gpu01-0"], "for": "1h"}, 400, "bad_request"),
+        ({"any": {"gpus": 1}, "host": "gpu01", "for": "1h"}, 400, "bad_request"),
+        ({"any": {"gpus": 9}, "for": "1h"}, 400, "unknown_gpu"),
+        ({"host": "gpu01", "for": "1h", "colour": "red"}, 400, "bad_request"),
+        ({"host": "gpu01", "for": "1h", "note": "x" * 1001}, 400, "bad_request"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any], status: int, code: str) -> None:
+    answer = desk.ask("POST", "/reservations", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+def test_limit_is_named_and_not_for_admins(desk: Desk) -> None:
+    body = {"gpus": ["gpu01-0"], "for": "8d"}
+    assert "reservations.longest" in desk.ask("POST", "/reservations", body).json()["error"]["hint"]
+    assert desk.ask("POST", "/reservations", body, who="root").status_code == 201
+
+
+def test_next_free_is_found(desk: Desk) -> None:
+    desk.book(host="gpu01")
+    desk.book("bob", host="gpu02", **{"for": "2h"})
+    answer = desk.ask("GET", "/reservations/next?gpus=2&memory=40GiB&for=4h&same_host=1", who=None).json()
+    assert (answer["next_free"]["start"], answer["time"]) == (NOW + 2 * HOUR, NOW)
+    assert [gpu["uuid"] for gpu in answer["next_free"]["gpus"]] == ["gpu02-0", "gpu02-1"]
+    assert desk.ask("GET", "/reservations/next?gpus=2", who=None).status_code == 400
+    assert desk.ask("GET", "/reservations/next?gpus=9&for=1h", who=None).json()["error"]["code"] == "unknown_gpu"
+    assert desk.ask("GET", "/reservations/next?for=1h&colour=red", who=None).status_code == 400
+
+
+def test_gpu_in_use_is_claimed_by_its_user_alone(desk: Desk) -> None:
+    gpu = make_busy_gpu(user="ada", uuid="gpu03-0")
+    desk.hub.fleet.apply(make_envelope("gpu03", gpus=[gpu], host_id="gpu03"), via="push", now=NOW)
+    refused = desk.ask("POST", "/reservations", {"host": "gpu03", "for": "1h"}, who="bob")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_use")
+    assert desk.book(host="gpu03")["user"] == "ada"
+
+
+def test_booking_of_a_gpu_that_has_vanished_stays_and_says_so(desk: Desk) -> None:
+    made = desk.book(host="gpu01")
+    left = make_gpu(0, uuid="gpu01-0", metrics={"memory_total_bytes": 80 * GIB})
+    desk.hub.fleet.apply(make_envelope("gpu01", 2, [left], host_id="gpu01"), via="push", now=NOW + 2)
+    (shown,) = desk.ask("GET", "/reservations").json()["reservations"]
+    assert [gpu["is_there"] for gpu in shown["gpus"]] == [True, False]
+    # What is there to be changed still can be.
+    assert desk.ask("PATCH", f"/reservations/{made['id']}", {"for": "5h"}).status_code == 200
+
+
+def test_list_is_narrowed(desk: Desk) -> None:
+    first, second = desk.book(host="gpu01"), desk.book("bob", gpus=["gpu02-0"], start=NOW + 5 * HOUR)
+
+    def find(query: str) -> list[int]:
+        return [one["id"] for one in desk.ask("GET", f"/reservations?{query}").json()["reservations"]]
+
+    assert find("") == [first["id"], second["id"]]
+    assert find(f"start={NOW + 4 * HOUR}") == [second["id"]]
+    assert find(f"end={NOW + HOUR}") == [first["id"]]
+    assert find("host=gpu02") == find("gpu=gpu02-0") == find("user=bob") == [second["id"]]
+    assert desk.ask("GET", "/reservations?owner=bob").status_code == 400
+    assert desk.ask("GET", "/reservations?limit=1").json()["is_cut"] is True
+
+
+def test_calendar_has_all_or_one_persons_or_one_hosts(desk: Desk) -> None:
+    desk.book(host="gpu01")
+    desk.book("bob", host="gpu02")
+
+    def read(query: str = "") -> list[str]:
+        answer = desk.ask("GET", f"/reservations.ics{query}", who=None)
+        assert answer.headers["content-type"] == "text/calendar; charset=utf-8"
+        return [str(event["summary"]) for event in Calendar.from_ical(answer.content).walk("VEVENT")]
+
+    assert read() == ["ada: GPU 0, 1 of gpu01", "bob: GPU 0, 1 of gpu02"]
+    assert read("?user=ada") == ["ada: GPU 0, 1 of gpu01"]
+    assert read("?host=gpu02") == ["bob: GPU 0, 1 of gpu02"]
+
+
+def test_private_calendar_opens_with_a_calendars_token_in_its_address(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, is_readable=False)
+    desk.book(host="gpu01")
+    made = desk.ask("POST", "/tokens", {"name": "phone", "role": "calendar"}).json()
+    desk.secrets["phone"] = made["secret"]
+
+    def read(query: str, who: str | None = None) -> int:
+        return desk.ask("GET", f"/reservations.ics{query}", who=who).status_code
+
+    assert read(f"?token={made['secret']}") == read("", "phone") == read("", "ada") == 200
+    assert (read(""), read("?token=made-up")) == (401, 401)
+    # In an address nothing may stand that opens more.
+    assert read(f"?token={desk.secrets['ada']}") == 403
+    assert desk.ask("GET", "/reservations", who="phone").status_code == 403
+    asyncio.run(desk.auth.tokens.revoke(made["token"]["id"]))
+    assert read(f"?token={made['secret']}") == 401
