@@ -1,0 +1,220 @@
+"""The fleet over time and who used how much of it, on the screen and on paper, in a real browser."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from e2e.looking import is_wider_than_its_window
+from fakes.hubs import HubProcess, wait_until
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def past(demo: HubProcess) -> HubProcess:
+    """The demo's hub once it has made some of its past."""
+    wait_until(lambda: json.loads(demo.get("/api/v1/usage?start=-24h"))["rows"], "some past", seconds=60)
+    return demo
+
+
+@pytest.fixture
+def bare(chromium: Browser) -> Iterator[Page]:
+    """A page whose refused questions are no mistake."""
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    yield page
+    page.close()
+
+
+def open_with_usage(page: Page, url: str) -> dict[str, Any]:
+    with page.expect_response(re.compile(r"api/v1/usage\?")) as answer:
+        page.goto(url)
+    usage: dict[str, Any] = answer.value.json()
+    usage["asked"] = parse_qs(urlsplit(answer.value.url).query)
+    return usage
+
+
+def rows(page: Page) -> list[list[str]]:
+    cells = "rows => rows.map(row => [...row.querySelectorAll('th,td')].map(cell => cell.textContent.trim()))"
+    found: list[list[str]] = page.locator(".usage tbody tr").evaluate_all(cells)
+    return found
+
+
+def written(hours: float) -> str:
+    """As the page writes hours."""
+    return "< 0.1" if 0 < hours < 0.05 else f"{hours:,.1f}" if hours < 100 else f"{hours:,.0f}"
+
+
+def test_the_table_tells_what_the_api_tells(past: HubProcess, visit: Visits) -> None:
+    page = visit("about:blank")
+    usage = open_with_usage(page, f"{past.url}/#/history?range=24h")
+    expect(page.locator(".usage tbody tr")).to_have_count(len(usage["rows"]))
+    assert [row[1] for row in rows(page)] == [written(row["gpu_hours"]) for row in usage["rows"]]
+    assert [row[0] for row in rows(page)] == [row.get("user", "not known") for row in usage["rows"]]
+    expect(page.locator(".usage tfoot")).to_contain_text(written(usage["total"]["gpu_hours"]))
+    expect(page.locator(".coverage")).to_contain_text(re.compile(r"Observed (100|\d+\.\d) % of the "))
+    start, end = (float(usage["asked"][name][0]) for name in ("start", "end"))
+    assert end - start == 86_400
+
+
+def test_charts_and_map_are_drawn(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h")
+    for title in ("GPUs by state", "Utilization", "Power"):
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    expect(page.locator(".charts canvas")).to_have_count(3)
+    expect(page.locator(".charts").get_by_text("Loading…")).to_have_count(0, timeout=30_000)
+    expect(page.locator(".charts figcaption").first).to_contain_text(re.compile(r"busy\s*\d"))
+    expect(page.locator(".heat li").first).to_be_visible()
+
+
+@pytest.mark.parametrize("by", ["group", "host", "model"])
+def test_rows_stand_for_what_was_asked(past: HubProcess, visit: Visits, by: str) -> None:
+    page = visit(f"{past.url}/#/history?range=24h")
+    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    with page.expect_response(re.compile(rf"api/v1/usage\?by={by}&")) as answer:
+        page.get_by_role("button", name=f"by {by}", exact=True).click()
+    assert page.url.endswith(f"#/history?range=24h&by={by}")
+    expect(page.locator(".usage tbody tr")).to_have_count(len(answer.value.json()["rows"]))
+    page.go_back()
+    expect(page.get_by_role("button", name="by person")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_sheet_has_the_same_figures(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h&by=model")
+    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    lines = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
+    assert {line["model"] for line in lines} >= {row[0] for row in rows(page)}
+    assert download.value.suggested_filename == "usage-by-model.csv"
+
+
+def test_periods_are_days_of_the_viewer(past: HubProcess, chromium: Browser) -> None:
+    # Berlin turned its clocks back on this day: it has 25 hours.
+    context = chromium.new_context(timezone_id="Europe/Berlin")
+    page = context.new_page()
+    usage = open_with_usage(page, f"{past.url}/#/history?from=2025-10-26&to=2025-10-26")
+    start, end = (float(usage["asked"][name][0]) for name in ("start", "end"))
+    assert (end - start, usage["asked"]["zone"]) == (25 * 3600, ["Europe/Berlin"])
+    expect(page.locator(".periods .text")).to_have_text("Oct 26, 2025")
+    context.close()
+
+
+def test_dates_are_chosen_by_hand(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history")
+    page.get_by_role("button", name="dates…").click()
+    page.get_by_label("from").fill("2026-01-05")
+    page.get_by_label("to", exact=True).fill("2026-01-02")
+    page.get_by_role("button", name="show", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("The last day has to come after the first")
+    page.get_by_label("to", exact=True).fill("2026-01-31")
+    page.keyboard.press("Enter")
+    expect(page.locator(".periods .text")).to_have_text("Jan 5 – 31, 2026")
+    assert page.url.endswith("#/history?from=2026-01-05&to=2026-01-31")
+
+
+def test_a_time_without_anything_says_so(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?from=2020-01-01&to=2020-01-31")
+    expect(page.get_by_role("heading", name="Nobody used a GPU in this period")).to_be_visible()
+    expect(page.locator(".coverage")).to_have_text(re.compile("No GPU was known in this period"))
+
+
+def test_a_cell_of_the_map_opens_its_host_at_that_time(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h")
+    view = page.locator(".heat .view")
+    view.focus()
+    for key in ("ArrowRight", "ArrowLeft", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_url(re.compile(r"#/host/[^?]+\?start=\d+&end=\d+$"))
+
+
+def test_columns_sort_by_keyboard_and_in_the_address(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h&sort=name")
+    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    names = [row[0] for row in rows(page) if row[0] != "not known"]
+    assert names == sorted(names)
+    page.get_by_role("button", name="Held idle").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("columnheader", name="Held idle")).to_have_attribute("aria-sort", "descending")
+    assert page.url.endswith("sort=idle")
+
+
+def test_nothing_scrolls_sideways_on_a_phone(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h", width=390)
+    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    expect(page.locator(".heat li").first).to_be_attached()
+    assert not is_wider_than_its_window(page)
+
+
+def test_paper_has_the_report_and_nothing_else(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h", color_scheme="dark")
+    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    page.emulate_media(media="print", color_scheme="dark")
+    expect(page.get_by_role("heading", name=re.compile("^GPU usage by person: "))).to_be_visible()
+    expect(page.locator(".coverage")).to_contain_text("Observed")
+    for left_out in ("nav", ".periods", ".charts", ".heat", ".bar button", "a[download]"):
+        expect(page.locator(left_out).first).to_be_hidden()
+    ink = page.locator(".usage tbody th").first.evaluate("cell => getComputedStyle(cell).color")
+    assert ink == "rgb(0, 0, 0)"
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_paper_has_all_rows_though_the_screen_begins_with_a_hundred(past: HubProcess, bare: Page) -> None:
+    usage = json.loads(past.get("/api/v1/usage?by=user&start=-24h"))
+    one = usage["rows"][0]
+    many = usage | {"rows": [one | {"user": f"person{n:03}", "gpu_hours": 500 - n} for n in range(250)]}
+    bare.route(re.compile(r"api/v1/usage\?"), lambda route: route.fulfill(json=many))
+    bare.goto(f"{past.url}/#/history?range=24h")
+    visible = bare.locator(".usage tbody tr:visible")
+    expect(visible).to_have_count(100)
+    bare.emulate_media(media="print")
+    expect(visible).to_have_count(250)
+    bare.emulate_media(media="screen")
+    bare.get_by_role("button", name="show 150 more").click()
+    expect(visible).to_have_count(250)
+
+
+def refuse(status: int, message: str) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(status=status, json={"error": {"code": "x", "message": message, "hint": ""}})
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "title"),
+    [
+        (404, "this hub keeps no history", "This hub keeps no history"),
+        (403, "ask the admin", "You may not see the past of this fleet"),
+        (503, "too many questions about the past are waiting.", "The hub could not tell"),
+    ],
+)
+def test_refusals_are_told_in_words(past: HubProcess, bare: Page, status: int, message: str, title: str) -> None:
+    bare.route(re.compile(r"api/v1/(usage|history)"), refuse(status, message))
+    bare.goto(f"{past.url}/#/history")
+    expect(bare.get_by_role("heading", name=title)).to_be_visible()
+
+
+def test_a_hub_that_could_not_tell_is_asked_again(past: HubProcess, bare: Page) -> None:
+    bare.route(re.compile(r"api/v1/usage\?"), refuse(503, "busy"))
+    bare.goto(f"{past.url}/#/history?range=24h")
+    again = bare.get_by_role("button", name="Ask again")
+    expect(again).to_be_visible()
+    bare.unroute_all()
+    again.click()
+    expect(bare.locator(".usage tbody tr").first).to_be_visible()
+
+
+def test_hostile_names_and_prices_are_text(past: HubProcess, bare: Page) -> None:
+    usage = json.loads(past.get("/api/v1/usage?by=user&start=-24h"))
+    one = usage["rows"][0] | {"user": "<img src=x onerror=alert(1)>", "cost": 12.5}
+    hostile = usage | {"rows": [one], "currency": "<b>EUR</b>"}
+    bare.route(re.compile(r"api/v1/usage\?"), lambda route: route.fulfill(json=hostile))
+    bare.goto(f"{past.url}/#/history?range=24h")
+    expect(bare.locator(".usage tbody th")).to_have_text("<img src=x onerror=alert(1)>")
+    expect(bare.locator(".usage tbody tr")).to_contain_text("12.50 <b>EUR</b>")
+    expect(bare.locator("main img")).to_have_count(0)

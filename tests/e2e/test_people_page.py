@@ -1,0 +1,208 @@
+"""Who holds what now, and one person's own page, in a real browser."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from e2e.looking import fleet_of, is_wider_than_its_window, send
+from fakes.hubs import HubProcess, wait_until
+from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Page]
+
+HOSTILE = (
+    "<script>document.title='stolen'</script>",
+    '"><img src=x onerror=alert(1)>',
+    "🦊 fox",
+    "x" * 250,
+    "a/b?c#d&e",
+)
+
+
+def row_of(page: Page, user: str) -> Any:
+    return page.locator("tbody tr").filter(has=page.locator("th", has_text=re.compile(f"^{re.escape(user)}$")))
+
+
+def holdings(hub: HubProcess) -> dict[str, int]:
+    """GPUs by person, counted from the API's own answer."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for host in fleet_of(hub)["hosts"]:
+        for gpu in host["gpus"] if host["status"] == "up" else ():
+            for process in gpu["processes"] or ():
+                if process["user"] is not None and not process["display"]:
+                    found[process["user"]].add(gpu["uuid"])
+    return {user: len(gpus) for user, gpus in found.items()}
+
+
+def shown(page: Page) -> dict[str, int]:
+    rows = page.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => [row.dataset.person, row.querySelector('td b')?.textContent ?? '0'])"
+    )
+    return {user: int(count) for user, count in rows if user}
+
+
+def test_rows_tell_what_the_api_tells(demo: HubProcess, visit: Visits) -> None:
+    page = visit(f"{demo.url}/#/people?sort=user")
+    expect(page.locator("tbody tr").first).to_be_visible()
+
+    def is_the_same() -> bool:
+        before, seen, after = holdings(demo), shown(page), holdings(demo)
+        return before == after == seen
+
+    # The fleet moves: of some looks all three fall between two changes.
+    wait_until(is_the_same, "the same people on page and API", seconds=30)
+
+
+def test_a_person_is_told_with_places_memory_and_idle_gpus(empty: HubProcess, visit: Visits) -> None:
+    held = make_busy_gpu(1, user="ann", idle_seconds=7200.0, metrics={"utilization_percent": 0})
+    send(empty, make_envelope("gpu01", gpus=[make_busy_gpu(0, user="ann"), held, make_gpu(2)]))
+    send(empty, make_envelope("gpu07", gpus=[make_gpu(0), make_busy_gpu(1, user="ann"), make_busy_gpu(2, user="ben")]))
+    page = visit(f"{empty.url}/#/people")
+    expect(row_of(page, "ann")).to_contain_text("gpu01: 0,1·gpu07: 1")
+    expect(row_of(page, "ann").locator("td b")).to_have_text("3")
+    expect(row_of(page, "ann")).to_contain_text("60 GiB")
+    expect(row_of(page, "ann").locator(".idle")).to_have_text(re.compile(r"^1 for "))
+    expect(page.locator("tbody tr")).to_have_text([re.compile("^ann"), re.compile("^ben")])
+    expect(page.get_by_role("status").filter(has_text="2 people on GPUs")).to_be_visible()
+
+
+def test_whom_nobody_could_name_is_a_row_and_no_link(empty: HubProcess, visit: Visits) -> None:
+    nameless = make_gpu(0, metrics={"utilization_percent": 50}, processes=[make_process(user=None)])
+    orphaned = make_gpu(1, metrics={"memory_used_bytes": IDLE["memory_total_bytes"]}, processes=[], idle_seconds=9e4)
+    send(empty, make_envelope("gpu01", gpus=[nameless, orphaned]))
+    page = visit(f"{empty.url}/#/people")
+    row = page.locator("tbody tr")
+    expect(row).to_have_count(1)
+    expect(row.locator("th")).to_have_text("not known")
+    expect(row).to_contain_text("gpu01: 0,1")
+    expect(row.locator("th a")).to_have_count(0)
+
+
+def test_who_comes_and_goes_does_so_at_once_and_under_no_pointer(empty: HubProcess, visit: Visits) -> None:
+    send(empty, make_envelope("gpu01", gpus=[make_busy_gpu(0, user="mia"), make_gpu(1), make_gpu(2)]))
+    page = visit(f"{empty.url}/#/people")
+    row_of(page, "mia").locator("th a").hover()
+    send(empty, make_envelope("gpu01", 2, gpus=[make_gpu(0), *(make_busy_gpu(n, user="zoe") for n in (1, 2))]))
+    page.mouse.move(60, 200)
+    row_of(page, "mia").locator("th a").hover()
+    expect(row_of(page, "zoe")).to_be_visible()
+    expect(page.locator("tbody tr").first).to_contain_text("is on no GPU any more")
+    page.mouse.move(5, 5)
+    expect(page.locator("tbody tr")).to_have_count(1, timeout=30_000)
+    expect(row_of(page, "zoe")).to_be_visible()
+
+
+def test_sort_and_search_are_in_the_address_and_by_keyboard(empty: HubProcess, visit: Visits) -> None:
+    gpus = [make_busy_gpu(0, user="ann"), make_busy_gpu(1, user="ben"), make_busy_gpu(2, user="ben")]
+    send(empty, make_envelope("gpu01", gpus=gpus))
+    page = visit(f"{empty.url}/?view=table#/people?sort=user")
+    expect(page.locator("tbody th")).to_have_text(["ann", "ben"])
+    page.get_by_role("button", name="Person").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody th")).to_have_text(["ben", "ann"])
+    assert page.url.endswith("/?view=table#/people?sort=-user")
+    expect(page.get_by_role("columnheader", name="Person")).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("searchbox", name="Search people").fill("an")
+    expect(page.locator("tbody th")).to_have_text(["ann"])
+    assert "q=an" in page.url
+    page.reload()
+    expect(page.locator("tbody th")).to_have_text(["ann"])
+    page.get_by_role("searchbox", name="Search people").fill("nobody here")
+    expect(page.get_by_role("heading", name="Nobody fits “nobody here”")).to_be_visible()
+    page.get_by_role("searchbox", name="Search people").press("Escape")
+    expect(page.locator("tbody th")).to_have_text(["ben", "ann"])
+
+
+def test_nobody_is_on_a_gpu(empty: HubProcess, visit: Visits) -> None:
+    send(empty, make_envelope("gpu01"))
+    page = visit(f"{empty.url}/#/people")
+    expect(page.get_by_role("heading", name="Nobody is on a GPU")).to_be_visible()
+    expect(page.get_by_text("1 GPU, 1 of them free.")).to_be_visible()
+
+
+def test_a_card_a_person_on_a_phone(demo: HubProcess, visit: Visits) -> None:
+    page = visit(f"{demo.url}/#/people", width=390)
+    expect(page.locator("tbody tr").first).to_be_visible()
+    assert not is_wider_than_its_window(page)
+    box = page.locator("tbody tr").first.bounding_box()
+    assert box is not None
+    assert box["height"] > 60
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_do_nothing_and_lead_to_their_page(empty: HubProcess, visit: Visits, name: str) -> None:
+    send(empty, make_envelope("gpu01", gpus=[make_busy_gpu(0, user=name)]))
+    page = visit(f"{empty.url}/#/people", width=390)
+    link = page.locator("tbody th a")
+    expect(link).to_have_text(name)
+    assert not is_wider_than_its_window(page)
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    expect(page.locator("[data-gpu]")).to_have_count(1)
+    expect(page.locator("main img, main script")).to_have_count(0)
+    assert page.title().endswith("· gpudeck")
+    assert not is_wider_than_its_window(page)
+
+
+def somebody(hub: HubProcess) -> str:
+    wait_until(lambda: json.loads(hub.get("/api/v1/usage?by=user"))["rows"], "some past", seconds=60)
+    return str(max(holdings(hub).items(), key=lambda each: each[1])[0])
+
+
+def test_a_person_has_gpus_runs_and_days_as_the_api_tells_them(demo: HubProcess, visit: Visits) -> None:
+    user = somebody(demo)
+    page = visit("about:blank")
+    with (
+        page.expect_response(re.compile(r"api/v1/usage\?")) as usage,
+        page.expect_response(re.compile(r"api/v1/runs\?")) as runs,
+    ):
+        page.goto(f"{demo.url}/#/person/{user}")
+    (row,) = usage.value.json()["rows"]
+    expect(page.get_by_text("GPU-hours held", exact=False).first).to_contain_text(f"{row['gpu_hours']:,.0f}"[:2])
+    expect(page.locator("figure tbody tr").filter(has_text=row["days"][-1]["day"])).to_have_count(1)
+    found = runs.value.json()["runs"]
+    assert {run["user"] for run in found} == {user}
+    expect(page.locator("article").first).to_be_visible()
+    expect(page.locator("article").first.locator("h3")).to_have_text(re.compile("."))
+    expect(page.locator("article svg").first).to_be_visible()
+    expect(page.locator("[data-gpu]").first).to_be_visible()
+    assert "zone=" in usage.value.url
+    assert f"user={user}" in runs.value.url
+
+
+def test_a_persons_own_page_is_called_mine(demo: HubProcess, visit: Visits) -> None:
+    user = somebody(demo)
+    me = json.loads(demo.get("/api/v1/me")) | {"kind": "account", "name": "somebody", "logins": [user]}
+    page = visit(f"{demo.url}/#/people")
+    page.route("**/api/v1/me", lambda route: route.fulfill(json=me))
+    page.reload()
+    page.get_by_role("link", name="me", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(user)
+    expect(page.get_by_role("heading", name="My runs")).to_be_visible()
+    expect(page.get_by_text("you", exact=True)).to_be_visible()
+
+
+def test_a_name_that_nobody_has_is_said_to_be_unknown(empty: HubProcess, visit: Visits) -> None:
+    send(empty, make_envelope("gpu01"))
+    page = visit(f"{empty.url}/#/person/ghost")
+    expect(page.get_by_role("heading", name="Nothing is known of ghost")).to_be_visible()
+
+
+def refuse(status: int, message: str) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(status=status, json={"error": {"code": "x", "message": message, "hint": ""}})
+
+
+def test_gpus_stay_where_there_is_no_history(empty: HubProcess, chromium: Any) -> None:
+    send(empty, make_envelope("gpu01", gpus=[make_busy_gpu(0, user="ann")]))
+    page = chromium.new_page()
+    page.route(re.compile(r"api/v1/(usage|runs)"), refuse(404, "this hub keeps no history"))
+    page.goto(f"{empty.url}/#/person/ann")
+    expect(page.locator("[data-gpu]")).to_have_count(1)
+    expect(page.get_by_role("heading", name="This hub keeps no history")).to_have_count(1)
+    page.close()
