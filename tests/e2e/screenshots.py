@@ -33,7 +33,10 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGUMENTS)
         for hosts in sorted({shot[1] for shot in SHOTS}):
-            with tempfile.TemporaryDirectory() as folder, running_hub(Path(folder), "--demo", str(hosts)) as hub:
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                running_hub(Path(folder), "--demo", str(hosts), "--demo-days", "14") as hub,
+            ):
                 wait_until(lambda hub=hub, hosts=hosts: count_hosts(hub) > 0.9 * hosts, "the fleet", seconds=90)
                 for name, _, query, width, height, scheme in (shot for shot in SHOTS if shot[1] == hosts):
                     take(browser, f"{hub.url}/{query}", name, width, height, scheme)

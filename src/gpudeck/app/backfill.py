@@ -72,11 +72,17 @@ class Backfill:
     """
 
     def __init__(
-        self, hosts: int, *, until: float, since: float | None = None, when_done: Callable[[], None] | None = None
+        self,
+        hosts: int,
+        *,
+        until: float,
+        since: float | None = None,
+        days: float = DAYS,
+        when_done: Callable[[], None] | None = None,
     ) -> None:
         self._until = until
         # Of a large fleet the past is shorter: every host's every hour costs the store some milliseconds.
-        earliest = until - min(DAYS * DAY, _MOST_HOST_HOURS / hosts * 3600)
+        earliest = until - min(days * DAY, _MOST_HOST_HOURS / hosts * 3600)
         self._start = earliest if since is None else max(since, earliest)
         # A large fleet gets a coarser past: it would take a quarter of an hour otherwise.
         fine_step, step = (60, 300) if hosts <= _MANY_HOSTS else (300, 900)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from gpudeck.app.backfill import Backfill, TakeEvents, is_needed, mark_done
+from gpudeck.app.backfill import DAYS, Backfill, TakeEvents, is_needed, mark_done
 from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, Usage, UsageAsk
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
@@ -152,14 +152,16 @@ class Archive:
         *,
         now: Clock = clock.wall,
         demo: int | None = None,
+        demo_days: float = DAYS,
     ) -> None:
-        """`demo` is how many hosts are simulated, None when none are."""
+        """`demo` is how many hosts are simulated, None when none are; `demo_days` how much of a past they get."""
         self._hub = hub
         self._settings = settings
         self._usage = usage
         self._data_dir = data_dir
         self._now = now
         self._demo = demo
+        self._demo_days = demo_days
         self._backfill: Backfill | None = None
         self._filling: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -171,7 +173,7 @@ class Archive:
     def start(self, take_events: TakeEvents | None = None) -> None:
         """With the event loop: samples are handed over once a second; a demo gets its past, and `take_events` what
         happened in it."""
-        if self.store is not None and self._demo is not None:
+        if self.store is not None and self._demo is not None and self._demo_days > 0:
             self._filling = asyncio.create_task(self._fill(self._demo, take_events))
 
     def tick(self) -> None:
@@ -210,7 +212,11 @@ class Archive:
             return
         since = None if is_needed(self._data_dir, hosts) else embedded.newest
         self._backfill = Backfill(
-            hosts, until=self._hub.started_at, since=since, when_done=lambda: mark_done(self._data_dir, hosts)
+            hosts,
+            days=self._demo_days,
+            until=self._hub.started_at,
+            since=since,
+            when_done=lambda: mark_done(self._data_dir, hosts),
         )
         self._backfill.start(embedded.take, lambda: embedded.has_room, take_events)
 

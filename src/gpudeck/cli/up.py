@@ -38,6 +38,14 @@ Examples:
     metavar="[HOSTS]",
     help="Show a simulated fleet (24 hosts).",
 )
+@click.option(
+    "--demo-days",
+    type=click.FloatRange(0, 14),
+    default=14,
+    show_default=True,
+    envvar="GPUDECK_DEMO_DAYS",
+    help="How many simulated days a demo begins with.",
+)
 @click.option("--ssh", metavar="HOST,HOST", help="Watch these hosts over SSH, without any agent: gpu01,gpu[02-16].")
 @click.option("--ask-password", is_flag=True, help="Ask for the SSH password, for hosts that take no key.")
 @click.option("--verbose", is_flag=True, help="Log more.")
@@ -46,6 +54,7 @@ def command(
     config: Path | None,
     listen: str | None,
     demo: int | None,
+    demo_days: float,
     ssh: str | None,
     ask_password: bool,
     verbose: bool,
@@ -76,7 +85,7 @@ def command(
             raise UsageError(f"--listen: {problem}.")
         settings = msgspec.structs.replace(settings, listen=address)
     targets = _read_ssh(ssh, demo)
-    plan = make_plan(settings, demo, has_gpus, ssh_hosts=len(targets))
+    plan = msgspec.structs.replace(make_plan(settings, demo, has_gpus, ssh_hosts=len(targets)), demo_days=demo_days)
     password = _ask_password() if ask_password else None
     run_hub(HubServer.open(settings, plan, file, targets=targets, ssh_password=password), _greet)
 
