@@ -57,7 +57,9 @@ def test_export_of_an_empty_span_has_a_head_alone(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--host", "nobody"], "no host is called nobody"),
+        (["--host", "nobody"], "knows no host nobody"),
+        (["--host", "gpu01", "--host", "nobody"], "knows no host nobody"),
+        (["--gpu", "GPU-none"], "knows no GPU GPU-none"),
         (["--metric", "warmth"], "no GPU metric is called warmth"),
         (["--since", "yesterdayish"], "is not a time"),
         (["--since", "now", "--until", "-1h"], "after --since"),
@@ -67,6 +69,11 @@ def test_export_says_what_it_cannot_do(file: Path, arguments: list[str], words: 
     result = run("export", "--file", str(file), *arguments)
     assert isinstance(result.exception, UsageError)
     assert words in str(result.exception)
+    assert not result.stdout
+
+
+def test_export_takes_a_time_ago_with_and_without_its_sign(file: Path) -> None:
+    assert export(file, "--since", "2d") == export(file, "--since", "-2d") == []
 
 
 def test_verify_finds_a_flipped_bit(file: Path) -> None:

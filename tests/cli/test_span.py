@@ -20,6 +20,8 @@ def at(text: str) -> float:
     ("since", "until", "start", "end"),
     [
         ("12h", None, "2026-11-15T03:30", NOW),
+        ("-12h", None, "2026-11-15T03:30", NOW),
+        ("now-1d12h", "-12h", "2026-11-14T03:30", "2026-11-15T03:30"),
         ("1d 12h", "12h", "2026-11-14T03:30", "2026-11-15T03:30"),
         ("today", None, "2026-11-15", NOW),
         ("yesterday", None, "2026-11-14", "2026-11-15"),
@@ -49,7 +51,8 @@ def test_a_day_with_25_hours_is_one_day() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["soon", "", "2026-13-01", "2026-02-30", "2026-10-01Tnoon", "9999-12-31", "-5d", "tomorrow"]
+    "text",
+    ["soon", "", "2026-13-01", "2026-02-30", "2026-10-01Tnoon", "9999-12-31", "--5d", "tomorrow", "30", "99999y"],
 )
 def test_what_is_no_time_is_told(text: str) -> None:
     with pytest.raises(UsageError, match="--until"):

@@ -42,12 +42,17 @@ def opened(file: Path | None, config: Path | None) -> Iterator[tuple[View, Path]
 def read_span(since: str, until: str) -> tuple[float, float]:
     now = time.time()
     try:
-        start, end = parse_time(since, now), parse_time(until, now)
+        start, end = _read_moment(since, now), _read_moment(until, now)
     except ValueError as error:
         raise UsageError(f"{error}.") from error
     if end <= start:
         raise UsageError("--until has to be after --since.")
     return start, end
+
+
+def _read_moment(text: str, now: float) -> float:
+    """A time ago may be written without its sign, as `gpudeck report` has it."""
+    return parse_time(f"-{text}" if text[-1:].isalpha() and text[:1].isdigit() and text.isalnum() else text, now)
 
 
 def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> Choice:

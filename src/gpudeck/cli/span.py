@@ -99,7 +99,13 @@ def _read_date(text: str, zone: str) -> Span | None:
 def _read_ago(text: str, now: float) -> Span:
     from gpudeck.config import parse_duration  # noqa: PLC0415 - dates and words need no configuration
 
-    moment = now - parse_duration(text)
+    # A time ago may be written as the other commands and the API have it.
+    ago = text.removeprefix("now").removeprefix("-")
+    if ago.strip().isdigit():
+        raise ValueError(f"{text!r} has no unit")
+    moment = now - parse_duration(ago)
+    if moment < 0:
+        raise ValueError(f"{text!r} is before 1970")
     return Span(moment, moment)
 
 

@@ -1,6 +1,7 @@
 """What an operator decides about the history. Imports no store: a base install reads the configuration too."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
 
@@ -51,6 +52,11 @@ class HistorySettings(Struct, frozen=True):
             raise ValueError("kind: prometheus needs write_url and read_url, the store's two addresses")
         if self.user is not None and self.token_file is not None:
             raise ValueError("the store takes a user with password_file, or token_file, not both")
+        for name, url in (("write_url", self.write_url), ("read_url", self.read_url)):
+            if url is not None and not _is_url(url):
+                raise ValueError(
+                    f"{name} has to be an address such as https://metrics.example/path, without a password"
+                )
 
 
 class UsageSettings(Struct, frozen=True):
@@ -62,3 +68,13 @@ class UsageSettings(Struct, frozen=True):
     """What a GPU-hour costs, by a part of the model's name: `H200: 3.20`. The longest part that fits counts."""
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Groups of people: `vision: [alice, bob]`. Who is in none is counted by the Unix group of the login on the hub."""
+
+
+def _is_url(text: str) -> bool:
+    """Whether it can be asked. A name or password in it would be shown in messages: they have settings of their own."""
+    try:
+        parts = urlsplit(text.strip())
+        is_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_port and "@" not in parts.netloc

@@ -341,6 +341,12 @@ def test_nearly_full_disk_is_said_before_it_is_full(path: Path, clock: FakeClock
     store.close()
 
 
+def test_runs_of_a_range_that_ends_before_it_begins_are_refused(store: EmbeddedStore) -> None:
+    with pytest.raises(HistoryRefused) as caught:
+        store.runs(RunsAsk(start=START + HOUR, end=START))
+    assert caught.value.code == "bad_range"
+
+
 def test_runs_come_in_order_of_time_whatever_came_late(store: EmbeddedStore, clock: FakeClock) -> None:
     store.take([sample(START + HOUR, gpu("GPU-1", process(2, "bob")))])
     store.take([sample(START, gpu("GPU-1", process(1, "alice", started_at=START - 5)))])

@@ -30,15 +30,26 @@ def export(view: View, choice: Choice) -> Iterator[list[Cell]]:
     unknown = [name for name in choice.metrics if name not in GPU_NAMES]
     if unknown:
         raise HistoryRefused("unknown_metric", f"no GPU metric is called {unknown[0]}")
+    _check_names(view, choice)
     yield ["time", "unix_seconds", "host", "gpu", "index", "model", "state", "users", *choice.metrics]
     known = view.gpus()
     hosts = sorted(view.hosts().values(), key=lambda host: host.name)
-    if choice.hosts and not any({host.name, host.host_id} & set(choice.hosts) for host in hosts):
-        raise HistoryRefused("unknown_host", f"no host is called {', '.join(choice.hosts)}")
     for host in hosts:
         if not choice.hosts or {host.name, host.host_id} & set(choice.hosts):
             for hour in view.hours(host.key, choice.start, choice.end, choice.metrics, runs=True):
                 yield from _rows_of(hour, host.name, known, choice, view)
+
+
+def _check_names(view: View, choice: Choice) -> None:
+    """Before the head: a table without rows would say that there was nothing."""
+    hosts = {name for host in view.hosts().values() for name in (host.name, host.host_id)}
+    gpus = {gpu.uuid for gpu in view.gpus().values()}
+    for name in choice.hosts:
+        if name not in hosts:
+            raise HistoryRefused("unknown_host", f"the history knows no host {name}")
+    for uuid in choice.gpus:
+        if uuid not in gpus:
+            raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid}")
 
 
 def _rows_of(hour: Hour, host: str, known: dict[int, KnownGpu], choice: Choice, view: View) -> Iterator[list[Cell]]:

@@ -19,6 +19,9 @@ _SILENT: Final = 300.0
 
 
 def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
+    """Raises HistoryRefused."""
+    if ask.start is not None and ask.end is not None and ask.end <= ask.start:
+        raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
     hosts, gpus = view.hosts(), view.gpus()
     where, values = _conditions(ask, hosts, gpus)
     rows = view.connection.execute(
