@@ -1,11 +1,18 @@
 """Pictures fit every terminal: as many lines as it has, each exactly as wide."""
 
+import io
+
 import pytest
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual._compositor import ChopsUpdate
+from textual.strip import Strip
 
 from fakes.fleets import fleet_of
 from fakes.reports import make_busy_gpu, make_gpu
 from fakes.tops import make_top, press
-from gpudeck.tui.canvas import find_changes
+from gpudeck.tui.canvas import find_changes, narrow
 from gpudeck.tui.feed import Lost
 from gpudeck.tui.layout import draw_share
 from gpudeck.tui.picture import Artist
@@ -74,6 +81,12 @@ def test_only_the_cell_that_changed_is_drawn_again() -> None:
 def test_row_that_takes_another_shape_is_drawn_again_from_there_on() -> None:
     changes = find_changes([[("ab", ""), ("cd", "")]], [[("abc", "bold")], [("x", "")]])
     assert [(region.x, region.y, region.width) for region in changes] == [(0, 0, 3), (0, 1, 1)]
+
+
+def test_piece_in_the_middle_of_a_line_is_sent_alone() -> None:
+    update = ChopsUpdate([{0: Strip([Segment("abc"), Segment("def", Style(bold=True))])}], [(0, 2, 5)], [[6]])
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard")
+    assert narrow(update).render_segments(console) == "\x1b[1;3Hc\x1b[1mde\x1b[0m"  # type: ignore[union-attr]
 
 
 def test_order_that_is_in_force_stands_out_in_the_head() -> None:

@@ -73,6 +73,9 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
     if not os.environ.get("NO_COLOR"):
         # Textual counts an empty one, too.
         os.environ.pop("NO_COLOR", None)
+    for name in ("COLUMNS", "LINES"):
+        # Textual would believe them for ever; the terminal knows its size, and tells when that changes.
+        os.environ.pop(name, None)
     feed = _watch_locally() if local else _watch_hub(hub)
     first = feed.first()
     from gpudeck.collectors.host import machine_id  # noqa: PLC0415 - help and mistakes need none of these

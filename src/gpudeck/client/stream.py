@@ -22,7 +22,7 @@ class StreamEvent(Struct, frozen=True):
 
 class OpenStream:
     """An answer that goes on. `events` ends where the hub ends it, and raises one of client.http.TROUBLE where the
-    connection breaks or nothing comes for `timeout` seconds. `close` may be called from another thread."""
+    connection breaks or nothing comes for `timeout` seconds."""
 
     def __init__(self, url: str, headers: dict[str, str], timeout: float) -> None:
         parts = urlsplit(url)
@@ -58,6 +58,8 @@ class OpenStream:
             seen = max(0, len(waiting) - 1)
 
     def close(self) -> None:
+        # The answer holds the socket, too.
+        self._answer.close()
         self._connection.close()
 
     def _is_packed(self) -> bool:

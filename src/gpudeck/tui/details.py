@@ -87,7 +87,7 @@ def _notes(gpu: Json, width: int) -> list[Line]:
     """What is wrong with it, and what to do."""
     told: Sequence[Cell] = [
         (f"! {clean(text)}", "yellow")
-        for text in (gpu["health_reason"], gpu["health_action"], gpu["availability_reason"])
+        for text in dict.fromkeys((gpu["health_reason"], gpu["health_action"], gpu["availability_reason"]))
         if text
     ]
     return [text_line([cell], width) for cell in told]

@@ -69,6 +69,7 @@ class HubFeed:
         self._events: Any = iter(())
         self._last_id = ""
         self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def first(self) -> Snapshot:
         self._open()
@@ -78,10 +79,14 @@ class HubFeed:
         return news
 
     def start(self, take: Take) -> None:
-        threading.Thread(target=self._run, args=(take,), name="feed", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
+        """The thread ends with the next event; it is not waited for."""
         self._stopping.set()
+        if self._thread is None:
+            self._close()
 
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}

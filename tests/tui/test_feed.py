@@ -1,0 +1,100 @@
+"""Where the fleet comes from: a real hub that goes away and comes back, one that wants a token, this machine."""
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from fakes.hubs import running_hub, wait_until
+from gpudeck.app.local_watch import LocalWatch
+from gpudeck.app.own_token import find_own_token
+from gpudeck.client import Client, Forbidden
+from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.model.errors import Unreachable
+from gpudeck.tui.feed import Delta, HubFeed, LocalFeed, Lost, News, Snapshot
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def kinds(news: list[News]) -> set[type]:
+    return {type(one) for one in news}
+
+
+def test_hub_that_is_restarted_is_followed_by_itself(tmp_path: Path) -> None:
+    listen = ["--listen", f"127.0.0.1:{free_port()}", "--demo", "3"]
+    news: list[News] = []
+    with running_hub(tmp_path, *listen) as hub:
+        feed = HubFeed(Client(hub.url, 5.0))
+        assert isinstance(feed.first(), Snapshot)
+        feed.start(news.append)
+        wait_until(lambda: Delta in kinds(news), "a delta")
+    wait_until(lambda: Lost in kinds(news), "the loss")
+    news.clear()
+    with running_hub(tmp_path, *listen):
+        wait_until(lambda: {Snapshot, Delta} <= kinds(news), "the return", 40)
+        feed.stop()
+        wait_until(lambda: "feed" not in {thread.name for thread in threading.enumerate()}, "the end of the feed")
+
+
+def test_hub_that_is_not_there_at_first_is_an_error() -> None:
+    with pytest.raises(Unreachable, match="no hub answers"):
+        HubFeed(Client(f"http://127.0.0.1:{free_port()}")).first()
+
+
+def test_token_of_this_machine_is_found_where_the_hub_wants_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("read: login\n")
+    monkeypatch.setenv("GPUDECK_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("GPUDECK_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with running_hub(tmp_path, "--demo", "3") as hub:
+        with pytest.raises(Forbidden):
+            HubFeed(Client(hub.url)).first()
+        feed = HubFeed(Client(hub.url), lambda: find_own_token(hub.url))
+        assert isinstance(feed.first(), Snapshot)
+        feed.stop()
+
+
+def test_past_of_a_gpu_comes_from_the_history_of_the_hub(tmp_path: Path) -> None:
+    with running_hub(tmp_path, "--demo", "3") as hub:
+        feed = HubFeed(Client(hub.url))
+        wait_until(lambda: json.loads(hub.get("/api/v1/fleet"))["hosts"], "the simulated fleet")
+        host = feed.first().fleet["hosts"][0]
+        feed.stop()
+        wait_until(lambda: feed.past({"gpu": host["gpus"][0]["uuid"]}, "power_watts"), "samples in the history", 60)
+        wait_until(lambda: feed.past({"host": host["id"]}, "host_cpu_percent"), "the same of its host", 60)
+
+
+def test_this_machine_is_read_again_and_again() -> None:
+    watch = LocalWatch(CollectorSettings())
+    feed = LocalFeed(watch.read, watch.close, seconds=0.1)
+    news: list[News] = [feed.first()]
+    feed.start(news.append)
+    wait_until(lambda: len(news) > 2, "three readings")
+    feed.stop()
+    hosts = [one.fleet["hosts"] for one in news if isinstance(one, Snapshot)]
+    assert {(len(found), found[0]["status"], found[0]["via"]) for found in hosts} == {(1, "up", "local")}
+    assert hosts[-1][0]["last_report_at"] > hosts[0][0]["last_report_at"]
+
+
+def test_reading_that_fails_is_told_and_tried_again() -> None:
+    answers = iter([b'{"hosts":[]}', OSError("no more files"), b'{"hosts":[1]}'])
+
+    def read() -> bytes:
+        answer = next(answers, b'{"hosts":[2]}')
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    feed = LocalFeed(read, lambda: None, seconds=0.01)
+    news: list[News] = [feed.first()]
+    feed.start(news.append)
+    wait_until(lambda: len(news) > 3, "four readings")
+    feed.stop()
+    assert [type(one) for one in news[:3]] == [Snapshot, Lost, Snapshot]
