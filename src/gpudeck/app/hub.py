@@ -26,6 +26,7 @@ from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
+from gpudeck.app.reservations import Bookings
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
 from gpudeck.app.tls import Tls
 from gpudeck.app.tokens import ensure_token
@@ -130,6 +131,7 @@ class HubServer:
         self._watching = Watching(self.hub, providers, ways)
         self._endings: set[asyncio.Task[None]] = set()
         self._diary: Diary | None = None
+        self._bookings: Bookings | None = None
         self._archive = Archive(self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts)
 
     @classmethod
@@ -180,6 +182,8 @@ class HubServer:
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
             self._diary = diary = Diary(self.hub, auth.database, self._settings.events, demo=self._plan.demo_hosts)
             await diary.open()
+            self._bookings = bookings = self._make_bookings(auth, diary)
+            await bookings.open()
             door = self._open_door(auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
@@ -191,11 +195,18 @@ class HubServer:
             finally:
                 await self._watching.stop()
                 ticking.cancel()
+                await bookings.close()
                 await self._archive.close()
                 await diary.close()
 
+    def _make_bookings(self, auth: Auth, diary: Diary) -> Bookings:
+        settings, demo = self._settings.reservations, self._plan.demo_hosts
+        return Bookings(self.hub, auth, settings, diary.events, demo=demo)
+
     def _tick(self) -> None:
         self._archive.tick()
+        if self._bookings is not None:
+            self._bookings.tick()
         if self._diary is not None:
             self._diary.tick(None if self._archive.store is None else self._archive.store.problem)
 
@@ -214,6 +225,7 @@ class HubServer:
             hits=hits,
             history=self._archive.store,
             events=None if self._diary is None else self._diary.events,
+            reservations=None if self._bookings is None else self._bookings.calendar,
             place=Place(
                 listen=str(settings.listen),
                 data_dir=str(self._data_dir),
@@ -258,6 +270,8 @@ class HubServer:
         self._archive.end_demo()
         if self._diary is not None:
             self._diary.end_demo()
+        if self._bookings is not None:
+            self._bookings.end_demo()
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
         if self._child is not None:

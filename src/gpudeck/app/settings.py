@@ -20,6 +20,7 @@ from gpudeck.model.names import Names
 from gpudeck.model.settings import Address, is_loopback
 from gpudeck.model.tls_settings import TlsSettings
 from gpudeck.queueing.settings import QueueSettings
+from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.sources.pull_settings import PullSettings
 from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.ssh_settings import SshSettings
@@ -73,6 +74,7 @@ class Settings(Struct, frozen=True):
     history: HistorySettings = field(default_factory=HistorySettings)
     usage: UsageSettings = field(default_factory=UsageSettings)
     events: EventSettings = field(default_factory=EventSettings)
+    reservations: ReservationSettings = field(default_factory=ReservationSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 

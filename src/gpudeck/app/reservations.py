@@ -1,0 +1,147 @@
+"""Reservations meet the live fleet: what counts now is shown at its GPUs, what is observed there is acted upon.
+
+Everything that asks the database is done by one task at a time, off the way of reports and of the tick.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from gpudeck.api.booking_desk import describe
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.parts import Auth
+from gpudeck.events.log import Events
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.observed import observe
+from gpudeck.model import clock
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.reservation import Reservation
+from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.reconcile import Findings, Reconciler, tell_release
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import REAL, ReservationStore
+
+log = logging.getLogger(__name__)
+
+_DEMO: Final = "demo-{}"
+_HUB: Final = Caller(kind="local", role="admin", name="the hub")
+_AGAIN_SECONDS: Final = 5.0
+_NOT_READ: Final = "reservations made elsewhere are not seen now: the hub's database does not answer."
+
+
+class Bookings:
+    """`calendar` is what others book with. `open` before the first report, `tick` once a second, `close` at the end,
+    all in the event loop that owns the hub."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        auth: Auth,
+        settings: ReservationSettings,
+        events: Events,
+        *,
+        demo: int | None = None,
+        now: Clock = clock.wall,
+    ) -> None:
+        """`demo` is how many hosts are simulated, None when none are: their bookings are apart from real ones."""
+        self._hub = hub
+        self._auth = auth
+        self._events = events
+        self._now = now
+        store = ReservationStore(auth.database, REAL if demo is None else _DEMO.format(demo))
+        self.calendar = Reservations(store, settings, now)
+        self.calendar.changed = self.look
+        self._rules = Reconciler(settings, self._logins_of)
+        self._used: dict[int, Reservation] = {}
+        self._unused: dict[int, Reservation] = {}
+        self._next_store: ReservationStore | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._is_failing = False
+
+    async def open(self) -> None:
+        """Raises UsageError when the database does not answer."""
+        try:
+            await self.calendar.load()
+        except Temporary as error:
+            raise UsageError(error.message, error.hint) from error
+
+    def tick(self) -> None:
+        """Look, and have the database asked unless that is still going on."""
+        self.look()
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._work_off())
+
+    def look(self) -> None:
+        """Show what counts now, and note what follows from who is where."""
+        near = self.calendar.near
+        uuids = {gpu.uuid for one in near for gpu in one.gpus}
+        now = self._now()
+        found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
+        self._hub.fleet.mark(found.marks, now)
+        self._take(found)
+
+    def end_demo(self) -> None:
+        """Real hosts report: from here on the real fleet's reservations count."""
+        self._next_store = ReservationStore(self._auth.database)
+
+    async def close(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    def _take(self, found: Findings) -> None:
+        for event in found.events:
+            self._events.add(event)
+        self._used |= {one.id: one for one in found.used}
+        self._unused |= {one.id: one for one in found.unused}
+
+    async def _work_off(self) -> None:
+        try:
+            await self._ask_database()
+        except Temporary as error:
+            await self._note_failure(error)
+        except Exception:
+            log.exception("reservations could not be brought up to date")
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            self._note_success()
+
+    async def _ask_database(self) -> None:
+        if self._next_store is not None:
+            await self.calendar.change_store(self._next_store)
+            self._next_store = None
+        await self.calendar.refresh()
+        for number, one in list(self._used.items()):
+            await self.calendar.note_use(one)
+            del self._used[number]
+        for number in list(self._unused):
+            await self._release(number)
+            del self._unused[number]
+
+    async def _release(self, number: int) -> None:
+        edit = await self.calendar.release_unused(number)
+        if edit is None:
+            return
+        self._events.add(tell_release(edit.before, self._now()))
+        details = f"before: {describe(edit.before)}; after: released, {edit.after.release_reason}"
+        await self._auth.audit.record(_HUB, "release reservation", f"reservation {number}", details=details)
+
+    async def _note_failure(self, error: Temporary) -> None:
+        """What is known already still counts, and is shown."""
+        if not self._is_failing:
+            log.warning("reservations cannot be read: %s", error)
+            # Without the place: it is shown to everybody who may look.
+            self._hub.fleet.say("reservations", [_NOT_READ])
+        self._is_failing = True
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _note_success(self) -> None:
+        if self._is_failing:
+            log.info("reservations can be read again")
+            self._hub.fleet.say("reservations", [])
+        self._is_failing = False
+
+    def _logins_of(self, user: str) -> frozenset[str] | None:
+        """No login has a blank in it, as the name of a token or of whoever sits at the hub's machine has."""
+        return None if " " in user else self._auth.people.logins_of(user)

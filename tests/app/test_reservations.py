@@ -1,0 +1,159 @@
+"""Reservations in a hub: what is booked is shown at once, and what is observed has its consequences."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import make_auth
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from gpudeck.app.reservations import Bookings
+from gpudeck.events.log import Events
+from gpudeck.events.settings import EventSettings
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.observed import observe
+from gpudeck.model.event import Event
+from gpudeck.model.reservation import Reservation
+from gpudeck.reservations.drafts import Draft
+from gpudeck.reservations.rules import Who
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.wishes import Wish
+
+NOW = 1_790_000_000.0
+HOUR = 3600.0
+
+
+class House:
+    """A hub with one host of one GPU. Its clock stands still but for `watch`."""
+
+    def __init__(self, folder: Path, *, demo: int | None = None) -> None:
+        self.clock = FakeClock(NOW)
+        self.hub = Hub(now=self.clock)
+        self.auth = make_auth(folder)
+        self.told: list[Event] = []
+        events = Events(self.auth.database, EventSettings(), now=self.clock)
+        events.listener = self.told.append
+        settings = ReservationSettings()
+        self.bookings = Bookings(self.hub, self.auth, settings, events, demo=demo, now=self.clock)
+        self.sequence = 0
+        self.report(make_gpu())
+
+    def report(self, gpu: Any) -> None:
+        self.sequence += 1
+        self.hub.fleet.apply(make_envelope(sequence=self.sequence, gpus=[gpu]), via="push", now=self.clock.now)
+
+    async def book(self, user: str = "ada", hours: float = 4) -> Reservation:
+        draft = Draft(wish=Wish(gpus=("GPU-0",)), length=hours * HOUR, note="training")
+        return await self.bookings.calendar.book(draft, Who(user), observe(self.hub.fleet))
+
+    async def watch(self, minutes: int, make: Callable[[], Any]) -> None:
+        """A report and a tick a minute, and what follows from each."""
+        for _ in range(minutes):
+            self.clock.advance(60)
+            self.report(make())
+            self.bookings.tick()
+            work = self.bookings._work
+            assert work is not None
+            await work
+
+    @property
+    def gpu(self) -> dict[str, Any]:
+        (host,) = self.hub.fleet.hosts.values()
+        return dict(host.view["gpus"][0])
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.told]
+
+
+def test_booking_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.bookings.open()
+        made = await house.book()
+        assert house.gpu["availability"] == "booked"
+        assert (house.gpu["reservation"].id, house.gpu["reservation"].until) == (made.id, NOW + 4 * HOUR)
+        house.clock.advance(4 * HOUR)
+        house.bookings.look()
+        assert (house.gpu["availability"], house.gpu["reservation"]) == ("free", None)
+
+    asyncio.run(play())
+
+
+def test_stranger_on_a_booked_gpu_is_told_of(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.book()
+        await house.watch(3, lambda: make_busy_gpu(user="bob"))
+        assert house.gpu["reservation_conflict"] == "bob is on it, though it is booked by ada"
+        assert house.kinds() == ["reservation_conflict"]
+        await house.watch(1, make_gpu)
+        assert house.gpu["reservation_conflict"] is None
+
+    asyncio.run(play())
+
+
+def test_owner_who_came_keeps_the_booking_also_after_a_restart(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        made = await house.book()
+        await house.watch(1, lambda: make_busy_gpu(user="ada"))
+        again = House(tmp_path)
+        again.clock.advance(120)
+        await again.bookings.open()
+        await again.watch(90, make_gpu)
+        assert again.kinds() == []
+        assert (await again.bookings.calendar.find(made.id)).used_at == NOW + 60
+        assert again.gpu["availability"] == "booked"
+
+    asyncio.run(play())
+
+
+def test_nobody_came_is_warned_of_released_and_written_down(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        made = await house.book()
+        await house.watch(62, make_gpu)
+        assert house.kinds() == ["reservation_unused", "reservation_released"]
+        assert house.told[1].title == "ada's booking of GPU 0 of gpu01 was released: nobody used it"
+        assert house.gpu["availability"] == "free"
+        released = await house.bookings.calendar.find(made.id)
+        assert released.release_reason == "nobody used it"
+        (entry,) = await house.auth.audit.list()
+        assert (entry.who, entry.action, entry.subject) == ("the hub", "release reservation", "reservation 1")
+
+    asyncio.run(play())
+
+
+def test_bookings_of_a_demo_end_with_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path, demo=24)
+        await house.book()
+        house.bookings.end_demo()
+        await house.watch(1, make_gpu)
+        assert house.gpu["availability"] == "free"
+        await house.book("bob")
+
+    asyncio.run(play())
+
+
+def test_database_that_is_away_costs_no_booking_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.book()
+        (tmp_path / "gpudeck.db").rename(tmp_path / "away.db")
+        (tmp_path / "gpudeck.db").mkdir()
+        house.clock.advance(1200)
+        house.report(make_gpu())
+        monkeypatch.setattr("gpudeck.app.reservations._AGAIN_SECONDS", 0.0)
+        house.bookings.tick()
+        work = house.bookings._work
+        assert work is not None
+        await work
+        (problem,) = house.hub.fleet.problems
+        assert problem.startswith("reservations made elsewhere are not seen now")
+        assert house.gpu["availability"] == "booked"
+
+    asyncio.run(play())
