@@ -29,6 +29,7 @@ command -v caddy >/dev/null || missing+=(caddy)
 command -v sqlite3 >/dev/null || missing+=(sqlite3)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
 command -v zsh >/dev/null || missing+=(zsh)
+command -v tmux >/dev/null || missing+=(tmux)
 command -v fish >/dev/null || missing+=(fish)
 command -v cc >/dev/null || command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -eq 0 ] && exit 0
