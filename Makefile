@@ -65,6 +65,7 @@ generated: setup ## write again what is made from the code: API types, configura
 
 screenshots: page ## take the pictures of README and docs again (needs chromium)
 	cd tests && ../$(BIN)/python -m e2e.screenshots
+	cd tests && ../$(BIN)/python -m e2e.top_picture
 
 clean: ## forget the environment and everything built
 	rm -rf .venv web/node_modules src/gpudeck/api/page

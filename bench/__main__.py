@@ -4,7 +4,19 @@ import importlib
 import sys
 from itertools import takewhile
 
-NAMES = ("hub", "ingest_http", "startup", "agent_cost", "page", "pull", "ssh_poll", "hostile", "terminal", "top", "history")
+NAMES = (
+    "hub",
+    "ingest_http",
+    "startup",
+    "agent_cost",
+    "page",
+    "pull",
+    "ssh_poll",
+    "hostile",
+    "terminal",
+    "top",
+    "history",
+)
 
 
 def main() -> None:
