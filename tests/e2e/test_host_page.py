@@ -1,0 +1,181 @@
+"""A host's own page in a real browser: its GPUs and who is on them, the machine, what is wrong with it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from e2e.axe import serious_violations
+from e2e.looking import fleet_of, is_wider_than_its_window, send, show_instead
+from fakes.hubs import HubProcess, wait_until
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Page]
+CHARTS = ("GPU memory", "GPU power", "CPU", "RAM", "Disk", "Network")
+
+
+@pytest.fixture(scope="module")
+def host(demo: HubProcess) -> dict[str, Any]:
+    """A host of the demo fleet that works, once some of its past is made."""
+    hosts = [host for host in fleet_of(demo)["hosts"] if host["status"] == "up"]
+    found: dict[str, Any] = max(hosts, key=lambda host: sum(gpu["availability"] == "busy" for gpu in host["gpus"]))
+    question = f"/api/v1/history?host={found['name']}&metric=host_cpu_percent&start=-6h"
+
+    def has_past() -> bool:
+        series = json.loads(demo.get(question))["series"]
+        return bool(series) and len(series[0]["points"]) > 100
+
+    wait_until(has_past, "six hours of the past", seconds=120)
+    return found
+
+
+@pytest.fixture
+def bare(chromium: Browser) -> Iterator[Page]:
+    """A page whose refused questions are no mistake."""
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    yield page
+    page.close()
+
+
+def open_host(visit: Visits, hub: HubProcess, host: dict[str, Any], query: str = "", **options: object) -> Page:
+    page = visit(f"{hub.url}/#/host/{host['name']}{query}", **options)
+    chart = page.get_by_role("slider", name="CPU over time")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"CPU \d+ %"), timeout=30_000)
+    return page
+
+
+def test_every_gpu_is_listed_with_its_processes(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host)
+    expect(page.get_by_role("heading", level=1)).to_have_text(host["display_name"])
+    table = page.get_by_role("region", name="GPUs and their processes")
+    for gpu in host["gpus"]:
+        expect(table.get_by_role("link", name=f"GPU {gpu['label']}", exact=True)).to_be_visible()
+    busy = next(gpu for gpu in host["gpus"] if gpu["processes"])
+    row = table.get_by_role("row").filter(has_text=str(busy["processes"][0]["pid"])).first
+    expect(row).to_contain_text(busy["processes"][0]["command"])
+    expect(row).to_contain_text(busy["processes"][0]["evidence"])
+
+
+def test_the_machine_is_described(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host)
+    machine = page.get_by_role("region", name="The machine")
+    for fact in (host["os"], host["driver_version"], host["agent_version"], *host["addresses"]):
+        expect(machine).to_contain_text(fact)
+    for key, value in host["labels"].items():
+        expect(page.locator("main header")).to_contain_text(f"{key}={value}")
+
+
+def test_its_figures_change_without_a_reload(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host)
+    figures = page.locator("main dl").first
+    before = figures.inner_text()
+    wait_until(lambda: figures.inner_text() != before, "a change of its figures")
+
+
+def test_every_chart_tells_its_latest_values(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host, "?range=6h")
+    for title in CHARTS:
+        chart = page.get_by_role("slider", name=f"{title} over time")
+        expect(chart).to_have_attribute("aria-valuetext", re.compile(r"\d (%|W|[MGT]iB|[kMG]B/s)"))
+
+
+def test_the_map_of_its_gpus_is_walked_with_keys_and_opens_a_gpu(
+    demo: HubProcess, host: dict[str, Any], visit: Visits
+) -> None:
+    page = open_host(visit, demo, host, "?range=6h")
+    cells = page.get_by_role("application", name="GPU utilization")
+    cells.focus()
+    page.keyboard.press("ArrowLeft")
+    told = page.locator("figure", has=cells).locator("[aria-live]")
+    expect(told).to_have_text(re.compile(r"^GPU \S+, .+: (\d+ %|not observed)$"))
+    before = told.inner_text()
+    page.keyboard.press("ArrowLeft")
+    expect(told).not_to_have_text(before)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"#/gpu/.+range=6h$"))
+
+
+def test_a_gpu_and_a_person_are_one_click_away(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host)
+    table = page.get_by_role("region", name="GPUs and their processes")
+    expect(table.locator("a[href^='#/person/']").first).to_be_visible()
+    table.get_by_role("link", name=re.compile(r"^GPU ")).first.click()
+    expect(page).to_have_url(re.compile(f"#/gpu/{re.escape(host['gpus'][0]['uuid'])}$"))
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text(host["display_name"])
+
+
+def test_a_range_in_the_address_is_what_is_shown(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host, "?range=1h")
+    expect(page.get_by_role("button", name="1 h", exact=True)).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("slider", name="CPU over time").focus()
+    page.keyboard.press("-")
+    expect(page).to_have_url(re.compile(r"range=7200$"))
+
+
+def test_a_host_that_left_the_fleet_still_has_its_past(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host)
+    show_instead(page, fleet_of(demo) | {"hosts": []})
+    expect(page.get_by_text("This host is not in the fleet now.")).to_be_visible()
+    chart = page.get_by_role("slider", name="CPU over time")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"CPU \d+ %"), timeout=30_000)
+
+
+def test_a_host_that_nobody_knows_is_said_to_be_unknown(demo: HubProcess, bare: Page) -> None:
+    bare.goto(f"{demo.url}/#/host/nobody")
+    expect(bare.get_by_role("heading", name="No host of this name is known")).to_be_visible()
+
+
+def test_a_silent_host_says_what_to_do(empty: HubProcess, visit: Visits) -> None:
+    send(empty, make_envelope(host="gpu07"))
+    page = visit(f"{empty.url}/#/host/gpu07")
+    expect(page.get_by_role("heading", level=1)).to_have_text("gpu07")
+    fleet = fleet_of(empty)
+    fleet["hosts"][0] |= {"status": "down", "last_report_at": fleet["time"] - 180}
+    show_instead(page, fleet)
+    problems = page.get_by_role("region", name="Problems")
+    expect(problems).to_contain_text(re.compile(r"No report for 3 min, last .* Is it on, and gpudeck agent running\?"))
+    expect(problems.locator("code")).to_have_text("gpudeck hosts test gpu07")
+
+
+def test_a_process_that_starts_appears_by_itself(empty: HubProcess, visit: Visits) -> None:
+    send(empty, make_envelope(host="gpu07", gpus=[make_gpu()]))
+    page = visit(f"{empty.url}/#/host/gpu07")
+    table = page.get_by_role("region", name="GPUs and their processes")
+    expect(table).to_contain_text("free")
+    send(empty, make_envelope(host="gpu07", sequence=2, gpus=[make_busy_gpu(user="alice")]))
+    expect(table.get_by_role("row").filter(has_text="4711")).to_contain_text("alice")
+    expect(table).to_contain_text("busy")
+
+
+def test_a_host_is_removed_from_its_page(empty: HubProcess, visit: Visits) -> None:
+    send(empty, make_envelope(host="gpu07"))
+    page = visit(f"{empty.url}/#/host/gpu07")
+    page.get_by_role("button", name="Remove this host…").click()
+    expect(page.get_by_role("button", name="Keep it")).to_be_focused()
+    page.get_by_role("button", name="Remove", exact=True).click()
+    expect(page).to_have_url(re.compile(r"#/$"))
+    wait_until(lambda: fleet_of(empty)["hosts"] == [], "a fleet without it")
+
+
+def test_the_details_of_a_host_lead_to_its_page(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = visit(demo.url)
+    page.get_by_role("button", name=f"Details of {host['display_name']}").click()
+    page.get_by_role("dialog").get_by_role("link", name="Its own page").click()
+    expect(page).to_have_url(re.compile(f"#/host/{re.escape(host['name'])}$"))
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nobody_is_shut_out(demo: HubProcess, host: dict[str, Any], visit: Visits, scheme: str) -> None:
+    assert serious_violations(open_host(visit, demo, host, "?range=6h", color_scheme=scheme)) == []
+
+
+def test_it_fits_a_phone(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host, width=390, height=844)
+    assert not is_wider_than_its_window(page)
+    assert serious_violations(page) == []
