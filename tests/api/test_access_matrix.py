@@ -72,6 +72,10 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/accounts"): (ADMINS, ADMINS),
     ("PATCH", "/api/v1/accounts/{name:str}"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/accounts/{name:str}"): (ADMINS, ADMINS),
+    ("GET", "/api/v1/queue"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/queue"): (USERS, USERS),
+    ("GET", "/api/v1/queue/{number:int}"): (USERS, USERS),
+    ("DELETE", "/api/v1/queue/{number:int}"): (USERS, USERS),
     ("GET", "/api/v1/audit"): (ADMINS, ADMINS),
 }
 RAW = {("POST", "/api/v1/reports"), ("GET", "/api/v1/stream")}
@@ -124,6 +128,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
         .replace("{name:str}", "nobody")
         .replace("{token_id:int}", "999")
         .replace("{run:int}", "999")
+        .replace("{number:int}", "999")
         .replace("{number:int}", "999")
         .replace("{path:path}", "x")
     )

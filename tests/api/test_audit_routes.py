@@ -35,6 +35,8 @@ ROUTES = {
     "POST /api/v1/reservations": "book GPUs",
     "PATCH /api/v1/reservations/{number}": "change reservation",
     "DELETE /api/v1/reservations/{number}": "release reservation",
+    "POST /api/v1/queue": "join queue",
+    "DELETE /api/v1/queue/{number}": "leave queue",
 }
 """What the entry calls it. Reports are no changes: what they leave behind is the fleet."""
 
@@ -79,6 +81,11 @@ def first_admin(desk: Desk) -> httpx.Response:
     return desk.call("POST /api/v1/first-admin", {"secret": secret, "name": "root", "password": PASSWORD})
 
 
+def leaving_the_queue(desk: Desk) -> httpx.Response:
+    desk.fill().call("POST /api/v1/queue", {"key": "somebody's key"})
+    return desk.call("DELETE /api/v1/queue/1")
+
+
 def calling(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
     return lambda desk: desk.fill().call(route, body)
 
@@ -109,6 +116,8 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/reservations": calling("POST /api/v1/reservations", {"host": "gpu01", "for": "4h"}),
     "PATCH /api/v1/reservations/{number}": booking("PATCH /api/v1/reservations/1", {"note": "longer"}),
     "DELETE /api/v1/reservations/{number}": booking("DELETE /api/v1/reservations/1"),
+    "POST /api/v1/queue": calling("POST /api/v1/queue", {"key": "somebody's key"}),
+    "DELETE /api/v1/queue/{number}": leaving_the_queue,
 }
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fakes.offers import FakeHolds
 from gpudeck.api.about import Place
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor
@@ -26,6 +27,9 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.target import Target
+from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.settings import QueueSettings
+from gpudeck.queueing.store import QueueStore
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
@@ -74,6 +78,7 @@ def make_door(
     history: Store | None = None,
     events: Events | None = None,
     reservations: Reservations | None = None,
+    waiting: Queue | None = None,
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
@@ -104,6 +109,7 @@ def make_door(
         events=events or Events(auth.database, EventSettings()),
         reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
         place=Place("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
+        waiting=waiting or Queue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
     )
     return SafeApp(door)
 

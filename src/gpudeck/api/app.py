@@ -22,6 +22,7 @@ from gpudeck.api import (
     metrics,
     page,
     probes,
+    queue,
     reservations,
     runs,
     tokens,
@@ -46,6 +47,7 @@ from gpudeck.events.log import Events
 from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
+from gpudeck.queueing.queue import Queue
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.refusals import ReservationRefused
 
@@ -65,11 +67,13 @@ def build_framework(
     kept_events: Events | None = None,
     kept_reservations: Reservations | None = None,
     place: about.Place | None = None,
+    waiting: Queue | None = None,
 ) -> Litestar:
     """`hits` are what the limits refused, for those who read the hub's metrics. `place` is for its admins."""
     texts, numbers, questions = TextViews(), MetricsPage(hub, hits), Questions(history)
     desk = events.EventDesk(kept_events)
     bookings = BookingDesk(hub, auth, kept_reservations)
+    line = queue.QueueDesk(waiting)
     mirror = about.Mirror(hub, auth, desk, questions, hits=hits, place=place)
     return Litestar(
         route_handlers=[
@@ -82,6 +86,8 @@ def build_framework(
             tokens.allow_tokens,
             reservations.allow_reservations,
             reservations.allow_reservation,
+            queue.allow_queue,
+            queue.allow_queue_place,
             hosts.list_hosts,
             hosts.list_origins,
             hosts.read_host,
@@ -117,6 +123,10 @@ def build_framework(
             tokens.list_tokens,
             tokens.create_token,
             tokens.revoke_token,
+            queue.list_queue,
+            queue.join_queue,
+            queue.ask_queue,
+            queue.leave_queue,
             audit.read_audit,
             metrics.read_metrics,
             probes.read_health,
@@ -136,11 +146,13 @@ def build_framework(
             "desk": Provide(lambda: desk, sync_to_thread=False),
             "mirror": Provide(lambda: mirror, sync_to_thread=False),
             "bookings": Provide(lambda: bookings, sync_to_thread=False),
+            "line": Provide(lambda: line, sync_to_thread=False),
         },
         exception_handlers={
             HTTPException: on_http_error,
             HistoryRefused: on_refused,
             ReservationRefused: bookings.answer_refusal,
+            queue.QueueRefused: queue.on_queue_refused,
             Temporary: on_trouble,
             RecursionError: on_depth,
             Exception: on_bug,
@@ -161,6 +173,7 @@ def build_framework(
             events.EventDesk,
             about.Mirror,
             BookingDesk,
+            queue.QueueDesk,
         ],
     )
 
@@ -187,6 +200,7 @@ class FrontDoor:
         events: Events | None = None,
         reservations: Reservations | None = None,
         place: about.Place | None = None,
+        waiting: Queue | None = None,
     ) -> None:
         self._prefix = prefix.rstrip("/")
         self._framework: App = build_framework(  # type: ignore[assignment]
@@ -200,6 +214,7 @@ class FrontDoor:
             kept_events=events,
             kept_reservations=reservations,
             place=place,
+            waiting=waiting,
         )
         self._reports = ReportsRoute(hub, find_grant)
         self._stream = StreamRoute(hub, policy, keeper.identify)

@@ -27,6 +27,7 @@ from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
 from gpudeck.app.reservations import Bookings
+from gpudeck.app.queue import WaitingLine
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
 from gpudeck.app.tls import Tls
 from gpudeck.app.tokens import ensure_token
@@ -133,6 +134,7 @@ class HubServer:
         self._diary: Diary | None = None
         self._bookings: Bookings | None = None
         self._archive = Archive(self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts)
+        self._waiting: WaitingLine | None = None
 
     @classmethod
     def open(
@@ -187,6 +189,8 @@ class HubServer:
             door = self._open_door(auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
+            self._waiting = self._make_line(auth, bookings)
+            await self._waiting.open()
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
             )
             ticking = asyncio.create_task(tick_forever(self.hub.stream, self._tick))
@@ -198,6 +202,7 @@ class HubServer:
                 await bookings.close()
                 await self._archive.close()
                 await diary.close()
+                await self._waiting.stop()
 
     def _make_bookings(self, auth: Auth, diary: Diary) -> Bookings:
         settings, demo = self._settings.reservations, self._plan.demo_hosts
@@ -206,6 +211,12 @@ class HubServer:
     def _tick(self) -> None:
         self._archive.tick()
         if self._bookings is not None:
+    def _make_line(self, auth: Auth, bookings: Bookings) -> WaitingLine:
+        settings, demo = self._settings.queue, self._plan.demo_hosts
+        return WaitingLine(
+            self.hub, auth.database, bookings.calendar, settings, auth.people, history=self._archive.store, demo=demo
+        )
+
             self._bookings.tick()
         if self._diary is not None:
             self._diary.tick(None if self._archive.store is None else self._archive.store.problem)
@@ -229,6 +240,7 @@ class HubServer:
             place=Place(
                 listen=str(settings.listen),
                 data_dir=str(self._data_dir),
+            waiting=None if self._waiting is None else self._waiting.queue,
                 config=None if self._config is None else str(self._config),
                 database=auth.database.place,
             ),
@@ -239,13 +251,16 @@ class HubServer:
         return SafeApp(LimitedApp(door, settings.limits, proxies=proxies, hits=hits, logins=paths))
 
     async def _end(self) -> None:
-        """Before the door closes: the hub's own agent, which would find it closed, and the streams, which never end."""
+        """Before the door closes: the hub's own agent, which would find it closed, and what is kept open: the streams,
+        which never end, and the questions of those who wait."""
         if self._child is not None:
             await self._child.stop()
         self.hub.stream.close()
 
     def _begin(self, when_started: Callable[[Started], None], first_admin: str | None) -> None:
         arguments = ["--hub", self._url_of_child(), "--token-file", str(self._token_file)]
+        if self._waiting is not None:
+            await self._waiting.stop()
         if self._config is not None:
             arguments += ["--config", str(self._config)]
         if self._plan.demo_hosts is not None:
@@ -260,6 +275,8 @@ class HubServer:
         self._archive.start(None if self._diary is None else self._diary.take_past)
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
+        if self._waiting is not None:
+            self._waiting.start()
 
     def _url_of_child(self) -> str:
         """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""
@@ -275,6 +292,8 @@ class HubServer:
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
         if self._child is not None:
+        if self._waiting is not None:
+            self._waiting.end_demo()
             ending = asyncio.get_running_loop().create_task(self._child.stop())
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)

@@ -4,7 +4,7 @@ Wiring of queueing."""
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from gpudeck.auth.people import People
@@ -59,7 +59,7 @@ class WaitingLine:
         settings: QueueSettings,
         people: People,
         *,
-        history: Callable[[], Store | None] = lambda: None,
+        history: Store | None = None,
         demo: int | None = None,
         now: Clock = clock.wall,
     ) -> None:
@@ -70,6 +70,7 @@ class WaitingLine:
         self._history = history
         self._now = now
         self._estimator = Estimator()
+        self._next_store: QueueStore | None = None
         self._tasks: list[asyncio.Task[None]] = []
         store = QueueStore(database, REAL if demo is None else _DEMO.format(demo))
         self.queue = Queue(
@@ -85,12 +86,14 @@ class WaitingLine:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._step_forever()), loop.create_task(self._look_back_forever())]
+        self._tasks = [loop.create_task(self._step_forever())]
+        if self._history is not None:
+            self._tasks.append(loop.create_task(self._look_back_forever(self._history)))
 
-    async def end_demo(self) -> None:
+    def end_demo(self) -> None:
         """Real hosts report: from here on the line is that of the real fleet."""
-        with contextlib.suppress(Temporary):
-            await self.queue.change_fleet(QueueStore(self._database))
+        self._next_store = QueueStore(self._database)
+        self.queue.wake.set()
 
     async def stop(self) -> None:
         """Whoever waits is answered at once, and comes back when there is a hub again."""
@@ -104,6 +107,7 @@ class WaitingLine:
         while True:
             self.queue.wake.clear()
             try:
+                await self._change_fleet()
                 await self.queue.step(self._offered())
                 is_told = False
             except Temporary as error:
@@ -115,6 +119,11 @@ class WaitingLine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.queue.wake.wait(), STEP_SECONDS)
 
+    async def _change_fleet(self) -> None:
+        if self._next_store is not None:
+            await self.queue.change_fleet(self._next_store)
+            self._next_store = None
+
     def _offered(self) -> list[OfferedGpu]:
         if self.queue.is_empty:
             return []
@@ -123,7 +132,7 @@ class WaitingLine:
     def _logins_of(self, one: Request) -> Collection[str]:
         return (one.user,) if one.account is None else self._people.logins_of(one.account)
 
-    async def _look_back_forever(self) -> None:
+    async def _look_back_forever(self, history: Store) -> None:
         """How long programs stayed lately; asked only while somebody waits."""
         asked_at = float("-inf")
         while True:
@@ -131,11 +140,8 @@ class WaitingLine:
             if self.queue.is_empty or self._now() - asked_at < STAYS_SECONDS:
                 continue
             asked_at = self._now()
-            store = self._history()
-            if store is None:
-                continue
             try:
-                self._estimator.stays = await asyncio.to_thread(_ask_stays, store, asked_at)
+                self._estimator.stays = await asyncio.to_thread(_ask_stays, history, asked_at)
             except (HistoryRefused, Temporary) as error:
                 log.debug("how long programs stay cannot be told: %s", error)
             except Exception:

@@ -11,7 +11,22 @@ import click
 from gpudeck import __version__
 from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
 
-_COMMANDS = ("up", "agent", "show", "top", "hosts", "check", "token", "account", "report", "history", "completion")
+_COMMANDS = (
+    "up",
+    "agent",
+    "show",
+    "top",
+    "free",
+    "wait",
+    "hosts",
+    "check",
+    "token",
+    "account",
+    "report",
+    "events",
+    "history",
+    "completion",
+)
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
@@ -21,6 +36,8 @@ Examples:
   gpudeck show                     the fleet as a table
   gpudeck show free h200           the H200s that are free
   gpudeck top                      the fleet, live
+  gpudeck free --memory 40G        what I could use right now
+  gpudeck wait --gpus 1 -- python train.py
   source <(gpudeck completion bash)
 """
 

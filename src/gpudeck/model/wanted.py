@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from gpudeck.model.quantity import show_gib
+from gpudeck.model.reservation import GpuReservation
 
 MOST_GPUS = 1024
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -69,8 +70,7 @@ class OfferedGpu(Struct, frozen=True, kw_only=True):
 
 def offer(host: Mapping[str, Any], gpu: Mapping[str, Any]) -> OfferedGpu:
     """From the views of a host and one of its GPUs (see model.view)."""
-    booked = gpu.get("reservation") or {}
-    is_booked = gpu["availability"] == "booked"
+    user, kind = _read_reservation(gpu.get("reservation"))
     return OfferedGpu(
         uuid=gpu["uuid"],
         host=host["name"],
@@ -81,13 +81,22 @@ def offer(host: Mapping[str, Any], gpu: Mapping[str, Any]) -> OfferedGpu:
         display_name=gpu["display_name"],
         vendor=gpu["vendor"],
         memory_total_bytes=gpu["memory_total_bytes"],
-        state=_judge(gpu["availability"], gpu["health"], booked.get("kind")),
-        booked_by=(booked.get("user") or "") if is_booked else None,
+        state=_judge(gpu["availability"], gpu["health"], kind),
+        booked_by=user if gpu["availability"] == "booked" else None,
         users=frozenset(gpu["users"]),
     )
 
 
-def _judge(availability: str, health: str, kind: str | None) -> State:
+def _read_reservation(found: GpuReservation | Mapping[str, Any] | None) -> tuple[str, str]:
+    """Whose it is and of what kind: in a hub's memory, or in its JSON."""
+    if found is None:
+        return "", ""
+    if isinstance(found, GpuReservation):
+        return found.user, found.kind
+    return str(found.get("user", "")), str(found.get("kind", ""))
+
+
+def _judge(availability: str, health: str, kind: str) -> State:
     if availability == "unknown" or health == "critical":
         return "lost"
     # A hold is for one start alone: not even its owner can have it twice.

@@ -1,0 +1,306 @@
+"""Standing in line on one machine, without any hub: through files with locks that the kernel drops when a process ends.
+
+    line             locked for a moment by whoever looks or changes anything here
+    ticket-NUMBER    somebody who waits; locked for as long as they do
+    gpu-UUID         locked by whoever was given that GPU, as long as their command runs
+
+Whoever looks at the line decides by the same rules as a hub, and takes what is theirs alone. A ticket that nobody locks
+any more is of a dead process, and counts for nothing; neither does one whose owner has not looked for a minute, as one
+that was stopped with Ctrl-Z.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.wanted import OfferedGpu, Wanted
+from gpudeck.queueing.place import Place, Places
+from gpudeck.queueing.request import Granted, Request, grant_of
+from gpudeck.queueing.scheduler import Schedule, schedule
+from gpudeck.queueing.settings import QueueSettings
+
+VARIABLE: Final = "GPUDECK_LOCK_DIR"
+_SHARED: Final = Path("/run/lock")
+_NAME: Final = "gpudeck"
+_TICKET: Final = re.compile(r"ticket-([0-9]{1,18})")
+_LONGEST: Final = 4096
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Ticket(Struct, frozen=True):
+    """What a ticket says. `created_at` is on this machine's clock."""
+
+    user: str
+    created_at: float
+    wanted: Wanted
+
+
+class Kept(Struct, frozen=True):
+    """What the file of a GPU says: until when it is kept for somebody whose command is not ours to run."""
+
+    user: str
+    until: float
+
+
+def lock_folder() -> Path:
+    """Where all users of this machine meet; a folder of one's own where there is none. Raises GpudeckError."""
+    places = _find_places()
+    for place in places:
+        with contextlib.suppress(OSError):
+            return _make_folder(place)
+    raise GpudeckError(
+        f"no folder for locks can be written: {', '.join(map(str, places))}.", f"Name another with ${VARIABLE}."
+    )
+
+
+def _find_places() -> list[Path]:
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    named = os.environ.get(VARIABLE)
+    return [Path(named)] if named else [_SHARED / _NAME, *([Path(own) / _NAME] if own else [])]
+
+
+def _make_folder(place: Path) -> Path:
+    if not place.exists():
+        place.mkdir(exist_ok=True)
+        # For everybody, and nobody can remove the files of others.
+        place.chmod(0o1777)
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError(place)
+    return place
+
+
+def taken_here(uuids: Iterable[str]) -> frozenset[str]:
+    """Which of these GPUs somebody was given who waited on this machine. Makes no folder."""
+    now = time.time()
+    places = _find_places()
+    return frozenset(uuid for uuid in uuids if any(_is_taken(_gpu_file(place, uuid), now) for place in places))
+
+
+class LocalLine:
+    """A place in the line of this machine. `look` until it is granted, then `close` when its command has ended.
+
+    `read` gives the GPUs of this machine and may block for seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        read: Callable[[], list[OfferedGpu]],
+        user: str,
+        wanted: Wanted,
+        settings: QueueSettings | None = None,
+    ) -> None:
+        self._folder = folder
+        self._read = read
+        self._settings = settings or QueueSettings()
+        self._places = Places(None)
+        self._ticket = Ticket(user, time.time(), wanted)
+        self._number = 0
+        self._file: Path | None = None
+        self._open: list[int] = []
+        self._given: list[int] = []
+
+    def join(self) -> None:
+        """Behind all who are there. Raises OSError."""
+        with self._alone():
+            numbers = [number for number, _ in self._tickets()]
+            # A dead one of somebody else cannot be removed, and its number not be given again.
+            self._number = 1 + max([*numbers, *map(_number_of, self._folder.glob("ticket-*"))], default=0)
+            self._file = self._folder / f"ticket-{self._number:018}"
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            self._open.append(descriptor)
+            # Others have to see that somebody stands behind it, whatever this user's umask says.
+            os.fchmod(descriptor, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.write(descriptor, msgspec.json.encode(self._ticket))
+
+    def look(self) -> Place:
+        """Where it stands now, and whether it was granted. The GPUs of a grant are locked until `close`."""
+        gpus = self._read()
+        now = time.time()
+        with self._alone():
+            if self._file is not None:
+                os.utime(self._open[0])
+            offered = [self._mark(gpu, now) for gpu in gpus]
+            requests = _in_line(self._tickets(now))
+            found = schedule(requests, offered, now, patience=self._settings.patience)
+            granted = self._take(found, now)
+        self._places.settle(requests, found, gpus)
+        return self._places.show(replace(_request(self._number, self._ticket), granted=granted))
+
+    def keep(self, seconds: float) -> None:
+        """Keep what was granted for so long, though this process ends: for a command that is not ours to run."""
+        kept = msgspec.json.encode(Kept(self._ticket.user, time.time() + seconds))
+        for descriptor in self._given:
+            os.pwrite(descriptor, kept, 0)
+
+    def close(self) -> None:
+        """Leave the line, or let go of what was granted."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open, self._given, self._file = [], [], None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = _open_shared(self._folder / "line")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _tickets(self, now: float | None = None) -> list[tuple[int, Ticket]]:
+        """Those whose owners live and look; in the order in which they came."""
+        found = []
+        for file in sorted(self._folder.glob("ticket-*"), key=_number_of):
+            ticket = self._ticket if file == self._file else _read_ticket(file, now, self._settings.forget)
+            if ticket is not None and _TICKET.fullmatch(file.name):
+                found.append((_number_of(file), ticket))
+        return found
+
+    def _mark(self, gpu: OfferedGpu, now: float) -> OfferedGpu:
+        is_taken = gpu.state == "usable" and _is_taken(_gpu_file(self._folder, gpu.uuid), now)
+        return replace(gpu, state="taken") if is_taken else gpu
+
+    def _take(self, found: Schedule, now: float) -> Granted | None:
+        mine = next((grant for grant in found.grants if grant.request == self._number), None)
+        if mine is None:
+            return None
+        descriptors = _lock_all(_gpu_file(self._folder, gpu.uuid) for gpu in mine.gpus)
+        if descriptors is None:
+            return None
+        self._open += descriptors
+        self._given = descriptors
+        if self._file is not None:
+            self._file.unlink()
+            self._file = None
+        return Granted([grant_of(gpu) for gpu in mine.gpus], now, now + self._settings.hold)
+
+
+def _in_line(tickets: Iterable[tuple[int, Ticket]]) -> list[Request]:
+    """The number says who came first: clocks are set, and anybody can write any time."""
+    latest = 0.0
+    found = []
+    for number, ticket in tickets:
+        latest = max(latest, ticket.created_at)
+        found.append(replace(_request(number, ticket), created_at=latest))
+    return found
+
+
+def _request(number: int, ticket: Ticket) -> Request:
+    return Request(
+        id=number,
+        key=str(number),
+        user=ticket.user,
+        account=None,
+        wanted=ticket.wanted,
+        created_at=ticket.created_at,
+        last_seen_at=ticket.created_at,
+    )
+
+
+def _number_of(file: Path) -> int:
+    found = _TICKET.fullmatch(file.name)
+    return int(found[1]) if found else 0
+
+
+def _gpu_file(folder: Path, uuid: str) -> Path:
+    return folder / f"gpu-{re.sub(r'[^A-Za-z0-9.-]', '_', uuid)[:200]}"
+
+
+def _open_shared(file: Path) -> int:
+    """A file that all may lock. Not made and opened in one: in a folder such as this the kernel refuses that for a file
+    of somebody else (fs.protected_regular)."""
+    for _ in range(10):
+        try:
+            return _check_file(os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), file)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                made = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+                # Whatever this user's umask says.
+                os.fchmod(made, 0o666)
+                return made
+    raise GpudeckError(f"{file} can neither be opened nor made.")
+
+
+def _check_file(descriptor: int, file: Path) -> int:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise GpudeckError(f"{file} is no ordinary file.", "Remove it.")
+
+
+def _lock_all(files: Iterable[Path]) -> list[int] | None:
+    """All of them, or none: somebody may just be looking at one."""
+    descriptors: list[int] = []
+    try:
+        for file in files:
+            descriptors.append(_open_shared(file))
+            fcntl.flock(descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptors[-1], 0)
+    except BlockingIOError:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return None
+    return descriptors
+
+
+def _is_taken(file: Path, now: float) -> bool:
+    """Whether somebody alive has it locked, or it is kept for somebody for a little longer."""
+    text, is_locked = _look_at(file)
+    if is_locked or not text:
+        return is_locked
+    try:
+        kept = msgspec.json.decode(text, type=Kept)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    # A time that is far off is none of ours.
+    return now < kept.until <= now + 3600
+
+
+def _read_ticket(file: Path, now: float | None, forget: float) -> Ticket | None:
+    """None for what nobody alive stands behind; what of it can be removed is."""
+    text, is_locked = _look_at(file)
+    if not is_locked:
+        with contextlib.suppress(OSError):
+            file.unlink()
+        return None
+    try:
+        if now is not None and now - file.stat().st_mtime > forget:
+            return None
+        return msgspec.json.decode(text, type=Ticket)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _look_at(file: Path) -> tuple[bytes, bool]:
+    """What is in it, and whether somebody alive has it locked."""
+    try:
+        descriptor = os.open(file, _READ)
+    except OSError:
+        return b"", False
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b"", False
+        text = os.read(descriptor, _LONGEST)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return text, True
+        return text, False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,163 @@
+"""gpudeck free: what I could use right now, best fit first."""
+
+import inspect
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from gpudeck.cli.wanting import ask_hub, check_output, check_place, kind_options, place_options, read_wanted, this_user
+from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.visible import visible_devices
+from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer, rank
+from gpudeck.model.wanted import choose as choose_gpus
+from gpudeck.views.filter import Json
+
+_AFTER = """\b
+Order: the least memory that is enough; of equals the host with the fewest free
+GPUs left; then by the host's name and the GPU's number.
+
+\b
+Exit codes:
+  0  there are as many as were asked for
+  1  there are not
+  2  wrong use; --export: they are on several hosts
+  3  the hub does not answer
+
+\b
+Examples:
+  gpudeck free                            all that is free
+  gpudeck free h200 '>100G'               what of it fits the words
+  gpudeck free --gpus 2 --memory 40G --same-host
+  export $(gpudeck free --host $(hostname) --export) && python train.py
+  gpudeck free --json | jq -r '.gpus[].uuid'
+
+\b
+See also:
+  gpudeck wait                            stands in line until there are enough
+"""
+
+
+@click.command("free", cls=WordsCommand, epilog=_AFTER)
+@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_words)
+@click.option("--gpus", type=int, metavar="N", help="The best N of them; exit code 1 where there are fewer.")
+@kind_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--export", is_flag=True, help="As CUDA_VISIBLE_DEVICES=GPU-… for a shell: all on one host.")
+@place_options
+def command(
+    words: tuple[str, ...],
+    *,
+    gpus: int | None,
+    memory: str | None,
+    model: str | None,
+    same_host: bool,
+    host: str | None,
+    as_json: bool,
+    export: bool,
+    hub: str | None,
+    local: bool,
+) -> None:
+    """Show the GPUs that I could use right now, best fit first: nobody is on them, nobody else has booked them, and
+    they are well. What is held, unknown, or kept for somebody who waits is left out; what I have booked myself is not.
+    """
+    check_output()
+    if as_json and export:
+        raise UsageError("--json and --export exclude each other.")
+    wanted = read_wanted(1 if gpus is None else gpus, memory, model, host, same_host=same_host)
+    place = check_place(hub, local=local)
+    offered = _read_local(words) if local else _read_hub(place, words)
+    found = _arrange(wanted, offered) if gpus is None else choose_gpus(wanted, offered) or []
+    if as_json:
+        click.echo(msgspec.json.encode({"gpus": [_describe(gpu) for gpu in found]}))
+    elif export and found:
+        click.echo(_export(found))
+    elif found:
+        _print_table(found)
+    if not found:
+        _refuse(wanted, offered, as_json=as_json)
+
+
+command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
+
+
+def _read_hub(hub: str, words: tuple[str, ...]) -> list[OfferedGpu]:
+    from gpudeck.cli.asking import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
+
+    offered = _offer(choose(ask_fleet(hub), words))
+    names = _my_names(hub) if any(gpu.booked_by is not None for gpu in offered) else frozenset()
+    kept = _kept(hub) if offered else frozenset()
+    return [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in kept]
+
+
+def _offer(fleet: Json) -> list[OfferedGpu]:
+    return [offer(host, gpu) for host in fleet["hosts"] for gpu in host["gpus"]]
+
+
+def _my_names(hub: str) -> frozenset[str]:
+    """Under which my bookings stand: the account's, or my login on a hub that knows no accounts."""
+    me = ask_hub(hub, lambda client: client.me())
+    return frozenset({this_user() if me["kind"] == "local" else str(me["name"])})
+
+
+def _kept(hub: str) -> frozenset[str]:
+    """What waits for the first in line."""
+    try:
+        return frozenset(ask_hub(hub, lambda client: client.queue())["kept"])
+    except GpudeckError:
+        # A hub of before has no queue, and keeps nothing.
+        return frozenset()
+
+
+def _read_local(words: tuple[str, ...]) -> list[OfferedGpu]:
+    """This machine; what others who wait here have been given is not for us."""
+    from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
+    from gpudeck.app.local_queue import taken_here  # noqa: PLC0415 - the same
+    from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
+
+    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(find_collector_settings()))
+    offered = [gpu for gpu in _offer(choose(fleet, words)) if is_usable(gpu, ())]
+    taken = taken_here(gpu.uuid for gpu in offered)
+    return [gpu for gpu in offered if gpu.uuid not in taken]
+
+
+def _arrange(wanted: Wanted, offered: list[OfferedGpu]) -> list[OfferedGpu]:
+    """All that fit; one host after the other where that is asked for."""
+    ranked = rank(gpu for gpu in offered if fits(gpu, wanted))
+    return [gpu for gpus in by_host(ranked).values() for gpu in gpus] if wanted.same_host else ranked
+
+
+def _describe(gpu: OfferedGpu) -> dict[str, Any]:
+    names = ("host", "host_id", "uuid", "label", "index", "name", "display_name", "vendor", "memory_total_bytes")
+    return {name: getattr(gpu, name) for name in names}
+
+
+def _export(found: list[OfferedGpu]) -> str:
+    hosts = list(dict.fromkeys(gpu.host for gpu in found))
+    if len(by_host(found)) > 1:
+        raise UsageError(
+            f"these {len(found)} GPUs are on {len(by_host(found))} hosts ({', '.join(hosts[:4])}).",
+            "Choose with --gpus N --same-host, or --host.",
+        )
+    variable, value = visible_devices(found)
+    return f"{variable}={value}"
+
+
+def _print_table(found: list[OfferedGpu]) -> None:
+    from gpudeck.cli.terminal import knows_our_signs, terminal_width, wants_colour  # noqa: PLC0415 - JSON needs none
+    from gpudeck.views.free import render_free  # noqa: PLC0415 - the same
+    from gpudeck.views.safe import in_ascii  # noqa: PLC0415 - the same
+
+    text = render_free(found, width=terminal_width(), colour=wants_colour())
+    click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
+
+
+def _refuse(wanted: Wanted, offered: list[OfferedGpu], *, as_json: bool) -> None:
+    """Exit code 1, and in words what there is instead."""
+    if as_json:
+        sys.exit(1)
+    fitting = [gpu for gpu in offered if fits(gpu, wanted)]
+    spread = f" ({len(fitting)} are, on {len(by_host(fitting))} hosts)" if fitting else ""
+    raise GpudeckError(f"not free now: {wanted.describe()}{spread}.", "`gpudeck wait` stands in line.")

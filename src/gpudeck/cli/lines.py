@@ -1,0 +1,153 @@
+"""The lines in which `gpudeck wait` can stand: that of a hub, and that of this machine alone."""
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from gpudeck.cli.wanting import ask_hub
+from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.wanted import OfferedGpu, Wanted, offer
+from gpudeck.queueing.place import Place
+
+POLL_SECONDS = 25.0
+AGAIN_SECONDS = 1.0
+"""How soon a hub that does not answer is asked again."""
+LOOK_SECONDS = 2.0
+
+Tell = Callable[[str], None]
+"""Shows a sentence to whoever waits."""
+
+
+class Line(Protocol):
+    """`join` first; then `look` again and again, which takes up to `seconds` and gives None where nothing could be
+    learned. `leave` gives up the place or what was granted, `hand_over` lets what was granted stay kept for its time.
+    Neither raises."""
+
+    def join(self) -> None: ...
+    def look(self, seconds: float) -> Place | None: ...
+    def leave(self) -> None: ...
+    def hand_over(self) -> None: ...
+
+
+class HubLine:
+    """A place at a hub. A hub that goes away is waited for: it knows the line from before when it is back."""
+
+    def __init__(self, hub: str, user: str, wanted: Wanted, tell: Tell) -> None:
+        self._hub = hub
+        self._body = {**msgspec.to_builtins(wanted), "user": user, "key": secrets.token_hex(16)}
+        self._tell = tell
+        self._number: int | None = None
+        self._seen = ""
+        self._is_lost = False
+        self._may_stand = False
+
+    def join(self) -> None:
+        """Raises Unreachable where no hub answers."""
+        self._may_stand = True
+        self._number = ask_hub(self._hub, lambda client: client.join_queue(self._body))["id"]
+
+    def look(self, seconds: float) -> Place | None:
+        try:
+            place = self._ask(seconds)
+        except (UsageError, msgspec.DecodeError):
+            raise
+        except GpudeckError as error:
+            self._lose(error)
+            time.sleep(min(AGAIN_SECONDS, seconds))
+            return None
+        if self._is_lost:
+            self._is_lost = False
+            self._tell("the hub is back.")
+        self._seen = place.version
+        return place
+
+    def leave(self) -> None:
+        try:
+            if self._number is None and self._may_stand:
+                # Its answer never came: whoever asks with the same key is told the number.
+                self.join()
+            number = self._number
+            if number is not None:
+                ask_hub(self._hub, lambda client: client.leave_queue(number))
+        except GpudeckError:
+            # The hub forgets whoever it does not hear of.
+            return
+
+    def hand_over(self) -> None:
+        """The hub keeps it for its time."""
+
+    def _ask(self, seconds: float) -> Place:
+        number = self._number
+        wait = min(POLL_SECONDS, seconds)
+        found = (
+            None if number is None else ask_hub(self._hub, lambda client: client.ask_queue(number, wait, self._seen))
+        )
+        if found is None:
+            self._tell("the hub does not know this place any more: standing in line anew.")
+            found = ask_hub(self._hub, lambda client: client.join_queue(self._body))
+            self._number = found["id"]
+        return msgspec.convert(found, Place)
+
+    def _lose(self, error: GpudeckError) -> None:
+        """Raises what waiting does not mend."""
+        from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
+
+        if isinstance(error, Forbidden):
+            raise error
+        if not self._is_lost:
+            self._is_lost = True
+            why = (
+                error.message.rstrip(".")
+                if isinstance(error, Unreachable)
+                else f"the hub says: {error.message.rstrip('.')}"
+            )
+            self._tell(f"{why}; the place in line is kept, asking again.")
+
+
+class MachineLine:
+    """A place in the line of this machine."""
+
+    def __init__(self, user: str, wanted: Wanted, hold_seconds: float = 120.0) -> None:
+        from gpudeck.app.local_queue import LocalLine, lock_folder  # noqa: PLC0415 - a hub's line needs none of it
+
+        self._watch: Any = None
+        self._hold_seconds = hold_seconds
+        self._is_first = True
+        self._line = LocalLine(lock_folder(), self._read, user, wanted)
+
+    def join(self) -> None:
+        try:
+            self._line.join()
+        except OSError as error:
+            raise GpudeckError(f"the line of this machine cannot be joined: {str(error.strerror).lower()}.") from error
+
+    def look(self, seconds: float) -> Place | None:
+        if not self._is_first:
+            time.sleep(min(LOOK_SECONDS, seconds))
+        self._is_first = False
+        return self._line.look()
+
+    def leave(self) -> None:
+        self._line.close()
+        self._end_watch()
+
+    def hand_over(self) -> None:
+        self._line.keep(self._hold_seconds)
+        self.leave()
+
+    def _read(self) -> list[OfferedGpu]:
+        if self._watch is None:
+            from gpudeck.app.local_watch import LocalWatch  # noqa: PLC0415 - a hub's line needs none of it
+            from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
+
+            self._watch = LocalWatch(find_collector_settings(), LOOK_SECONDS)
+        fleet = msgspec.json.decode(self._watch.read())
+        return [offer(host, gpu) for host in fleet["hosts"] for gpu in host["gpus"]]
+
+    def _end_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
