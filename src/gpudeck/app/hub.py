@@ -20,14 +20,15 @@ from gpudeck.api.asgi import App
 from gpudeck.api.headers import SafeApp
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
+from gpudeck.app.backfill import DAYS
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.diary import Diary
 from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
-from gpudeck.app.reservations import Bookings
 from gpudeck.app.queue import WaitingLine
+from gpudeck.app.reservations import Bookings
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
 from gpudeck.app.tls import Tls
 from gpudeck.app.tokens import ensure_token
@@ -56,13 +57,15 @@ _HAD_REAL_HOSTS = "had-real-hosts"
 
 
 class Plan(Struct, frozen=True):
-    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report.
+    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report; `demo_days` is how
+    long a past it begins with.
 
     `named_hosts` is how many hosts an option names; 0 where only the configuration names any, None where nobody does.
     """
 
     demo_hosts: int | None = None
     demo_is_asked: bool = False
+    demo_days: float = DAYS
     watch_this_machine: bool = False
     named_hosts: int | None = None
 
@@ -131,10 +134,12 @@ class HubServer:
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
         self._watching = Watching(self.hub, providers, ways)
         self._endings: set[asyncio.Task[None]] = set()
+        self._waiting: WaitingLine | None = None
         self._diary: Diary | None = None
         self._bookings: Bookings | None = None
-        self._archive = Archive(self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts)
-        self._waiting: WaitingLine | None = None
+        self._archive = Archive(
+            self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts, demo_days=plan.demo_days
+        )
 
     @classmethod
     def open(
@@ -186,11 +191,11 @@ class HubServer:
             await diary.open()
             self._bookings = bookings = self._make_bookings(auth, diary)
             await bookings.open()
+            self._waiting = self._make_line(auth, bookings)
+            await self._waiting.open()
             door = self._open_door(auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
-            self._waiting = self._make_line(auth, bookings)
-            await self._waiting.open()
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
             )
             ticking = asyncio.create_task(tick_forever(self.hub.stream, self._tick))
@@ -199,24 +204,24 @@ class HubServer:
             finally:
                 await self._watching.stop()
                 ticking.cancel()
+                await self._waiting.stop()
                 await bookings.close()
                 await self._archive.close()
                 await diary.close()
-                await self._waiting.stop()
 
     def _make_bookings(self, auth: Auth, diary: Diary) -> Bookings:
         settings, demo = self._settings.reservations, self._plan.demo_hosts
         return Bookings(self.hub, auth, settings, diary.events, demo=demo)
 
-    def _tick(self) -> None:
-        self._archive.tick()
-        if self._bookings is not None:
     def _make_line(self, auth: Auth, bookings: Bookings) -> WaitingLine:
         settings, demo = self._settings.queue, self._plan.demo_hosts
         return WaitingLine(
             self.hub, auth.database, bookings.calendar, settings, auth.people, history=self._archive.store, demo=demo
         )
 
+    def _tick(self) -> None:
+        self._archive.tick()
+        if self._bookings is not None:
             self._bookings.tick()
         if self._diary is not None:
             self._diary.tick(None if self._archive.store is None else self._archive.store.problem)
@@ -237,10 +242,10 @@ class HubServer:
             history=self._archive.store,
             events=None if self._diary is None else self._diary.events,
             reservations=None if self._bookings is None else self._bookings.calendar,
+            waiting=None if self._waiting is None else self._waiting.queue,
             place=Place(
                 listen=str(settings.listen),
                 data_dir=str(self._data_dir),
-            waiting=None if self._waiting is None else self._waiting.queue,
                 config=None if self._config is None else str(self._config),
                 database=auth.database.place,
             ),
@@ -256,11 +261,11 @@ class HubServer:
         if self._child is not None:
             await self._child.stop()
         self.hub.stream.close()
+        if self._waiting is not None:
+            await self._waiting.stop()
 
     def _begin(self, when_started: Callable[[Started], None], first_admin: str | None) -> None:
         arguments = ["--hub", self._url_of_child(), "--token-file", str(self._token_file)]
-        if self._waiting is not None:
-            await self._waiting.stop()
         if self._config is not None:
             arguments += ["--config", str(self._config)]
         if self._plan.demo_hosts is not None:
@@ -272,11 +277,11 @@ class HubServer:
         if self._child is not None:
             self._child.start()
         self._watching.start()
+        if self._waiting is not None:
+            self._waiting.start()
         self._archive.start(None if self._diary is None else self._diary.take_past)
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
-        if self._waiting is not None:
-            self._waiting.start()
 
     def _url_of_child(self) -> str:
         """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""
@@ -289,11 +294,11 @@ class HubServer:
             self._diary.end_demo()
         if self._bookings is not None:
             self._bookings.end_demo()
+        if self._waiting is not None:
+            self._waiting.end_demo()
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
         if self._child is not None:
-        if self._waiting is not None:
-            self._waiting.end_demo()
             ending = asyncio.get_running_loop().create_task(self._child.stop())
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
