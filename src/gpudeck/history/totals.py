@@ -66,9 +66,11 @@ def observed_seconds(totals: Sequence[Totals], now: float) -> Floats:
 
 def _count_states(totals: Sequence[Totals], state: int, times: Floats, now: float) -> Floats:
     """How many GPUs were in that state, as `total`. Between which numbers is not kept."""
-    states = np.array([total.states for total in totals]).reshape(len(totals), -1)
+    if not totals:
+        return np.empty((0, 5))
+    states = np.array([total.states for total in totals])
     rows = np.full((len(totals), 5), np.nan)
-    rows[:, _SUM] = states[:, state] if len(totals) else 0.0
+    rows[:, _SUM] = states[:, state]
     rows[:, _SECONDS] = states[:, ABSENT + 1 :].sum(axis=1)
     rows[:, _TOTAL] = rows[:, _SUM] / observed_seconds(totals, now)
     return rows
