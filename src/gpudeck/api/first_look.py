@@ -11,8 +11,8 @@ from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
 
-MOST_BYTES = 160_000
-"""Of hosts: more than one screen of them, before compression."""
+MOST_BYTES = 400_000
+"""Of hosts, before compression: all of some thirty, of more the first screens."""
 _PLACE = b"</body>"
 _ESCAPES = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 
