@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.offers import FakeHolds
-from gpudeck.api.about import Place
+from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.callers import Door, Doorkeeper
@@ -108,7 +108,7 @@ def make_door(
         history=history,
         events=events or Events(auth.database, EventSettings()),
         reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
-        place=Place("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
+        place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
         waiting=waiting or Queue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
     )
     return SafeApp(door)

@@ -29,7 +29,7 @@ _KEPT_SECONDS = 30.0
 """How long an answer of the history stands: measuring a large one takes a while."""
 
 
-class Place(Struct, frozen=True):
+class HubPlace(Struct, frozen=True):
     """Where a hub keeps things, for its admins. None is what this hub does not have."""
 
     listen: str
@@ -103,7 +103,7 @@ class About(Struct, frozen=True):
     history: HistoryState
     limits_hit: dict[str, int]
     problems: list[str]
-    place: Place | None
+    place: HubPlace | None
 
 
 class Mirror:
@@ -117,7 +117,7 @@ class Mirror:
         questions: Questions,
         *,
         hits: Mapping[str, int] | None = None,
-        place: Place | None = None,
+        place: HubPlace | None = None,
     ) -> None:
         self._hub = hub
         self._auth = auth

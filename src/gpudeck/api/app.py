@@ -66,7 +66,7 @@ def build_framework(
     history: Store | None = None,
     kept_events: Events | None = None,
     kept_reservations: Reservations | None = None,
-    place: about.Place | None = None,
+    place: about.HubPlace | None = None,
     waiting: Queue | None = None,
 ) -> Litestar:
     """`hits` are what the limits refused, for those who read the hub's metrics. `place` is for its admins."""
@@ -199,7 +199,7 @@ class FrontDoor:
         history: Store | None = None,
         events: Events | None = None,
         reservations: Reservations | None = None,
-        place: about.Place | None = None,
+        place: about.HubPlace | None = None,
         waiting: Queue | None = None,
     ) -> None:
         self._prefix = prefix.rstrip("/")

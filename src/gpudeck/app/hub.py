@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gpudeck.api.about import Place
+from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.asgi import App
@@ -243,7 +243,7 @@ class HubServer:
             events=None if self._diary is None else self._diary.events,
             reservations=None if self._bookings is None else self._bookings.calendar,
             waiting=None if self._waiting is None else self._waiting.queue,
-            place=Place(
+            place=HubPlace(
                 listen=str(settings.listen),
                 data_dir=str(self._data_dir),
                 config=None if self._config is None else str(self._config),

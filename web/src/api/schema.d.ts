@@ -331,6 +331,42 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListQueue */
+        get: operations["ApiV1QueueListQueue"];
+        put?: never;
+        /** JoinQueue */
+        post: operations["ApiV1QueueJoinQueue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/queue/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** AskQueue */
+        get: operations["ApiV1QueueNumberAskQueue"];
+        put?: never;
+        post?: never;
+        /** LeaveQueue */
+        delete: operations["ApiV1QueueNumberLeaveQueue"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/reports": {
         parameters: {
             query?: never;
@@ -349,6 +385,77 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListReservations */
+        get: operations["ApiV1ReservationsListReservations"];
+        put?: never;
+        /** Book */
+        post: operations["ApiV1ReservationsBook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations.ics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadCalendar */
+        get: operations["ApiV1ReservationsIcsReadCalendar"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations/next": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** FindNext */
+        get: operations["ApiV1ReservationsNextFindNext"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadReservation */
+        get: operations["ApiV1ReservationsNumberReadReservation"];
+        put?: never;
+        post?: never;
+        /** Release */
+        delete: operations["ApiV1ReservationsNumberRelease"];
+        options?: never;
+        head?: never;
+        /** ChangeReservation */
+        patch: operations["ApiV1ReservationsNumberChangeReservation"];
         trace?: never;
     };
     "/api/v1/runs": {
@@ -538,7 +645,7 @@ export interface components {
             limits_hit: {
                 [key: string]: number;
             };
-            place: components["schemas"]["Place"] | null;
+            place: components["schemas"]["HubPlace"] | null;
             problems: string[];
             python: string;
             sources: components["schemas"]["Source"][];
@@ -592,6 +699,16 @@ export interface components {
             step: number;
             unit: string;
         };
+        /** AnyGpus */
+        AnyGpus: {
+            /** @default 1 */
+            gpus: number;
+            host?: string | null;
+            memory?: string | null;
+            model?: string | null;
+            /** @default false */
+            same_host: boolean;
+        };
         /** AuditEntry */
         AuditEntry: {
             action: string;
@@ -606,6 +723,13 @@ export interface components {
         /** AuditLog */
         AuditLog: {
             entries: components["schemas"]["AuditEntry"][];
+        };
+        /** BookedGpu */
+        BookedGpu: {
+            host: string;
+            is_there?: boolean | null;
+            label: string;
+            uuid: string;
         };
         /** Credentials */
         Credentials: {
@@ -890,6 +1014,22 @@ export interface components {
             until: number;
             user: string;
         };
+        /** Granted */
+        Granted: {
+            at: number;
+            gpus: components["schemas"]["GrantedGpu"][];
+            hold?: number | null;
+            until: number;
+        };
+        /** GrantedGpu */
+        GrantedGpu: {
+            host: string;
+            host_id: string;
+            label: string;
+            name: string;
+            uuid: string;
+            vendor: string;
+        };
         /** Health */
         Health: {
             status: string;
@@ -975,6 +1115,13 @@ export interface components {
         HostOrigins: {
             hosts: components["schemas"]["HostOrigin"][];
         };
+        /** HubPlace */
+        HubPlace: {
+            config: string | null;
+            data_dir: string;
+            database: string;
+            listen: string;
+        };
         /** Ingest */
         Ingest: {
             poll_failures: number;
@@ -1044,6 +1191,32 @@ export interface components {
             new: string;
             old: string;
         };
+        /** NewRequest */
+        NewRequest: {
+            /** @default 1 */
+            gpus: number;
+            host?: string | null;
+            key: string;
+            memory_bytes?: number | null;
+            model?: string | null;
+            near?: string | null;
+            /** @default false */
+            same_host: boolean;
+            user?: string | null;
+        };
+        /** NewReservation */
+        NewReservation: {
+            any?: components["schemas"]["AnyGpus"] | null;
+            end?: number | string | null;
+            for?: number | string | null;
+            gpus?: string[] | null;
+            host?: string | null;
+            indexes?: (number | string)[] | null;
+            /** @default  */
+            note: string;
+            start?: number | string | null;
+            user?: string | null;
+        };
         /** NewToken */
         NewToken: {
             expires_at?: number | null;
@@ -1051,6 +1224,11 @@ export interface components {
             name: string;
             /** @enum {string} */
             role: "agent" | "viewer" | "user" | "admin" | "calendar";
+        };
+        /** NextFree */
+        NextFree: {
+            next_free: components["schemas"]["ShownSlot"] | null;
+            time: number;
         };
         /** OneSession */
         OneSession: {
@@ -1062,10 +1240,18 @@ export interface components {
         };
         /** Place */
         Place: {
-            config: string | null;
-            data_dir: string;
-            database: string;
-            listen: string;
+            created_at: number;
+            estimate_reason: string | null;
+            estimate_seconds: number | null;
+            granted: components["schemas"]["Granted"] | null;
+            id: number;
+            kept: number;
+            position: number | null;
+            reason: string | null;
+            user: string;
+            version: string;
+            waiting: number;
+            wanted: components["schemas"]["Wanted"];
         };
         /**
          * Process
@@ -1099,6 +1285,13 @@ export interface components {
             /** @default null */
             utilization_percent: number | null;
         };
+        /** QueueList */
+        QueueList: {
+            kept: {
+                [key: string]: number;
+            };
+            requests: components["schemas"]["Place"][];
+        };
         /** Readiness */
         Readiness: {
             counters: {
@@ -1110,6 +1303,13 @@ export interface components {
             status: string;
             tick_age_seconds: number;
             viewers: number | null;
+        };
+        /** RefusedReservation */
+        RefusedReservation: {
+            conflicts?: components["schemas"]["ShownReservation"][] | null;
+            error: components["schemas"]["ErrorDetail"];
+            next_free?: components["schemas"]["ShownSlot"] | null;
+            reservation?: components["schemas"]["ShownReservation"] | null;
         };
         /** RemovedHost */
         RemovedHost: {
@@ -1148,6 +1348,24 @@ export interface components {
             unknown: {
                 [key: string]: string;
             };
+        };
+        /** ReservationChange */
+        ReservationChange: {
+            end?: number | string | null;
+            for?: number | string | null;
+            gpus?: string[] | null;
+            host?: string | null;
+            indexes?: (number | string)[] | null;
+            note?: string | null;
+            start?: number | string | null;
+            user?: string | null;
+            version?: number | null;
+        };
+        /** ReservationList */
+        ReservationList: {
+            is_cut: boolean;
+            reservations: components["schemas"]["ShownReservation"][];
+            time: number;
         };
         /** Run */
         Run: {
@@ -1225,6 +1443,32 @@ export interface components {
             user?: string | null;
             utilization_percent?: number | null;
         };
+        /** ShownReservation */
+        ShownReservation: {
+            changed_at: number;
+            created_at: number;
+            created_by: string;
+            end: number;
+            gpus: components["schemas"]["BookedGpu"][];
+            id: number;
+            /** @enum {string} */
+            kind: "booking" | "hold";
+            note: string;
+            release_reason: string | null;
+            released_at: number | null;
+            start: number;
+            /** @enum {string} */
+            state: "planned" | "running" | "ended" | "released" | "cancelled";
+            used_at: number | null;
+            user: string;
+            version: number;
+        };
+        /** ShownSlot */
+        ShownSlot: {
+            end: number;
+            gpus: components["schemas"]["BookedGpu"][];
+            start: number;
+        };
         /** Source */
         Source: {
             down: number;
@@ -1296,6 +1540,17 @@ export interface components {
             unknown: boolean;
             user?: string | null;
             worked_hours: number | null;
+        };
+        /** Wanted */
+        Wanted: {
+            /** @default 1 */
+            gpus: number;
+            host?: string | null;
+            memory_bytes?: number | null;
+            model?: string | null;
+            near?: string | null;
+            /** @default false */
+            same_host: boolean;
         };
     };
     responses: never;
@@ -3252,6 +3507,353 @@ export interface operations {
             };
         };
     };
+    ApiV1QueueListQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueueList"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1QueueJoinQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewRequest"];
+            };
+        };
+        responses: {
+            /** @description The place in line; `granted` as soon as its turn has come */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Place"];
+                };
+            };
+            /** @description A request that makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many wait already */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1QueueNumberAskQueue: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for news */
+                wait?: number;
+                /** @description The `version` that is no news */
+                seen?: string;
+            };
+            header?: never;
+            path: {
+                /** @description The request's number */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The place in line */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Place"];
+                };
+            };
+            /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such place: ask anew */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1QueueNumberLeaveQueue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The request's number */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The place, or what was granted, is given up */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description None */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     PostReport: {
         parameters: {
             query?: never;
@@ -3354,6 +3956,664 @@ export interface operations {
                 };
             };
             /** @description The fleet is full */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsListReservations: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: (unknown | unknown | unknown) | string | null;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: (unknown | unknown | unknown) | string | null;
+                /** @description A host's name */
+                host?: string | null;
+                /** @description A GPU's uuid */
+                gpu?: string | null;
+                user?: string | null;
+                /** @description At most so many */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Those that count at any time of the range, by their start */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReservationList"];
+                };
+            };
+            /** @description A question that makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsBook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewReservation"];
+            };
+        };
+        responses: {
+            /** @description The new reservation */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownReservation"];
+                };
+            };
+            /** @description What cannot be: its code says why, a limit its name */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Others have them then, or somebody changed it meanwhile */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RefusedReservation"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsIcsReadCalendar: {
+        parameters: {
+            query?: {
+                /** @description Only this one's */
+                user?: string | null;
+                /** @description Only this one's */
+                host?: string | null;
+                /** @description A token with the role calendar */
+                token?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The bookings (RFC 5545) */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/calendar": string;
+                };
+            };
+            /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsNextFindNext: {
+        parameters: {
+            query: {
+                /** @description For how long: 4h, 1d 6h */
+                for: string;
+                /** @description How many */
+                gpus?: number;
+                /** @description Each with at least so much: 40GiB */
+                memory?: string | null;
+                /** @description Any part of the model's name */
+                model?: string | null;
+                host?: string | null;
+                /** @description All of them on one host */
+                same_host?: boolean;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: (unknown | unknown | unknown) | string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The first time at which that is free */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NextFree"];
+                };
+            };
+            /** @description A question that makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsNumberReadReservation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The reservation's number */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The reservation, also one that is over */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownReservation"];
+                };
+            };
+            /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such reservation */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsNumberRelease: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The reservation's number */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What is left of it: its past, where it had begun */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownReservation"];
+                };
+            };
+            /** @description Something in the request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such reservation */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description It is over */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsNumberChangeReservation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The reservation's number */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReservationChange"];
+            };
+        };
+        responses: {
+            /** @description The reservation as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownReservation"];
+                };
+            };
+            /** @description What cannot be: its code says why, a limit its name */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such reservation */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Others have them then, or somebody changed it meanwhile */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RefusedReservation"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
