@@ -18,6 +18,9 @@ _COMMANDS = (
     "top",
     "free",
     "wait",
+    "reserve",
+    "reservations",
+    "release",
     "hosts",
     "check",
     "token",
@@ -38,6 +41,7 @@ Examples:
   gpudeck top                      the fleet, live
   gpudeck free --memory 40G        what I could use right now
   gpudeck wait --gpus 1 -- python train.py
+  gpudeck reserve gpu07:0,1 --for 4h
   source <(gpudeck completion bash)
 """
 

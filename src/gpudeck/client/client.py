@@ -31,6 +31,16 @@ class NoSuchThing(GpudeckError):
     """The hub serves such things, but has not this one."""
 
 
+class Taken(GpudeckError):
+    """Others have those GPUs then. `conflicts` are their reservations, `next_free` is when there are none; None where
+    no such time is known."""
+
+    def __init__(self, message: str, hint: str, conflicts: list[Any], next_free: dict[str, Any] | None) -> None:
+        super().__init__(message, hint)
+        self.conflicts = conflicts
+        self.next_free = next_free
+
+
 _KINDS: dict[int, type[GpudeckError]] = {
     400: UsageError,
     401: Forbidden,
@@ -133,6 +143,23 @@ class Client:
         with contextlib.suppress(NoSuchThing):
             self._ask("DELETE", f"/api/v1/queue/{number}")
 
+    def reservations(self, query: Mapping[str, str]) -> bytes:
+        """What is booked from now on, as JSON (a list of model.reservation.Reservation below `reservations`)."""
+        return self._get(f"/api/v1/reservations?{urlencode(query)}")
+
+    def reserve(self, wanted: dict[str, Any]) -> bytes:
+        """Book GPUs; the reservation as JSON. Raises Taken."""
+        return self._ask("POST", "/api/v1/reservations", wanted)
+
+    def release(self, number: int) -> dict[str, Any]:
+        """Give a reservation back; what is left of it."""
+        try:
+            answer: dict[str, Any] = msgspec.json.decode(self._ask("DELETE", f"/api/v1/reservations/{number}"))
+        except UsageError as error:
+            # It is over: nothing is wrong with the question.
+            raise GpudeckError(error.message, error.hint) from error
+        return answer
+
     def _get(self, path: str) -> bytes:
         return self._ask("GET", path)
 
@@ -162,15 +189,18 @@ class Client:
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
         try:
-            error = msgspec.json.decode(body)["error"]
+            told = msgspec.json.decode(body)
+            error = told["error"]
             code, message, hint = error["code"], str(error["message"]).rstrip("."), str(error.get("hint", ""))
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-            code, message, hint = _NO_ROUTE, "", ""
+            told, code, message, hint = {}, _NO_ROUTE, "", ""
         # Every hub knows our routes: this is another server, or a path beside the hub's.
         if status == 404 and is_question and code == _NO_ROUTE:
             return self._no_hub()
         if not message:
             return Unreachable(f"{self.shown} answered {status}, not as a gpudeck hub would.", _HINT)
+        if isinstance(told.get("conflicts"), list):
+            return Taken(f"{message}.", hint, told["conflicts"], told.get("next_free"))
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 
     def _no_hub(self) -> Unreachable:

@@ -1,0 +1,84 @@
+"""What `gpudeck reserve`, `reservations` and `release` share: asking the hub as somebody, and showing what it says."""
+
+import getpass
+import os
+from collections.abc import Callable
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpudeck.model.errors import GpudeckError
+from gpudeck.views.safe import clean
+
+if TYPE_CHECKING:
+    from gpudeck.client import Client
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+def ask(hub: str, question: "Callable[[Client], T]") -> T:
+    """What the hub answers, asked with $GPUDECK_TOKEN, or with the token of this machine's hub where it wants one."""
+    from gpudeck.client import Client, Forbidden  # noqa: PLC0415 - the help needs none
+
+    client = Client(hub, token=os.environ.get("GPUDECK_TOKEN"))
+    try:
+        return question(client)
+    except Forbidden:
+        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
+        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+
+        token = find_own_token(hub)
+        if token is None or os.environ.get("GPUDECK_TOKEN"):
+            raise
+        return question(client.with_token(token))
+
+
+def find_owner(client: "Client", named: str | None) -> str | None:
+    """Whose a booking is to be where the hub would not know it: whoever sits at its machine, or has its token, is an
+    admin without a name, and books as the login that they have here. None: as the hub knows them."""
+    if named is not None:
+        return named
+    me = client.me()
+    is_nameless = me["kind"] == "local" or str(me["name"]).startswith("token ")
+    return _login() if is_nameless and me["may_administer"] else None
+
+
+def find_name(client: "Client") -> str:
+    """Whose bookings are mine."""
+    return find_owner(client, None) or str(client.me()["name"])
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def machine_zone() -> tzinfo:
+    """The zone of this machine, or of $TZ."""
+    from gpudeck.cli.span import local_zone  # noqa: PLC0415 - the help needs none
+    from gpudeck.history.period import load_zone  # noqa: PLC0415 - the same
+
+    return load_zone(local_zone())
+
+
+def name_gpus(gpus: list[Json]) -> str:
+    """gpu07:0,1 gpu08:3, as it is typed."""
+    hosts: dict[str, list[str]] = {}
+    for gpu in gpus:
+        hosts.setdefault(str(gpu["host"]), []).append(str(gpu["label"]))
+    return " ".join(f"{clean(host)}:{','.join(labels)}" for host, labels in hosts.items())
+
+
+def explain_refusal(error: GpudeckError, now: float, zone: tzinfo) -> GpudeckError:
+    """A conflict with the time at which it would be possible, on the clock of this machine."""
+    from gpudeck.cli.moments import show_moment  # noqa: PLC0415 - few are refused
+
+    slot: Json | None = getattr(error, "next_free", None)
+    conflicts: list[Json] = getattr(error, "conflicts", [])
+    until = f" It ends {show_moment(conflicts[0]['end'], zone, now)}." if conflicts else ""
+    if slot is None:
+        return GpudeckError(f"{clean(error.message)}{until}", error.hint)
+    free = f"{show_moment(slot['start'], zone, now)} to {show_moment(slot['end'], zone, now)}"
+    return GpudeckError(f"{clean(error.message)}{until}", f"Next free: {free}, {name_gpus(slot['gpus'])}.")

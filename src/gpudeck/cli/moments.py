@@ -1,0 +1,87 @@
+"""Moments as people type them for a booking, in the zone of this machine: 14:00, tomorrow 9:00, +2h."""
+
+import re
+from datetime import date, datetime, timedelta, tzinfo
+
+from gpudeck.model.errors import UsageError
+from gpudeck.model.times import parse_span
+
+LATE_SECONDS = 120.0
+"""A time of day that has passed by no more than this means today."""
+_HINT = "Write 14:00, tomorrow 9:00, +2h, 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
+_CLOCK = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
+_TIME_OF_DAY = re.compile(rf"(?:(today|tomorrow)\s+)?{_CLOCK}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_UNIX = re.compile(r"[0-9]{9,12}(?:\.[0-9]+)?")
+
+
+def read_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
+    """Unix seconds. A time of day alone is the next one. Raises UsageError, also for a time that a clock skips there;
+    of a time that it shows twice the first is meant."""
+    text = text.strip().lower()
+    try:
+        return _read(text, now, zone)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{option} {text[:40]!r} is no time: {_reason(error)}.", _HINT) from error
+
+
+def read_span(option: str, text: str) -> float:
+    """Seconds of `4h` or `1d 6h`. Raises UsageError."""
+    try:
+        return parse_span("".join(text.split()))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}.", "Write 4h or 1d 6h.") from error
+
+
+def show_moment(at: float, zone: tzinfo, now: float | None = None) -> str:
+    """A day and a time of day, the time alone where it is of the day of `now`. The offset stands with a time that the
+    clock shows twice."""
+    moment = datetime.fromtimestamp(at, zone)
+    is_today = now is not None and moment.date() == datetime.fromtimestamp(now, zone).date()
+    shown = moment.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M")
+    is_twice = moment.utcoffset() != moment.replace(fold=1 - moment.fold).utcoffset()
+    return f"{shown} {moment.strftime('%z')}" if is_twice else shown
+
+
+def _read(text: str, now: float, zone: tzinfo) -> float:
+    if text == "now":
+        return now
+    if text.startswith("+"):
+        return now + parse_span("".join(text[1:].split()))
+    if _UNIX.fullmatch(text):
+        return float(text)
+    if match := _TIME_OF_DAY.fullmatch(text):
+        return _read_time_of_day(match, now, zone)
+    if _DAY.fullmatch(text):
+        return _at(datetime.fromisoformat(text), zone)
+    return _at(datetime.fromisoformat(text.upper().replace(" ", "T", 1)), zone)
+
+
+def _read_time_of_day(match: re.Match[str], now: float, zone: tzinfo) -> float:
+    today = datetime.fromtimestamp(now, zone).date()
+    if match[1] is not None:
+        return _on(today + timedelta(days=match[1] == "tomorrow"), match, zone)
+    moment = _on(today, match, zone)
+    return moment if moment >= now - LATE_SECONDS else _on(today + timedelta(days=1), match, zone)
+
+
+def _on(day: date, match: re.Match[str], zone: tzinfo) -> float:
+    return _at(datetime(day.year, day.month, day.day, int(match[2]), int(match[3])), zone)  # noqa: DTZ001 - `_at` knows
+
+
+def _at(moment: datetime, zone: tzinfo) -> float:
+    """Raises ValueError for a time that the clock skips."""
+    if moment.tzinfo is not None:
+        return moment.timestamp()
+    at = moment.replace(tzinfo=zone).timestamp()
+    if datetime.fromtimestamp(at, zone).replace(tzinfo=None) != moment:
+        raise SkippedTime(f"the clock skips it in {zone}")
+    return at
+
+
+class SkippedTime(ValueError):
+    """A time of day that there is not, in the night in which clocks are set forward."""
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, SkippedTime) else "it is not understood"

@@ -1,0 +1,58 @@
+"""gpudeck reservations: who has which GPUs, now and later."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from gpudeck.model.errors import Unreachable
+from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+
+if TYPE_CHECKING:
+    from gpudeck.client import Client
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck reservations                  all that count now or are planned
+  gpudeck reservations --mine           mine
+  gpudeck reservations gpu07            those of one host
+  gpudeck reservations --json | jq '.reservations[].user'
+"""
+
+
+@click.command("reservations", epilog=_EXAMPLES)
+@click.argument("host", required=False)
+@click.option("--mine", is_flag=True, help="Only my own.")
+@click.option("--user", metavar="NAME", help="Only this person's.")
+@click.option("--json", "as_json", is_flag=True, help="As the hub tells them. Times are Unix seconds.")
+@click.option(
+    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
+)
+def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, hub: str) -> None:
+    """What is booked now and later, in the time of this machine's zone. Exit code 3 when the hub does not answer."""
+    from gpudeck.cli.booking import ask, find_name  # noqa: PLC0415 - the help needs none
+
+    def search(client: "Client") -> bytes:
+        who = find_name(client) if mine else user
+        return client.reservations({name: text for name, text in (("host", host), ("user", who)) if text is not None})
+
+    body = ask(hub, search)
+    try:
+        found: list[dict[str, Any]] = msgspec.json.decode(body)["reservations"]
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
+    if as_json:
+        click.echo(body)
+    elif not found:
+        click.echo("Nothing is booked. `gpudeck reserve HOST:GPU --for 4h` books.")
+    else:
+        _print(found)
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - JSON needs none
+    from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - the same
+    from gpudeck.views.reservations import render_reservations  # noqa: PLC0415 - the same
+
+    click.echo(render_reservations(found, time.time(), machine_zone(), terminal_width(), wants_colour()), nl=False)

@@ -1,0 +1,59 @@
+"""Reservations as a table for terminals."""
+
+from collections.abc import Sequence
+from datetime import datetime, tzinfo
+from typing import Any, Final
+
+from gpudeck.model.quantity import show_span
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column, render
+
+_COLUMNS: Final = (
+    Column("ID", keep=100, align="right", widest=20),
+    Column("WHO", keep=99, widest=32),
+    Column("GPUS", keep=95, widest=60, least=12),
+    Column("FROM", keep=80, widest=16),
+    Column("UNTIL", keep=90, widest=16),
+    Column("STATE", keep=70, widest=24),
+    Column("NOTE", keep=60, widest=60, least=8),
+)
+
+
+def render_reservations(
+    found: Sequence[dict[str, Any]], now: float, zone: tzinfo, width: int | None, colour: bool
+) -> str:
+    """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
+    rows = [_row(one, now, zone) for one in found]
+    return "".join(f"{line.rstrip()}\n" for line in render(_COLUMNS, rows, width, colour))
+
+
+def _row(one: dict[str, Any], now: float, zone: tzinfo) -> list[Cell]:
+    return [
+        (str(one["id"]), ""),
+        (clean(one["user"]), "bold"),
+        (_show_gpus(one["gpus"]), ""),
+        (_moment(one["start"], zone), "grey"),
+        (_moment(one["end"], zone), ""),
+        _state(one, now),
+        (clean(one["note"]), "grey"),
+    ]
+
+
+def _show_gpus(gpus: Sequence[dict[str, Any]]) -> str:
+    hosts: dict[str, list[str]] = {}
+    for gpu in gpus:
+        label = f"{gpu['label']}{'' if gpu.get('is_there') is not False else ' (gone)'}"
+        hosts.setdefault(str(gpu["host"]), []).append(label)
+    return clean(" ".join(f"{host}:{','.join(labels)}" for host, labels in hosts.items()))
+
+
+def _state(one: dict[str, Any], now: float) -> Cell:
+    if one["kind"] == "hold":
+        return f"held, {show_span(one['end'] - now)} left", "yellow"
+    if one["state"] == "running":
+        return f"{show_span(one['end'] - now)} left", "blue"
+    return (f"in {show_span(one['start'] - now)}", "grey") if one["state"] == "planned" else (str(one["state"]), "grey")
+
+
+def _moment(at: float, zone: tzinfo) -> str:
+    return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M")
