@@ -18,7 +18,7 @@ from gpudeck.cli import gpudeck as group
         (["show", "--hub", "http://127.0.0.1:1"], 3, "no hub answers at http://127.0.0.1:1"),
         (["show", "--hub", "nonsense"], 2, "is not a URL"),
         (["sho"], 2, "Did you mean show?"),
-        (["frobnicate"], 2, "Commands: up, agent, show, hosts, check"),
+        (["frobnicate"], 2, "Commands: up, agent, show"),
         (["up", "--listen", "nonsense"], 2, "is not HOST:PORT"),
         (["up", "--listen", "0.0.0.0:0"], 2, "(who has an account) to ./gpudeck.yaml"),
         (["up", "--listen", "203.0.113.7:0"], 2, "`read: open`"),

@@ -126,7 +126,7 @@ def gpu_cells(row: Row, now: float, layout: Layout) -> list[Cell]:
         (clean(gpu["display_name"]), dim),
         _STATES[state],
         (show_number(util, "%"), dim),
-        (draw_share(None if util is None else util / 100, layout.widths[5]), dim or "green"),
+        ("" if util is None else draw_share(util / 100, layout.widths[5]), dim or "green"),
         (draw_share(memory_share(gpu), layout.widths[6]), dim or "blue"),
         (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
         (show_number(gpu["temperature_celsius"], "°C"), dim),

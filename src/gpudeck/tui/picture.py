@@ -167,7 +167,7 @@ def _foot(top: Top, width: int) -> Line:
     used = 0
     for key, what in _FOOT:
         used += len(key) + len(what) + 3
-        if used > width + 2:
+        if used > width:
             break
         cells += [(key, "bold"), (f" {what}  ", "grey")]
     return text_line(cells, width)
