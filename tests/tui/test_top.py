@@ -13,7 +13,7 @@ UNKNOWN_LAST = "gpu02:2"
 def shown(top: Top) -> list[str]:
     """The GPUs in their order; the heads of groups by their first word."""
     return [
-        row.title.split(" · ")[0] if row.title else f"{row.host['name']}:{row.gpu['label']}"  # type: ignore[index]
+        row.title().split(" · ")[0] if row.title else f"{row.host['name']}:{row.gpu['label']}"  # type: ignore[index]
         for row in top.listing.rows
     ]
 

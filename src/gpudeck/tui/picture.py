@@ -90,7 +90,7 @@ class Artist:
         for at, row in enumerate(top.listing.visible, top.listing.top):
             colour = "cursor" if at == top.listing.at else None
             if row.title:
-                lines.append([(fit(row.title, layout.width), colour or "bold")])
+                lines.append([(fit(row.title(), layout.width), colour or "bold")])
             else:
                 lines.append(layout.line(cells(row, now, layout), colour))
         if lines or top.prompt is not None:

@@ -1,6 +1,7 @@
 """What stands in a table of top: rows in an order, below the titles of their groups."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,14 +11,15 @@ from gpudeck.views.filter import Json
 
 
 class Row(Struct, frozen=True, gc=False):
-    """`key` is the same as long as it is the same thing. `title` is set for the head of a group: such a row has no
-    cells. `subject` is what the row is about: a Person, a process; None where that is `gpu`, or else `host`."""
+    """`key` is the same as long as it is the same thing. `title` is set for the head of a group, and asked when that is
+    on the screen: such a row has no cells. `subject` is what the row is about: a Person, a process; None where that is
+    `gpu`, or else `host`."""
 
     key: str
     host: Json | None = None
     gpu: Json | None = None
     subject: Any = None
-    title: str = ""
+    title: Callable[[], str] | None = None
 
 
 class Sort(Struct, frozen=True):
@@ -50,7 +52,7 @@ def group(
             groups.setdefault(name, []).append(own)
     grouped: list[Row] = []
     for name, members in groups.items():
-        grouped.append(Row(f"group {name}", members[0].host, title=title_of(name, members)))
+        grouped.append(Row(f"group {name}", members[0].host, title=partial(title_of, name, members)))
         grouped += members
     return grouped
 
