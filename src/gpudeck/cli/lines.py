@@ -12,7 +12,8 @@ from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.wanted import OfferedGpu, Wanted, offer
 from gpudeck.queueing.place import Place
 
-POLL_SECONDS = 25.0
+POLL_SECONDS = 5.0
+"""How often a hub is asked for the position. The turn itself is told at once."""
 AGAIN_SECONDS = 1.0
 """How soon a hub that does not answer is asked again."""
 LOOK_SECONDS = 2.0

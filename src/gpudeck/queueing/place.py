@@ -15,7 +15,7 @@ class Place(Struct, frozen=True, kw_only=True):
     history knows; null stands beside the reason why there is none.
 
     `reason` is what is in the way now, in words. `kept` is how many GPUs are free and wait for this place. `version`
-    changes with what a waiter wants to know at once.
+    changes with what a waiter wants to know at once: not with the position, or all would ask again when one is served.
     """
 
     id: int
@@ -92,7 +92,7 @@ class Places:
             estimate_seconds=guess.seconds,
             estimate_reason=guess.reason,
             granted=one.granted,
-            version=f"{position}/{kept}/{one.id in self._impossible}/{granted}",
+            version=f"{kept}/{one.id in self._impossible}/{granted}",
         )
 
     def _explain(self, one: Request) -> str | None:

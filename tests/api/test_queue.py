@@ -1,0 +1,132 @@
+"""Standing in line over HTTP: who stands where, whose place it is, what is refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import ADMIN_TOKEN, make_auth, make_door
+from fakes.offers import FakeHolds, make_offer
+from gpudeck.auth.parts import Auth
+from gpudeck.hub.hub import Hub
+from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.settings import QueueSettings
+from gpudeck.queueing.store import QueueStore
+
+
+class Desk:
+    """A hub's door with a queue, and accounts with a token each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.auth: Auth = make_auth(folder)
+        self.queue = Queue(QueueStore(self.auth.database), QueueSettings(), FakeHolds())
+        self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth, waiting=self.queue)
+        self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
+
+    def add_account(self, name: str) -> None:
+        account = asyncio.run(self.auth.accounts.add(name, "user", None))
+        _, secret = asyncio.run(self.auth.tokens.create(name, "user", account_id=account.id, created_by="a test"))
+        self.tokens[name] = secret
+
+    def call(self, who: str, method: str, path: str = "", body: Any = None) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door)
+            headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub.example", headers=headers) as http:
+                return await http.request(method, f"/api/v1/queue{path}", json=body)
+
+        return asyncio.run(ask())
+
+    def join(self, who: str, **others: Any) -> dict[str, Any]:
+        answer = self.call(who, "POST", body={"key": f"the key of {who}"} | others)
+        assert answer.status_code == 201, answer.text
+        place: dict[str, Any] = answer.json()
+        return place
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path)
+    made.add_account("ada")
+    made.add_account("bob")
+    return made
+
+
+def test_place_is_told_and_everybody_sees_the_line(desk: Desk) -> None:
+    first = desk.join("ada", gpus=2, memory_bytes=40 * 10**9, model="H200", same_host=True, host="gpu07")
+    second = desk.join("bob")
+    assert (first["position"], second["position"], second["granted"], second["estimate_seconds"]) == (1, 2, None, None)
+    assert second["estimate_reason"]
+    listed = desk.call("bob", "GET").json()
+    assert [(one["user"], one["position"], one["wanted"]["gpus"]) for one in listed["requests"]] == [
+        ("ada", 1, 2),
+        ("bob", 2, 1),
+    ]
+
+
+def test_account_waits_under_its_own_name_whatever_is_told(desk: Desk) -> None:
+    assert desk.join("ada", user="bob")["user"] == "ada"
+    assert desk.join("script", user="carol")["user"] == "carol"
+    assert desk.queue.find(1).account == "ada"  # type: ignore[union-attr]
+
+
+def test_turn_is_told_with_the_gpus(desk: Desk) -> None:
+    number = desk.join("ada")["id"]
+    asyncio.run(desk.queue.step([make_offer("gpu07", 3)]))
+    place = desk.call("ada", "GET", f"/{number}?wait=5&seen=whatever").json()
+    assert (place["position"], place["estimate_seconds"]) == (None, 0)
+    assert [(gpu["host"], gpu["uuid"], gpu["label"]) for gpu in place["granted"]["gpus"]] == [
+        ("gpu07", "GPU-gpu07-3", "3")
+    ]
+
+
+def test_place_of_somebody_else_is_not_for_others_but_for_admins(desk: Desk) -> None:
+    number = desk.join("ada")["id"]
+    assert desk.call("bob", "GET", f"/{number}").status_code == 403
+    assert desk.call("script", "DELETE", f"/{number}").status_code == 403
+    refused = desk.call("bob", "DELETE", f"/{number}")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (403, f"place {number} in the queue is ada's.")
+    assert desk.call("admin", "DELETE", f"/{number}").status_code == 200
+
+
+def test_place_that_is_gone_is_told_in_a_word_of_its_own(desk: Desk) -> None:
+    number = desk.join("ada")["id"]
+    assert desk.call("ada", "DELETE", f"/{number}").json() == {"status": "done"}
+    for method in ("GET", "DELETE"):
+        answer = desk.call("ada", method, f"/{number}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"key": "short"},
+        {"key": "k" * 65},
+        {"key": "long enough", "gpus": 0},
+        {"key": "long enough", "gpus": 1025},
+        {"key": "long enough", "memory_bytes": -1},
+        {"key": "long enough", "model": ""},
+        {"key": "long enough", "host": "h" * 257},
+        {"key": "long enough", "user": "u" * 65},
+        {"key": "long enough", "gpu": 1},
+    ],
+    ids=str,
+)
+def test_request_that_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any]) -> None:
+    answer = desk.call("ada", "POST", body=body)
+    assert answer.status_code == 400
+    assert desk.queue.list() == []
+
+
+def test_line_that_is_full_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.queueing.queue.MOST_WAITING", 0)
+    answer = desk.call("ada", "POST", body={"key": "long enough"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "full")
+
+
+def test_name_that_would_write_on_a_terminal_is_cleaned(desk: Desk) -> None:
+    assert desk.join("script", user="ev\x1b[2Jil")["user"] == "ev�[2Jil"
