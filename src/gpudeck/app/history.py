@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -167,7 +168,7 @@ class Archive:
         self._closing: set[asyncio.Task[None]] = set()
         self.store: OpeningStore | None = None
         if settings.kind != "off":
-            self.store = OpeningStore(self._open)
+            self.store = OpeningStore(partial(self._open, demo))
             self._recorder = hub.fleet.recorder = Recorder(settings.every, self.store.take)
 
     def start(self, take_events: TakeEvents | None = None) -> None:
@@ -188,7 +189,9 @@ class Archive:
         if self.store is None or self._demo is None:
             return
         self._demo = None
-        close_old = self.store.exchange(self._open)
+        # What is sampled by now is simulated: it goes where the rest of it is.
+        self._recorder.hand_over()
+        close_old = self.store.exchange(partial(self._open, None))
         closing = asyncio.create_task(self._leave(close_old))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -220,13 +223,13 @@ class Archive:
         )
         self._backfill.start(embedded.take, lambda: embedded.has_room, take_events)
 
-    def _open(self) -> Store:
-        """Called in a thread of its own: only now is numpy read."""
+    def _open(self, demo: int | None) -> Store:
+        """Called in a thread of its own: only now is numpy read. A demo may have ended by then: `demo` is as it was."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
         from gpudeck.history.unix_groups import unix_group  # noqa: PLC0415
 
-        is_remote = self._settings.kind == "prometheus" and self._demo is None
-        name = FILE if self._demo is None else DEMO_FILE.format(self._demo)
+        is_remote = self._settings.kind == "prometheus" and demo is None
+        name = FILE if demo is None else DEMO_FILE.format(demo)
         local = EmbeddedStore(
             self._data_dir / name,
             self._settings,

@@ -107,6 +107,22 @@ def test_damaged_entry_of_the_journal_costs_that_entry(path: Path, clock: FakeCl
     again.close()
 
 
+def test_host_without_gpus_is_kept_and_read_again_at_the_next_start(path: Path, clock: FakeClock) -> None:
+    store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    store.take([sample(START + beat * 10) for beat in range(6)])
+    store.flush()
+    assert store.problem is None
+    store.close()
+    again = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    clock.now = START + HOUR
+    ask = Ask("host_cpu_percent", START, START + 60, points=6, host="gpu01")
+    assert [point[1] for point in again.series(ask).series[0].points] == [1.0] * 6
+    clock.now = START + 2 * HOUR
+    wait_until(lambda: count(path, "chunks") == 1, "the hour is sealed")
+    assert [point[1] for point in again.series(ask).series[0].points] == [1.0] * 6
+    again.close()
+
+
 def test_second_hub_leaves_the_file_to_the_first(store: EmbeddedStore, path: Path, clock: FakeClock) -> None:
     with pytest.raises(UsageError, match="another hub"):
         EmbeddedStore(path, HistorySettings(min_free=0), clock)

@@ -169,7 +169,8 @@ class Tail:
 def loosen(rows: Sequence[Row]) -> list[Loose]:
     """Rows of one layout with their values as arrays: made of all of them at once, which costs a third."""
     flat = [gpu[2] for row in rows for gpu in row.gpus]
-    table = np.array(flat, dtype=np.float64).reshape(len(flat), -1)
+    # A host without GPUs has no values, and no width either.
+    table = np.array(flat, dtype=np.float64).reshape(len(flat), len(flat[0]) if flat else 0)
     loose, begin = [], 0
     for at, interval, values, gpus in rows:
         end = begin + len(gpus)
