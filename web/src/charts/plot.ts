@@ -44,7 +44,7 @@ export function makePlot(home: HTMLElement, options: PlotOptions): uPlot {
     {
       width: options.width,
       height: options.height,
-      padding: [8, 8, 0, 0],
+      padding: [8, 16, 0, 0],
       legend: { show: false },
       scales: { x: { time: true, auto: false, min: sight().bounds.start, max: sight().bounds.end }, y: { range: (_, low, high) => scaleOf(unit, low, high) } },
       axes: axesOf(options),

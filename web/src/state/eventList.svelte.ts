@@ -1,23 +1,12 @@
 /** The latest events of one GPU or host, for its page. A hub that keeps none answers 404, and then nothing is said of them. */
-import { ask } from '../api/ask'
+import { readEvents, type HubEvent } from '../api/events'
 import { clockTime, plain, utcTime } from './format'
 import type { Figure } from './lines'
-
-export interface Happened {
-  id: string
-  at: number
-  kind: string
-  severity: 'info' | 'warning' | 'critical'
-  label: string | null
-  user: string | null
-  title: string
-  detail: string
-}
 
 export interface EventLine {
   id: string
   time: Figure
-  severity: Happened['severity']
+  severity: HubEvent['severity']
   title: string
   detail: string
 }
@@ -27,7 +16,7 @@ const AGAIN_MS = 30_000
 
 export class EventList {
   /** Null until the hub has told, and where it does not tell. */
-  events = $state.raw<readonly Happened[] | null>(null)
+  events = $state.raw<readonly HubEvent[] | null>(null)
   private timer: ReturnType<typeof setInterval> | undefined
   private underWay = new AbortController()
 
@@ -47,14 +36,14 @@ export class EventList {
 
   private async read(): Promise<void> {
     const { signal } = this.underWay
-    const answer = await ask<{ events: Happened[] }>(`api/v1/events?${new URLSearchParams({ ...this.whose, limit: String(LIMIT) })}`, 'GET', undefined, undefined, signal)
+    const answer = await readEvents({ ...this.whose, limit: String(LIMIT) }, signal)
     if ('done' in answer) this.events = answer.done.events
     else if (answer.refused.status === 404) clearInterval(this.timer)
   }
 }
 
 /** `now` is the hub's clock. */
-export function eventLine(event: Happened, now: number): EventLine {
+export function eventLine(event: HubEvent, now: number): EventLine {
   return {
     id: event.id,
     time: { text: clockTime(event.at, now), title: utcTime(event.at) },
