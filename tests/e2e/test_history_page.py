@@ -12,17 +12,27 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from e2e.looking import is_wider_than_its_window
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess, running_hub, wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
 
 
+PATIENCE_MS = 30_000
+"""A hub that makes up its past while it is asked about it takes its time."""
+
+
 @pytest.fixture(scope="module")
-def past(demo: HubProcess) -> HubProcess:
-    """The demo's hub once it has made some of its past."""
-    wait_until(lambda: json.loads(demo.get("/api/v1/usage?start=-24h"))["rows"], "some past", seconds=60)
-    return demo
+def past(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    """A hub with a few simulated hosts, once it has made some of their past."""
+    with running_hub(tmp_path_factory.mktemp("past"), "--demo", "3", "--demo-days", "2") as hub:
+        wait_until(lambda: has_past(hub), "some past", seconds=90)
+        yield hub
+
+
+def has_past(hub: HubProcess) -> bool:
+    usage = json.loads(hub.get("/api/v1/usage?start=-24h"))
+    return usage["observed_gpu_hours"] > 100
 
 
 @pytest.fixture
@@ -33,9 +43,10 @@ def bare(chromium: Browser) -> Iterator[Page]:
     page.close()
 
 
-def open_with_usage(page: Page, url: str) -> dict[str, Any]:
-    with page.expect_response(re.compile(r"api/v1/usage\?")) as answer:
-        page.goto(url)
+def load_with_usage(page: Page) -> dict[str, Any]:
+    """Loads the page again; what the hub answered to it, and in `asked` what it was asked."""
+    with page.expect_response(re.compile(r"api/v1/usage\?"), timeout=PATIENCE_MS) as answer:
+        page.reload()
     usage: dict[str, Any] = answer.value.json()
     usage["asked"] = parse_qs(urlsplit(answer.value.url).query)
     return usage
@@ -53,8 +64,8 @@ def written(hours: float) -> str:
 
 
 def test_the_table_tells_what_the_api_tells(past: HubProcess, visit: Visits) -> None:
-    page = visit("about:blank")
-    usage = open_with_usage(page, f"{past.url}/#/history?range=24h")
+    page = visit(f"{past.url}/#/history?range=24h")
+    usage = load_with_usage(page)
     expect(page.locator(".usage tbody tr")).to_have_count(len(usage["rows"]))
     assert [row[1] for row in rows(page)] == [written(row["gpu_hours"]) for row in usage["rows"]]
     assert [row[0] for row in rows(page)] == [row.get("user", "not known") for row in usage["rows"]]
@@ -69,16 +80,16 @@ def test_charts_and_map_are_drawn(past: HubProcess, visit: Visits) -> None:
     for title in ("GPUs by state", "Utilization", "Power"):
         expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
     expect(page.locator(".charts canvas")).to_have_count(3)
-    expect(page.locator(".charts").get_by_text("Loading…")).to_have_count(0, timeout=30_000)
+    expect(page.locator(".charts").get_by_text("Loading…")).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.locator(".charts figcaption").first).to_contain_text(re.compile(r"busy\s*\d"))
-    expect(page.locator(".heat li").first).to_be_visible()
+    expect(page.locator(".heat li").first).to_be_visible(timeout=PATIENCE_MS)
 
 
 @pytest.mark.parametrize("by", ["group", "host", "model"])
 def test_rows_stand_for_what_was_asked(past: HubProcess, visit: Visits, by: str) -> None:
     page = visit(f"{past.url}/#/history?range=24h")
-    expect(page.locator(".usage tbody tr").first).to_be_visible()
-    with page.expect_response(re.compile(rf"api/v1/usage\?by={by}&")) as answer:
+    expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
+    with page.expect_response(re.compile(rf"api/v1/usage\?by={by}&"), timeout=PATIENCE_MS) as answer:
         page.get_by_role("button", name=f"by {by}", exact=True).click()
     assert page.url.endswith(f"#/history?range=24h&by={by}")
     expect(page.locator(".usage tbody tr")).to_have_count(len(answer.value.json()["rows"]))
@@ -88,7 +99,7 @@ def test_rows_stand_for_what_was_asked(past: HubProcess, visit: Visits, by: str)
 
 def test_the_sheet_has_the_same_figures(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h&by=model")
-    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV", exact=True).click()
     lines = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
@@ -100,7 +111,8 @@ def test_periods_are_days_of_the_viewer(past: HubProcess, chromium: Browser) -> 
     # Berlin turned its clocks back on this day: it has 25 hours.
     context = chromium.new_context(timezone_id="Europe/Berlin")
     page = context.new_page()
-    usage = open_with_usage(page, f"{past.url}/#/history?from=2025-10-26&to=2025-10-26")
+    page.goto(f"{past.url}/#/history?from=2025-10-26&to=2025-10-26")
+    usage = load_with_usage(page)
     start, end = (float(usage["asked"][name][0]) for name in ("start", "end"))
     assert (end - start, usage["asked"]["zone"]) == (25 * 3600, ["Europe/Berlin"])
     expect(page.locator(".periods .text")).to_have_text("Oct 26, 2025")
@@ -122,14 +134,13 @@ def test_dates_are_chosen_by_hand(past: HubProcess, visit: Visits) -> None:
 
 def test_a_time_without_anything_says_so(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?from=2020-01-01&to=2020-01-31")
-    expect(page.get_by_role("heading", name="Nobody used a GPU in this period")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nobody used a GPU in this period")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator(".coverage")).to_have_text(re.compile("No GPU was known in this period"))
 
 
 def test_a_cell_of_the_map_opens_its_host_at_that_time(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h")
-    view = page.locator(".heat .view")
-    view.focus()
+    page.locator(".heat .view").focus(timeout=PATIENCE_MS)
     for key in ("ArrowRight", "ArrowLeft", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     page.wait_for_url(re.compile(r"#/host/[^?]+\?start=\d+&end=\d+$"))
@@ -137,7 +148,7 @@ def test_a_cell_of_the_map_opens_its_host_at_that_time(past: HubProcess, visit: 
 
 def test_columns_sort_by_keyboard_and_in_the_address(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h&sort=name")
-    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
     names = [row[0] for row in rows(page) if row[0] != "not known"]
     assert names == sorted(names)
     page.get_by_role("button", name="Held idle").focus()
@@ -148,14 +159,14 @@ def test_columns_sort_by_keyboard_and_in_the_address(past: HubProcess, visit: Vi
 
 def test_nothing_scrolls_sideways_on_a_phone(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h", width=390)
-    expect(page.locator(".usage tbody tr").first).to_be_visible()
-    expect(page.locator(".heat li").first).to_be_attached()
+    expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator(".heat li").first).to_be_attached(timeout=PATIENCE_MS)
     assert not is_wider_than_its_window(page)
 
 
 def test_paper_has_the_report_and_nothing_else(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h", color_scheme="dark")
-    expect(page.locator(".usage tbody tr").first).to_be_visible()
+    expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
     page.emulate_media(media="print", color_scheme="dark")
     expect(page.get_by_role("heading", name=re.compile("^GPU usage by person: "))).to_be_visible()
     expect(page.locator(".coverage")).to_contain_text("Observed")
@@ -206,7 +217,7 @@ def test_a_hub_that_could_not_tell_is_asked_again(past: HubProcess, bare: Page) 
     expect(again).to_be_visible()
     bare.unroute_all()
     again.click()
-    expect(bare.locator(".usage tbody tr").first).to_be_visible()
+    expect(bare.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
 
 
 def test_hostile_names_and_prices_are_text(past: HubProcess, bare: Page) -> None:
