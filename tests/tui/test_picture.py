@@ -55,6 +55,13 @@ def test_eighty_columns_have_what_a_person_looks_for() -> None:
     assert head.split() == ["HOST", "GPU", "MODEL", "STATE", "UTIL", "MEMORY", "GiB", "TEMP", "USERS", "SINCE"]
 
 
+def test_host_without_gpus_says_why_in_a_whole_line() -> None:
+    fleet = fleet_of(("gpu01", []))
+    fleet["hosts"][0]["problems"] = ["nvidia-smi is not installed: install the driver, then look again"]
+    drawn = ["".join(text for text, _ in line) for line in Artist(make_top(fleet)).draw(80, 24)]
+    assert drawn[4].strip() == "gpu01  nvidia-smi is not installed: install the driver, then look again"
+
+
 def test_fleet_without_hosts_says_so() -> None:
     drawn = ["".join(text for text, _ in line) for line in Artist(make_top(fleet_of())).draw(80, 24)]
     assert drawn[3].strip() == "No host has reported yet."

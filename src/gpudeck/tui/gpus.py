@@ -105,15 +105,11 @@ def gpu_columns(hosts: Sequence[Json]) -> list[Column]:
 
 
 def gpu_cells(row: Row, now: float, layout: Layout) -> list[Cell]:
-    """Of the columns above."""
+    """Of the columns above; for a row with a GPU."""
     host, gpu = row.host, row.gpu
-    if host is None:
+    if host is None or gpu is None:
         return [_DASH] * 13
-    is_up = host["status"] == "up"
-    name: Cell = (clean(host["display_name"]), "" if is_up else "grey")
-    if gpu is None:
-        reason = host["problems"][0] if host["problems"] else host["reasons"].get("gpus", "no GPUs")
-        return [name, *[_DASH] * 11, (clean(_silence(host, now) or reason), "grey")]
+    name: Cell = (clean(host["display_name"]), "" if host["status"] == "up" else "grey")
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
     reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
@@ -135,6 +131,12 @@ def gpu_cells(row: Row, now: float, layout: Layout) -> list[Cell]:
         (show_span(now - gpu["since"]), dim),
         (clean(note), dim or "yellow"),
     ]
+
+
+def bare_cells(host: Json, now: float) -> list[Cell]:
+    """A host without any GPU: why, with the room of the whole line."""
+    reason = host["problems"][0] if host["problems"] else host["reasons"].get("gpus", "no GPUs")
+    return [(f"{clean(host['display_name'])}  ", "grey"), (clean(_silence(host, now) or reason), "grey")]
 
 
 def _silence(host: Json, now: float) -> str:

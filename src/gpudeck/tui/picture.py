@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from gpudeck.tui.details import gpu_lines, host_lines
 from gpudeck.tui.dialogue import Question
+from gpudeck.tui.gpus import bare_cells
 from gpudeck.tui.help import help_lines
 from gpudeck.tui.layout import Layout, Line, text_line
 from gpudeck.tui.top import Top
@@ -91,6 +92,9 @@ class Artist:
             colour = "cursor" if at == top.listing.at else None
             if row.title:
                 lines.append([(fit(row.title(), layout.width), colour or "bold")])
+            elif row.host is not None and row.gpu is None:
+                bare = bare_cells(row.host, now)
+                lines.append(text_line([(text, colour or own) for text, own in bare], layout.width))
             else:
                 lines.append(layout.line(cells(row, now, layout), colour))
         if lines or top.prompt is not None:
