@@ -322,3 +322,9 @@ def test_an_answer_survives_json() -> None:
     answer = ask_for(FakePast([fact(0, "alice"), fact(0, None)]), daily=True)
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Usage) == answer
     assert isinstance(answer.total, UsageRow)
+
+
+def test_a_period_that_begins_before_anything_was_known_says_since_when_it_is() -> None:
+    gpu = KnownGpu(1, "GPU-1", 1, "0", "H200", T0 + HOUR, T0 + 2 * HOUR)
+    assert ask_for(FakePast([], gpus=[gpu])).known_since == T0 + HOUR
+    assert ask_for(FakePast([], gpus=[gpu]), start=T0 + HOUR).known_since is None

@@ -79,7 +79,9 @@ class OpeningStore:
     def _opened(self) -> Store:
         store = self.wait()
         if store is None:
-            raise Temporary(self.problem or "the history is still being opened.", "Ask again in a moment.")
+            raise Temporary(
+                self.problem or "the history is still being opened.", "" if self.problem else "Ask again in a moment."
+            )
         return store
 
 
@@ -219,7 +221,7 @@ class Archive:
             days=self._demo_days,
             until=self._hub.started_at,
             since=since,
-            when_done=lambda: mark_done(self._data_dir, hosts),
+            when_done=lambda: None if embedded.problem or embedded.dropped else mark_done(self._data_dir, hosts),
         )
         self._backfill.start(embedded.take, lambda: embedded.has_room, take_events)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpudeck.app.history import FILE
+from gpudeck.app.history import DEMO_FILE, FILE
 from gpudeck.app.settings import choose_data_dir, load_settings
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.embedded.export import Choice, export
@@ -24,9 +24,11 @@ def opened(file: Path | None, config: Path | None) -> Iterator[tuple[View, Path]
     """That file, or the hub's own. Raises UsageError where there is none, or it is something else."""
     path = file or choose_data_dir(load_settings(config)[0]) / FILE
     if not path.is_file():
+        demo = next(path.parent.glob(DEMO_FILE.format("*")), None) if file is None else None
         raise UsageError(
             f"there is no history in {path}.",
-            "Name another file with --file, or the hub's configuration with --config.",
+            "Name another file with --file, or the hub's configuration with --config."
+            + (f" A demo's is in {demo}." if demo else ""),
         )
     try:
         with view_file(path) as view:

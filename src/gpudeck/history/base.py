@@ -178,7 +178,10 @@ class UsageRow(Struct, omit_defaults=True):
 
 
 class Usage(Struct):
-    """`coverage` is how much of the GPUs' time in the period was observed (0–1); None when no GPU was known then."""
+    """`coverage` is how much of the GPUs' time in the period was observed (0–1); None when no GPU was known then.
+
+    A GPU's time begins when it is first seen: `known_since` is when the first of them was, if within the period.
+    """
 
     by: By
     start: float
@@ -188,6 +191,7 @@ class Usage(Struct):
     currency: str
     rows: list[UsageRow]
     total: UsageRow
+    known_since: float | None = None
 
 
 class RunsAsk(Struct, frozen=True):

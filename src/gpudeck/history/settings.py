@@ -50,6 +50,8 @@ class HistorySettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.kind == "prometheus" and not (self.write_url and self.read_url):
             raise ValueError("kind: prometheus needs write_url and read_url, the store's two addresses")
+        if (self.user is None) != (self.password_file is None):
+            raise ValueError("user and password_file belong together: the store asks for both or for neither")
         if self.user is not None and self.token_file is not None:
             raise ValueError("the store takes a user with password_file, or token_file, not both")
         for name, url in (("write_url", self.write_url), ("read_url", self.read_url)):

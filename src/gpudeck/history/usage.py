@@ -59,7 +59,8 @@ def usage(
     period = _period(ask, now)
     names = _host_names(past, ask.host)
     facts = past.uses(period.first_hour, period.end_hour, by_host=ask.by == "host" or ask.host is not None)
-    return fold(
+    gpus = past.gpus().values()
+    answer = fold(
         facts,
         ask,
         settings,
@@ -67,8 +68,11 @@ def usage(
         now,
         hosts=names,
         observed=_observed(past, period),
-        had=seconds_had(past.gpus().values(), ask.start, min(ask.end, now)),
+        had=seconds_had(gpus, ask.start, min(ask.end, now)),
     )
+    first = min((gpu.first for gpu in gpus), default=ask.start)
+    answer.known_since = first if ask.start < first < ask.end else None
+    return answer
 
 
 def fold(

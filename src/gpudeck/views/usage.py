@@ -30,7 +30,7 @@ def render_usage(usage: Json, zone: tzinfo, *, width: int | None = None, colour:
         lines += _days(usage, width, colour)
     else:
         lines += ["", _NOBODY]
-    lines += ["", *_wrap(_coverage(usage), width)]
+    lines += ["", *_wrap(_coverage(usage, zone), width)]
     return "\n".join(lines) + "\n"
 
 
@@ -99,12 +99,14 @@ def _period(usage: Json, zone: tzinfo) -> str:
     return f"{begin} to {end} ({zone})"
 
 
-def _coverage(usage: Json) -> str:
+def _coverage(usage: Json, zone: tzinfo) -> str:
     """Rounded down: what was not observed in full is never called 100 %."""
     coverage = usage["coverage"]
     if coverage is None:
         return "No GPU was known in the period."
-    return f"Observed {math.floor(1000 * coverage + 1e-9) / 10:.1f} % of the period."
+    since = usage.get("known_since")
+    time = "the period" if since is None else f"the time since {datetime.fromtimestamp(since, zone):%Y-%m-%d %H:%M}"
+    return f"Observed {math.floor(1000 * coverage + 1e-9) / 10:.1f} % of {time}."
 
 
 def _wrap(text: str, width: int | None) -> list[str]:

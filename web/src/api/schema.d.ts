@@ -1519,6 +1519,7 @@ export interface components {
             coverage: number | null;
             currency: string;
             end: number;
+            known_since?: number | null;
             observed_gpu_hours: number;
             rows: components["schemas"]["UsageRow"][];
             start: number;

@@ -58,6 +58,11 @@ class EmbeddedStore:
         return self._writer.waiting
 
     @property
+    def dropped(self) -> int:
+        """Samples that could not be kept."""
+        return self._writer.dropped
+
+    @property
     def has_room(self) -> bool:
         """Whether it keeps up: few samples wait to be written, and few hours that are over wait to be sealed."""
         return (
