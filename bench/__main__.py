@@ -16,6 +16,7 @@ NAMES = (
     "terminal",
     "top",
     "history",
+    "reservations",
 )
 
 

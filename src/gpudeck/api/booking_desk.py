@@ -1,7 +1,7 @@
 """What the routes of reservations share: who asks, what is shown of a reservation, how a refusal is answered, and what
 goes into the audit log."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -10,7 +10,6 @@ from litestar import Request, Response
 from litestar.di import NamedDependency
 from litestar.exceptions import ValidationException
 from msgspec import Struct
-from msgspec.structs import asdict, replace
 
 from gpudeck.api.errors import ErrorDetail
 from gpudeck.auth.caller import Caller
@@ -149,6 +148,22 @@ def _who(caller: Caller) -> Who:
     return Who(caller.name, is_admin=caller.is_at_least("admin"), logins=caller.logins)
 
 
-def _show(one: Reservation, there: set[str], now: float) -> ShownReservation:
-    gpus = [replace(gpu, is_there=gpu.uuid in there) for gpu in one.gpus]
-    return ShownReservation(**(asdict(one) | {"gpus": gpus, "state": one.state_at(now)}))
+def _show(one: Reservation, there: Set[str], now: float) -> ShownReservation:
+    """Field by field: a month's timeline has a thousand of them."""
+    return ShownReservation(
+        id=one.id,
+        kind=one.kind,
+        user=one.user,
+        gpus=[BookedGpu(gpu.uuid, gpu.host, gpu.label, gpu.uuid in there) for gpu in one.gpus],
+        start=one.start,
+        end=one.end,
+        note=one.note,
+        version=one.version,
+        created_at=one.created_at,
+        created_by=one.created_by,
+        changed_at=one.changed_at,
+        used_at=one.used_at,
+        released_at=one.released_at,
+        release_reason=one.release_reason,
+        state=one.state_at(now),
+    )

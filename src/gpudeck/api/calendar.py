@@ -1,5 +1,6 @@
 """GET /api/v1/reservations.ics: the bookings for calendars, which cannot log in: a token stands in the address."""
 
+import asyncio
 from typing import Annotated
 
 from litestar import Response, get
@@ -45,7 +46,9 @@ async def read_calendar(
     found = await bookings.search(ReservationAsk(start=bookings.now() - KEPT_SECONDS, user=user, host=host))
     name = " ".join(filter(None, ["GPUs", user, host and f"on {host}"]))
     headers = {"Cache-Control": "private, no-store", "Content-Disposition": 'inline; filename="reservations.ics"'}
-    return Response(write_calendar(found, name), media_type=CONTENT_TYPE, headers=headers)
+    # Thousands of bookings take tens of milliseconds, and calendars ask all at the same minute.
+    body = await asyncio.to_thread(write_calendar, found, name)
+    return Response(body, media_type=CONTENT_TYPE, headers=headers)
 
 
 def _find(auth: Auth, token: str) -> Caller:

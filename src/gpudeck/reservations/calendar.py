@@ -29,6 +29,7 @@ from gpudeck.reservations.writes import NOTE_LENGTH, end_holds, new_row, tidy, w
 KEPT_BEFORE: Final = DAY
 """How long what is over stays in memory: for whoever goes on using it."""
 KEPT_AHEAD: Final = DAY
+SOON_SECONDS: Final = 7 * DAY
 RELOAD_SECONDS: Final = 600.0
 SHARED_RELOAD_SECONDS: Final = 1.0
 """Where other hubs write to the same tables."""
@@ -177,9 +178,13 @@ class Reservations:
         """The first time at which that is free for `length` seconds; None where none within reach is known."""
         now = self.now()
         span = read_span(start, None, length, now)
-        taken = await self._store.search(ReservationAsk(start=span.start))
         tiers = [find_named(wish, known)] if wish.count is None else self._fitting(wish, span, known)
-        return _first_slot(tiers, taken, wish, span)
+        # Most find something soon: what is booked a year ahead is read only for those who do not.
+        soon = span.end + SOON_SECONDS
+        slot = _first_slot(tiers, await self._store.search(ReservationAsk(start=span.start, end=soon)), wish, span)
+        if slot is not None and slot.end <= soon:
+            return slot
+        return _first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wish, span)
 
     def _fitting(self, wish: Wish, span: Span, known: Known) -> list[list[BookedGpu]]:
         is_near = span.start <= self.now() + LATE_SECONDS
@@ -204,11 +209,12 @@ class Reservations:
                 _check_in_use(gpus, owner.logins, known)
             return gpus
         tiers = self._fitting(wish, span, known)
-        taken = await writing.overlapping(None, span.start, None, but=but)
+        taken = await writing.overlapping(None, span.start, span.end, but=but)
         slot = _first_slot(tiers, taken, wish, span)
-        if slot is None or slot.start > span.start:
-            raise describe_too_few(wish.count or 0, slot, same_host=wish.same_host)
-        return slot.gpus
+        if slot is not None and slot.start == span.start:
+            return slot.gpus
+        later = _first_slot(tiers, await writing.overlapping(None, span.start, None, but=but), wish, span)
+        raise describe_too_few(wish.count or 0, later, same_host=wish.same_host)
 
     async def _check_free(
         self,

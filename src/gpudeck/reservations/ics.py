@@ -26,7 +26,7 @@ def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
         f"PRODID:-//gpudeck//gpudeck {__version__}//EN",
         "CALSCALE:GREGORIAN",
         "METHOD:PUBLISH",
-        f"X-WR-CALNAME:{escape(name)}",
+        _write_text("X-WR-CALNAME", name),
         # How often to look again: the one is of the standard, the other what many programs know.
         "REFRESH-INTERVAL;VALUE=DURATION:PT15M",
         "X-PUBLISHED-TTL:PT15M",
@@ -35,7 +35,8 @@ def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
         # What was given back in its first second has no length, and an event needs one.
         if one.kind == "booking" and one.end > one.start:
             lines += _write_event(one)
-    return "".join(f"{part}\r\n" for line in [*lines, "END:VCALENDAR"] for part in fold(line)).encode()
+    lines += ["END:VCALENDAR", ""]
+    return "\r\n".join(lines).encode()
 
 
 def _write_event(one: Reservation) -> list[str]:
@@ -52,14 +53,19 @@ def _write_event(one: Reservation) -> list[str]:
         f"LAST-MODIFIED:{_moment(one.changed_at)}",
         f"DTSTART:{_moment(one.start)}",
         f"DTEND:{_moment(one.end)}",
-        f"SUMMARY:{escape(f'{one.user}: {gpus}')}",
-        f"LOCATION:{escape(hosts)}",
-        f"DESCRIPTION:{escape(chr(10).join(filter(None, details)))}",
+        _write_text("SUMMARY", f"{one.user}: {gpus}"),
+        _write_text("LOCATION", hosts),
+        _write_text("DESCRIPTION", "\n".join(filter(None, details))),
         "STATUS:CONFIRMED",
         # A GPU is taken then, not the person who subscribed.
         "TRANSP:TRANSPARENT",
         "END:VEVENT",
     ]
+
+
+def _write_text(name: str, text: str) -> str:
+    """All that may be long: whatever else there is fits into a line."""
+    return "\r\n".join(fold(f"{name}:{escape(text)}"))
 
 
 def _moment(at: float) -> str:
@@ -73,6 +79,9 @@ def escape(text: str) -> str:
 
 def fold(line: str) -> Iterator[str]:
     """The parts of a line, none longer than allowed and none that ends within a character."""
+    if len(line) <= _OCTETS and line.isascii():
+        yield line
+        return
     part, room = "", _OCTETS
     for char in line:
         size = len(char.encode("utf-8", "replace"))

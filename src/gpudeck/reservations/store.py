@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Select, delete, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, delete, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.database.engine import Database
@@ -25,9 +25,11 @@ MOST_LISTED: Final = 10_000
 _LOCK: Final = int.from_bytes(b"gpudeck", "big") + 1
 """PostgreSQL knows locks by number; the one before is that of the migrations."""
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
+_NAMES = [column.name for column in _COLUMNS]
 _COUNTED = or_(table.c.released_at.is_(None), table.c.released_at > table.c.start)
+_FEW: Final = 64
 _AT_ONCE: Final = 500
-"""How many UUIDs or ids are named in one question: SQLite takes a few tens of thousands, PostgreSQL 32,767."""
+"""How many UUIDs are named in one question: a database takes some ten thousand, and reading all is quicker by then."""
 
 
 class ReservationAsk(Struct, frozen=True, kw_only=True):
@@ -153,27 +155,24 @@ async def _read(
 ) -> list[Reservation]:
     wanted = select(*_COLUMNS).where(*conditions).order_by(table.c.start, table.c.id).limit(limit)
     rows = (await connection.execute(wanted)).all()
-    gpus = await _read_gpus(connection, [row.id for row in rows])
-    names = [column.name for column in _COLUMNS]
-    return [Reservation(gpus=gpus[row.id], **dict(zip(names, row, strict=True))) for row in rows]
+    # Few are named one by one; for many the question is repeated, which needs no list of them.
+    which = conditions if len(rows) > _FEW else [table.c.id.in_([row[0] for row in rows])]
+    gpus = await _read_gpus(connection, which) if rows else {}
+    return [Reservation(gpus=gpus[row[0]], **dict(zip(_NAMES, row, strict=True))) for row in rows]
 
 
-async def _read_gpus(connection: AsyncConnection, ids: Sequence[int]) -> dict[int, list[BookedGpu]]:
-    """By host and number, as people list them."""
+async def _read_gpus(
+    connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
+) -> dict[int, list[BookedGpu]]:
+    """Of all reservations that are so, by their ids; in the order of hosts and numbers, as people list them."""
+    wanted = select(gpu_table).join(table, table.c.id == gpu_table.c.reservation_id).where(*conditions)
     found: dict[int, list[BookedGpu]] = defaultdict(list)
-    for at in range(0, len(ids), _AT_ONCE):
-        for number, *gpu in await connection.execute(_gpus_of(ids[at : at + _AT_ONCE])):
-            found[number].append(BookedGpu(*gpu))
+    for number, uuid, host, label in (await connection.execute(wanted)).all():
+        found[number].append(BookedGpu(uuid, host, label))
     for gpus in found.values():
-        gpus.sort(key=lambda gpu: (gpu.host, _order(gpu.label), gpu.uuid))
+        if len(gpus) > 1:
+            gpus.sort(key=lambda gpu: (gpu.host, _order(gpu.label), gpu.uuid))
     return found
-
-
-def _gpus_of(ids: Sequence[int]) -> Select[Any]:
-    columns = gpu_table.c
-    return select(columns.reservation_id, columns.uuid, columns.host, columns.label).where(
-        columns.reservation_id.in_(ids)
-    )
 
 
 def _order(label: str) -> tuple[int, ...]:
