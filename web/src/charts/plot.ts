@@ -24,6 +24,8 @@ export interface PlotOptions {
   syncKey: string
   width: number
   height: number
+  /** Where the crosshair stood on the plot before this one; undefined: it had none. */
+  pointedTime: number | undefined
   /** The place of the crosshair among the times; null: there is none. */
   onPoint: (place: number | null) => void
   /** Null: back to where it was before. */
@@ -55,6 +57,7 @@ export function makePlot(home: HTMLElement, options: PlotOptions): uPlot {
       })),
       cursor: cursorOf(options),
       hooks: {
+        ready: [(each) => takeUp(each, options.pointedTime)],
         drawClear: [(each) => drawBands(each, sight())],
         setCursor: [(each) => onPoint(each.cursor.idx ?? null)],
         setSelect: [
@@ -189,12 +192,24 @@ function startPan(plot: uPlot, down: PointerEvent, before: Bounds, onRange: (bou
   window.addEventListener('pointercancel', finish, { signal: leave.signal })
 }
 
+/** A plot that is made anew, because a line came or went, has the crosshair where it was, or where the others have it. */
+function takeUp(plot: uPlot, before: number | undefined): void {
+  const other = sharedWith(plot).find((each) => each !== plot && each.cursor.idx != null)
+  const time = before ?? other?.data[0][other.cursor.idx ?? 0]
+  if (time !== undefined) setCrosshair(plot, time)
+}
+
+function sharedWith(plot: uPlot): uPlot[] {
+  return uPlot.sync(plot.cursor.sync?.key ?? '').plots
+}
+
+function setCrosshair(plot: uPlot, time: number | undefined): void {
+  const left = time === undefined ? -10 : plot.valToPos(time, 'x')
+  plot.setCursor({ left, top: left < 0 ? -10 : plot.over.clientHeight / 2 }, true)
+}
+
 /** Moves the crosshair of this plot and of those that share it; null takes it away. */
 export function pointAt(plot: uPlot, place: number | null): void {
   const time = place === null ? undefined : plot.data[0][place]
-  const shared = uPlot.sync(plot.cursor.sync?.key ?? '').plots
-  for (const each of shared) {
-    const left = time === undefined ? -10 : each.valToPos(time, 'x')
-    each.setCursor({ left, top: left < 0 ? -10 : each.over.clientHeight / 2 }, true)
-  }
+  for (const each of sharedWith(plot)) setCrosshair(each, time)
 }
