@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window
 from fakes.hubs import HubProcess, running_hub, wait_until
 
@@ -82,6 +83,7 @@ def test_charts_and_map_are_drawn(past: HubProcess, visit: Visits) -> None:
     expect(page.locator(".charts canvas")).to_have_count(3)
     expect(page.locator(".charts").get_by_text("Loading…")).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.locator(".charts figcaption").first).to_contain_text(re.compile(r"busy\s*\d"))
+    assert serious_violations(page) == []
     expect(page.locator(".heat li").first).to_be_visible(timeout=PATIENCE_MS)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from e2e.axe import serious_violations
 from e2e.looking import fleet_of, is_wider_than_its_window, send
 from fakes.hubs import HubProcess, running_hub, wait_until
 from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
@@ -186,6 +187,7 @@ def test_a_person_has_gpus_runs_and_days_as_the_api_tells_them(past: HubProcess,
     expect(page.locator("article svg").first).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator("[data-gpu]").first).to_be_visible()
     assert ("zone=" in usage.value.url, f"user={user}" in runs.value.url) == (True, True)
+    assert serious_violations(page) == []
 
 
 def test_a_persons_own_page_is_called_mine(tmp_path: Path, chromium: Browser) -> None:
