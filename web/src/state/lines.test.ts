@@ -21,7 +21,7 @@ describe('a busy GPU', () => {
   })
 
   it('speaks the whole line', () => {
-    expect(line.spoken).toBe('GPU 0, busy, alice, utilization 97%, memory 71/80G, 68°C, for 3 h')
+    expect(line.spoken).toBe('GPU 0 alice 97% 71/80G 68° 3h, busy')
   })
 
   it('names everybody on it', () => {

@@ -54,7 +54,7 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     isCritical: gpu.health === 'critical',
     isPast,
   }
-  return { ...line, spoken: spokenText(gpu, line, now) }
+  return { ...line, spoken: spokenText(gpu, line) }
 }
 
 /** A GPU in the table: its state alone. Its figures are told by its row and, on demand, by its popover. */
@@ -143,12 +143,10 @@ export function isHeat(gpu: Gpu): boolean {
   return alarmText(gpu) !== undefined && /^\d+ °C$/.test(gpu.health_reason ?? '')
 }
 
-function spokenText(gpu: Gpu, line: Omit<GpuLine, 'spoken'>, now: number): string {
-  const parts = [`GPU ${gpu.label}`, gpu.availability]
-  if (line.who.text !== gpu.availability) parts.push(line.who.text)
-  if (line.utilization.text !== '') parts.push(`utilization ${line.utilization.text}`)
-  parts.push(`memory ${line.memory.text}`, `${line.temperature.text}C`)
-  if (!line.isPast) parts.push(`for ${duration(elapsed(gpu.since, now))}`)
-  if (line.alarm !== undefined) parts.push(line.alarm)
-  return parts.join(', ').replaceAll(DASH, 'unknown')
+/** What is seen, in the order in which it is seen, so that who speaks to the page can say it; then what is only drawn. */
+function spokenText(gpu: Gpu, line: Omit<GpuLine, 'spoken'>): string {
+  const { label, who, word, utilization, memory, temperature, since } = line
+  const seen = [`GPU ${label}`, who.text, word, utilization.text, memory.text, temperature.text, since.text]
+  const drawn = [who.text === gpu.availability || word === gpu.availability ? '' : gpu.availability, line.alarm ?? '']
+  return [seen.filter((part) => part !== '').join(' '), ...drawn.filter((part) => part !== '')].join(', ')
 }
