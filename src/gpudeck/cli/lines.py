@@ -14,6 +14,7 @@ from gpudeck.queueing.place import Place
 
 POLL_SECONDS = 5.0
 """How often a hub is asked for the position. The turn itself is told at once."""
+FIRST_SECONDS = 1.5
 AGAIN_SECONDS = 1.0
 """How soon a hub that does not answer is asked again."""
 LOOK_SECONDS = 2.0
@@ -44,11 +45,13 @@ class HubLine:
         self._seen = ""
         self._is_lost = False
         self._may_stand = False
+        self._is_first = True
 
     def join(self) -> None:
         """Raises Unreachable where no hub answers."""
         self._may_stand = True
-        self._number = ask_hub(self._hub, lambda client: client.join_queue(self._body))["id"]
+        joined = ask_hub(self._hub, lambda client: client.join_queue(self._body))
+        self._number, self._seen = joined["id"], joined["version"]
 
     def look(self, seconds: float) -> Place | None:
         try:
@@ -82,7 +85,9 @@ class HubLine:
 
     def _ask(self, seconds: float) -> Place:
         number = self._number
-        wait = min(POLL_SECONDS, seconds)
+        # Who is served at once need not hear of a line.
+        wait = min(FIRST_SECONDS if self._is_first else POLL_SECONDS, seconds)
+        self._is_first = False
         found = (
             None if number is None else ask_hub(self._hub, lambda client: client.ask_queue(number, wait, self._seen))
         )

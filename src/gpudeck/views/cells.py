@@ -44,7 +44,7 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
     reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
-    note = note or gpu["health_reason"] or reason or ""
+    note = note or gpu["health_reason"] or reason or _reservation_note(gpu)
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [
         (gpu["label"], dim),
@@ -59,6 +59,14 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
         (show_span(now - gpu["since"]), dim),
         (clean(note), dim or "yellow"),
     ]
+
+
+def _reservation_note(gpu: Json) -> str:
+    """Who has a GPU that nobody is on: for later, or for the program that they are about to start."""
+    found = gpu["reservation"] if gpu["availability"] == "booked" else None
+    if found is None:
+        return ""
+    return f"taken by {found['user']}, starting" if found.get("kind") == "hold" else f"booked by {found['user']}"
 
 
 def draw_bar(used: float | None, total: float | None) -> str:

@@ -19,6 +19,7 @@ class _Gpu(TypedDict):
     health: str
     health_reason: str | None
     users: list[str]
+    reservation: dict[str, Any] | None
     utilization_percent: float | None
     memory_used_bytes: float | None
     memory_total_bytes: float | None

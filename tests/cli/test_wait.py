@@ -1,0 +1,249 @@
+"""gpudeck wait and gpudeck free through a real hub, as processes: commands, other hosts, Ctrl-C, pipes, a dead hub."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
+from fakes.pushed import PushedHost, pushing
+from fakes.terminals import in_a_terminal
+from gpudeck.client import Client
+from gpudeck.collectors.host import host_name, machine_id
+
+CONFIG = "demo: never\nlocal: never\nhistory: {kind: off}\nqueue: {hold: 30s}\n"
+
+
+class Site:
+    """A hub; this machine as a host with a GPU; and another host with two larger ones."""
+
+    def __init__(self, hub: HubProcess, here: PushedHost, there: PushedHost) -> None:
+        self.hub = hub
+        self.here = here
+        self.there = there
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        done = gpudeck(self.hub.data_dir, *arguments, "--hub", self.hub.url)
+        return done.returncode, done.stdout, done.stderr
+
+    def wait(self, *arguments: str) -> tuple[int, str, str]:
+        done = gpudeck(self.hub.data_dir, "wait", "--hub", self.hub.url, *arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gpudeck", "wait", "--hub", self.hub.url, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(self.hub.data_dir),
+            start_new_session=True,
+        )
+
+    def queue(self) -> list[dict[str, Any]]:
+        requests: list[dict[str, Any]] = json.loads(self.hub.get("/api/v1/queue"))["requests"]
+        return requests
+
+    def gpus(self) -> dict[str, dict[str, Any]]:
+        hosts = json.loads(self.hub.get("/api/v1/fleet"))["hosts"]
+        return {gpu["uuid"]: gpu for host in hosts for gpu in host["gpus"]}
+
+    def states(self) -> set[str]:
+        return {gpu["availability"] for gpu in self.gpus().values()}
+
+    def be_free(self) -> None:
+        """Nobody waits and nothing is held, as a test finds it."""
+        for request in self.queue():
+            Client(self.hub.url).leave_queue(request["id"])
+        self.here.end(self.here.uuids)
+        self.there.end(self.there.uuids)
+        wait_until(lambda: len(self.gpus()) == 3 and self.states() == {"free"}, "three free GPUs")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "gpudeck.yaml").write_text(CONFIG)
+    with (
+        running_hub(folder) as hub,
+        pushing(hub, host_name(), 1, machine_id()) as here,
+        pushing(hub, "gpu07", 2) as there,
+    ):
+        yield Site(hub, here, there)
+
+
+@pytest.fixture
+def site(running: Site) -> Site:
+    running.be_free()
+    return running
+
+
+def test_command_runs_here_with_the_gpus_by_uuid_and_its_exit_code_is_passed_on(site: Site) -> None:
+    code, out, errors = site.wait("--gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 7")
+    assert (code, out, errors) == (7, f"{site.here.uuids[0]}\n", "")
+    assert site.queue() == []
+
+
+def test_gpus_elsewhere_are_told_as_a_line_for_ssh_and_kept_for_whoever_waited(site: Site) -> None:
+    code, out, errors = site.wait("--gpus", "2", "--", "python", "train.py", "--lr", "3")
+    value = ",".join(site.there.uuids)
+    assert (code, out) == (0, f"ssh gpu07 CUDA_VISIBLE_DEVICES={value} python train.py --lr 3\n")
+    assert "kept for you for" in errors
+    wait_until(lambda: site.gpus()[site.there.uuids[0]]["availability"] == "booked", "the hold is shown")
+    held = site.gpus()[site.there.uuids[0]]["reservation"]
+    assert (held["kind"], held["user"]) == ("hold", site.queue()[0]["user"])
+    assert f"taken by {held['user']}, starting" in site.run("show", "gpu07")[1]
+    free = json.loads(site.run("free", "--json")[1])
+    assert [gpu["uuid"] for gpu in free["gpus"]] == site.here.uuids
+    # Its process appears there: from then on that says who is on it.
+    site.there.begin(held["user"], site.there.uuids)
+    wait_until(lambda: site.queue() == [], "the hold ends")
+    wait_until(lambda: site.gpus()[site.there.uuids[0]]["reservation"] is None, "nothing is held")
+
+
+def test_line_for_ssh_means_the_same_to_both_shells(site: Site) -> None:
+    _, out, _ = site.wait("--host", "gpu07", "--", "sh", "-c", "echo 'a  b' $HOME")
+    words = subprocess.run(
+        ["sh", "-c", f"set -- {out.strip()}; printf '%s' \"$3\""], capture_output=True, text=True, check=True
+    )
+    remote = subprocess.run(["sh", "-c", words.stdout], capture_output=True, text=True, check=True, env={"HOME": "/h"})
+    assert remote.stdout == "a  b /h\n"
+
+
+def test_without_a_command_what_was_granted_is_printed(site: Site) -> None:
+    assert site.wait("--host", "gpu07")[:2] == (0, f"gpu07 CUDA_VISIBLE_DEVICES={site.there.uuids[0]}\n")
+    code, out, errors = site.wait("--host", "gpu07", "--json")
+    told = json.loads(out)
+    assert (code, errors, told["gpus"][0]["uuid"]) == (0, "", site.there.uuids[1])
+    assert told["environment"] == {"gpu07": {"CUDA_VISIBLE_DEVICES": site.there.uuids[1]}}
+
+
+def test_timeout_is_exit_code_1_and_leaves_the_line(site: Site) -> None:
+    code, out, errors = site.wait("--gpus", "4", "--timeout", "1s", "--", "true")
+    assert (code, out) == (1, "")
+    assert errors.endswith("gpudeck: 4 GPUs on one host did not become free in time.\n")
+    assert site.queue() == []
+
+
+def test_in_a_pipe_every_change_is_a_plain_line_and_a_signal_leaves_the_line(site: Site) -> None:
+    site.here.begin("zoe", site.here.uuids)
+    site.there.begin("zoe", site.there.uuids)
+    wait_until(lambda: site.states() == {"busy"}, "all are busy")
+    first, second = site.start("--", "true"), site.start("--", "true")
+    wait_until(lambda: len(site.queue()) == 2, "two wait")
+    assert first.stderr is not None
+    told = first.stderr.readline()
+    second.send_signal(signal.SIGTERM)
+    assert second.communicate(timeout=30)[0] == ""
+    wait_until(lambda: len(site.queue()) == 1, "one waits")
+    first.send_signal(signal.SIGINT)
+    out, errors = first.communicate(timeout=30)
+    assert (first.returncode, second.returncode, out) == (130, 143, "")
+    assert (told[:15], told[-19:]) == ("gpudeck: place ", " in line for 1 GPU\n")
+    assert "\x1b" not in told + errors
+    assert site.queue() == []
+
+
+def test_ctrl_c_in_a_terminal_leaves_the_line_at_once(site: Site) -> None:
+    command = ("gpudeck", "wait", "--hub", site.hub.url, "--gpus", "3", "--host", "gpu07", "--", "true")
+    with in_a_terminal(site.hub.data_dir, *command, columns=70) as terminal:
+        shown = terminal.read_until("\x1b[Kgpudeck: place 1 of 1 in line for 3 GPUs on gpu07")
+        terminal.press("\x03")
+        code, _ = terminal.wait()
+    assert (code, shown.count("\n")) == (130, 0)
+    assert site.queue() == []
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(site: Site) -> None:
+    trap = "trap 'echo interrupted' INT; echo ready; sleep 1; sleep 1; exit 9"
+    command = ("gpudeck", "wait", "--hub", site.hub.url, "--", "sh", "-c", trap)
+    with in_a_terminal(site.hub.data_dir, *command) as terminal:
+        terminal.read_until("ready")
+        terminal.press("\x03")
+        code, text = terminal.wait()
+    assert (code, text.count("interrupted")) == (9, 1)
+
+
+def test_free_lists_best_fit_first_and_exports_what_is_on_one_host(site: Site) -> None:
+    gpus = json.loads(site.run("free", "--json", "--memory", "40G")[1])["gpus"]
+    assert [gpu["uuid"] for gpu in gpus] == [*site.here.uuids, *site.there.uuids]
+    assert site.run("free", "--gpus", "2", "--same-host", "--export") == (
+        0,
+        f"CUDA_VISIBLE_DEVICES={','.join(site.there.uuids)}\n",
+        "",
+    )
+    code, out, errors = site.run("free", "--export")
+    assert (code, out) == (2, "")
+    assert "these 3 GPUs are on 2 hosts" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["h900"], 1),
+        (["--gpus", "4"], 1),
+        (["--gpus", "3", "--same-host"], 1),
+        (["--memory", "1T"], 1),
+        (["gpu07", "a100"], 0),
+        (["--gpus", "0"], 2),
+        (["--memory", "lots"], 2),
+        ([">lots"], 2),
+        (["--json", "--export"], 2),
+    ],
+)
+def test_free_says_whether_there_is_any(site: Site, arguments: list[str], code: int) -> None:
+    found = site.run("free", *arguments)
+    assert found[0] == code
+    assert bool(found[1]) == (code == 0)
+
+
+def test_free_as_json_is_an_empty_list_where_there_is_none(site: Site) -> None:
+    assert site.run("free", "--model", "H900", "--json") == (1, '{"gpus":[]}\n', "")
+
+
+def test_no_hub_is_exit_code_3_for_free(tmp_path: Path) -> None:
+    assert gpudeck(tmp_path, "free", "--hub", "http://127.0.0.1:9").returncode == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--gpus", "0"],
+        ["--memory", "lots"],
+        ["--timeout", "soon"],
+        ["--json", "--", "true"],
+        ["--local", "--hub", "http://127.0.0.1:9"],
+        ["--gpu", "2"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    assert gpudeck(tmp_path, "wait", *arguments).returncode == 2
+
+
+def test_waiter_outlives_its_hub_keeps_its_place_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(CONFIG)
+    with running_hub(tmp_path) as hub:
+        port = hub.url.rpartition(":")[2]
+        waiter = subprocess.Popen(
+            [sys.executable, "-m", "gpudeck", "wait", "--hub", hub.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(tmp_path),
+        )
+        wait_until(lambda: json.loads(hub.get("/api/v1/queue"))["requests"], "it waits")
+        hub.stop(signal.SIGKILL)
+        assert waiter.stderr is not None
+        lines = iter(waiter.stderr.readline, "")
+        assert next(line for line in lines if "the place in line is kept" in line)
+    with running_hub(tmp_path, "--listen", f"127.0.0.1:{port}") as hub, pushing(hub, "gpu07", 1):
+        assert next(line for line in lines if "the hub is back" in line)
+        out, _ = waiter.communicate(timeout=60)
+    assert (waiter.returncode, out) == (0, "gpu07 CUDA_VISIBLE_DEVICES=GPU-gpu07-0\n")

@@ -1,0 +1,42 @@
+"""GPUs that could be used now as a table; and in the table of the fleet, who has those that nobody is on."""
+
+import pytest
+from wcwidth import wcswidth
+
+from fakes.fleets import fleet_of
+from fakes.offers import make_offer
+from fakes.reports import make_gpu
+from gpudeck.views.free import render_free
+from gpudeck.views.text import render_fleet
+
+
+def test_table_has_the_order_that_it_is_given_and_lines_of_one_width() -> None:
+    gpus = [make_offer("gpu07", 1), make_offer("узел-三", 0, memory_total_bytes=None, display_name="ev\x1bil")]
+    lines = render_free(gpus).splitlines()
+    assert [line.split()[:2] for line in lines] == [["HOST", "GPU"], ["gpu07", "1"], ["узел-三", "0"]]
+    assert {wcswidth(line) for line in lines} == {wcswidth(lines[0])}
+    assert "–" in lines[2]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_columns_go_before_a_line_is_too_wide(width: int) -> None:
+    lines = render_free([make_offer("gpu07", 1, uuid=f"GPU-{'a' * 36}")], width=width).splitlines()
+    assert all(wcswidth(line) <= width for line in lines)
+    assert lines[0].startswith("HOST")
+
+
+@pytest.mark.parametrize(
+    ("availability", "kind", "note"),
+    [
+        ("booked", "hold", "taken by ada, starting"),
+        ("booked", "booking", "booked by ada"),
+        ("busy", "booking", ""),
+    ],
+)
+def test_who_has_a_gpu_that_nobody_is_on_is_told(availability: str, kind: str, note: str) -> None:
+    fleet = fleet_of(("gpu07", [make_gpu()]))
+    gpu = fleet["hosts"][0]["gpus"][0]
+    gpu |= {"availability": availability, "reservation": {"user": "ada", "kind": kind}, "health_reason": None}
+    first = render_fleet(fleet).splitlines()[3]
+    assert first.rstrip().endswith(note)
+    assert (" by ada" in first) == bool(note)
