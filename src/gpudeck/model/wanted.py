@@ -31,6 +31,11 @@ class Wanted(Struct, frozen=True, kw_only=True):
     host: _Name | None = None
     near: _Name | None = None
 
+    @property
+    def kind(self) -> "Wanted":
+        """Any one GPU of the same kind: who wants the same kind wants the same GPUs."""
+        return Wanted(memory_bytes=self.memory_bytes, model=self.model, host=self.host)
+
     def describe(self) -> str:
         """In words: `2 GPUs with 40.0 GiB on one host`."""
         count = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gpudeck.model.wanted import OfferedGpu, Wanted, fits
 from gpudeck.queueing.place import NO_HISTORY, Guess
@@ -47,27 +46,34 @@ class Estimator:
     def __call__(self, line: Sequence[Request], gpus: Sequence[OfferedGpu]) -> dict[int, Guess]:
         if self.stays is None:
             return {one.id: NO_HISTORY for one in line}
-        kinds = {kind: _fitting(kind, gpus) for kind in {replace(one.wanted, near=None) for one in line}}
-        ahead: dict[Wanted, int] = dict.fromkeys(kinds, 0)
+        pools = {kind: _Pool(kind, gpus, self.stays) for kind in {one.wanted.kind for one in line}}
+        rivals = {kind: [other for other in pools.values() if pool.shares(other)] for kind, pool in pools.items()}
         guesses = {}
         for one in line:
-            kind = replace(one.wanted, near=None)
-            for other, fitting in kinds.items():
-                ahead[other] += 0 if kinds[kind].isdisjoint(fitting) else one.wanted.gpus
-            guesses[one.id] = self._guess(one.wanted, ahead[kind], kinds[kind], gpus)
+            for pool in rivals[one.wanted.kind]:
+                pool.needed += one.wanted.gpus
+            guesses[one.id] = pools[one.wanted.kind].guess(one.wanted)
         return guesses
 
-    def _guess(self, wanted: Wanted, needed: int, fitting: frozenset[str], gpus: Sequence[OfferedGpu]) -> Guess:
+
+class _Pool:
+    """All GPUs of one kind. `needed` is how many of them those before want, and whoever is next."""
+
+    def __init__(self, kind: Wanted, gpus: Iterable[OfferedGpu], stays: Mapping[str, Stays]) -> None:
+        fitting = [gpu for gpu in gpus if gpu.state != "lost" and fits(gpu, kind)]
+        found = [stays[gpu.uuid] for gpu in fitting if gpu.uuid in stays]
+        self.needed = 0
+        self._uuids = frozenset(gpu.uuid for gpu in fitting)
+        self._free = sum(gpu.state == "usable" and gpu.booked_by is None for gpu in fitting)
+        self._count = sum(one.count for one in found)
+        self._seconds = sum(one.seconds for one in found)
+
+    def shares(self, other: "_Pool") -> bool:
+        return not self._uuids.isdisjoint(other._uuids)
+
+    def guess(self, wanted: Wanted) -> Guess:
         if wanted.same_host and wanted.gpus > 1:
             return _ONE_HOST
-        stays = [one for one in map((self.stays or {}).get, fitting) if one is not None]
-        count = sum(one.count for one in stays)
-        if count < FEWEST:
+        if self._count < FEWEST:
             return _TOO_FEW
-        mean = sum(one.seconds for one in stays) / count
-        free = sum(gpu.state == "usable" and gpu.booked_by is None for gpu in gpus if gpu.uuid in fitting)
-        return Guess(round(max(0, needed - free) * mean / len(fitting)), None)
-
-
-def _fitting(wanted: Wanted, gpus: Iterable[OfferedGpu]) -> frozenset[str]:
-    return frozenset(gpu.uuid for gpu in gpus if gpu.state != "lost" and fits(gpu, wanted))
+        return Guess(round(max(0, self.needed - self._free) * self._seconds / self._count / len(self._uuids)), None)

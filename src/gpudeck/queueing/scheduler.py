@@ -53,20 +53,23 @@ class _Stock:
 
     def __init__(self, gpus: Iterable[OfferedGpu]) -> None:
         self._gpus = [gpu for gpu in gpus if gpu.state != "lost"]
+        self._kinds: dict[Wanted, list[OfferedGpu]] = {}
         self._found: dict[Wanted, frozenset[str] | None] = {}
 
     def find(self, wanted: Wanted) -> frozenset[str] | None:
         """The UUIDs of all that could be part of it; None where there are not enough."""
-        kind = replace(wanted, near=None)
-        if kind not in self._found:
-            self._found[kind] = self._look_for(kind)
-        return self._found[kind]
+        if wanted not in self._found:
+            self._found[wanted] = self._look_for(wanted)
+        return self._found[wanted]
 
-    def _look_for(self, kind: Wanted) -> frozenset[str] | None:
-        fitting = [gpu for gpu in self._gpus if fits(gpu, kind)]
-        if kind.same_host:
-            fitting = [gpu for gpus in by_host(fitting).values() if len(gpus) >= kind.gpus for gpu in gpus]
-        return frozenset(gpu.uuid for gpu in fitting) if len(fitting) >= kind.gpus else None
+    def _look_for(self, wanted: Wanted) -> frozenset[str] | None:
+        kind = wanted.kind
+        if kind not in self._kinds:
+            self._kinds[kind] = [gpu for gpu in self._gpus if fits(gpu, kind)]
+        fitting = self._kinds[kind]
+        if wanted.same_host:
+            fitting = [gpu for gpus in by_host(fitting).values() if len(gpus) >= wanted.gpus for gpu in gpus]
+        return frozenset(gpu.uuid for gpu in fitting) if len(fitting) >= wanted.gpus else None
 
 
 class _Line:
@@ -77,25 +80,34 @@ class _Line:
         self.kept: dict[str, int] = {}
         self.impossible: set[int] = set()
         self._free = free
+        self._owners = {gpu.booked_by for gpu in free.values()}
         self._stock = stock
-        self._claims: set[frozenset[str]] = set()
+        # By what is wanted: comparing sets of thousands takes longer than all else here.
+        self._claims: dict[Wanted, frozenset[str]] = {}
+        self._tried: set[tuple[Wanted, str]] = set()
 
     def serve(self, one: Request, *, is_impatient: bool) -> None:
-        usable = [gpu for gpu in self._free.values() if is_usable(gpu, (one.user,))]
-        chosen = choose(one.wanted, usable)
+        wanted = replace(one.wanted, near=None)
+        # What is free only becomes less from here on: whoever wants the same as somebody who got nothing gets nothing.
+        attempt = (wanted, one.user if one.user in self._owners else "")
+        chosen = None if attempt in self._tried else choose(one.wanted, self._usable(one))
         if chosen is not None:
             self.grants.append(Grant(one.id, chosen))
             self._take(chosen)
             return
-        fitting = self._stock.find(one.wanted)
+        self._tried.add(attempt)
+        fitting = self._stock.find(wanted)
         if fitting is None:
             self.impossible.add(one.id)
             return
-        if is_impatient and all(fitting.isdisjoint(claim) for claim in self._claims):
-            kept = _keep(one.wanted, usable, fitting)
+        if is_impatient and all(fitting.isdisjoint(claim) for claim in self._claims.values()):
+            kept = _keep(one.wanted, self._usable(one), fitting)
             self.kept |= {gpu.uuid: one.id for gpu in kept}
             self._take(kept)
-        self._claims.add(fitting)
+        self._claims[wanted] = fitting
+
+    def _usable(self, one: Request) -> list[OfferedGpu]:
+        return [gpu for gpu in self._free.values() if is_usable(gpu, (one.user,))]
 
     def _take(self, gpus: Iterable[OfferedGpu]) -> None:
         for gpu in gpus:
