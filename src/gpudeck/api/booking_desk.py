@@ -25,7 +25,9 @@ from gpudeck.reservations.rules import Who
 from gpudeck.reservations.store import ReservationAsk
 from gpudeck.reservations.wishes import Wish
 
-_STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403, "not_found": 404}
+_STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403} | dict.fromkeys(
+    ("not_found", "unknown_gpu"), 404
+)
 
 
 class ShownReservation(Reservation, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from gpudeck.api.questions import TIME, TIME_SCHEMA, check_names, read_time
 from gpudeck.auth.caller import Caller
 from gpudeck.model.quantity import AMOUNT
 from gpudeck.reservations.drafts import Change, Draft
+from gpudeck.reservations.rules import FURTHEST
 from gpudeck.reservations.store import MOST_LISTED, ReservationAsk
 from gpudeck.reservations.wishes import MOST_GPUS, Wish
 
@@ -36,7 +37,9 @@ _Indexes = Annotated[
 _Host = Annotated[str, Meta(min_length=1, max_length=256)]
 _Note = Annotated[str, Meta(max_length=1000)]
 _User = Annotated[str, Meta(min_length=1, max_length=160, pattern=r"\S")]
-_Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="The reservation's number")]
+_SPAN = "^[1-9][0-9]{0,2}[hd]$"
+"""For the API's document: one way to write a length."""
+_Number = Annotated[int, PathParameter(ge=1, le=2**53 - 1, description="The reservation's number")]
 
 
 class AnyGpus(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +99,7 @@ class NextFree(Struct, frozen=True):
 
 _REFUSED = {
     400: documented(ErrorBody, "What cannot be: its code says why, a limit its name"),
+    404: documented(ErrorBody, "No such GPU, or no such reservation"),
     409: documented(RefusedReservation, "Others have them then, or somebody changed it meanwhile"),
 }
 _MISSING = {404: documented(ErrorBody, "No such reservation")}
@@ -169,7 +173,7 @@ async def read_reservation(number: _Number, bookings: TheBookings) -> ShownReser
 @patch(
     "/api/v1/reservations/{number:int}",
     opt=access("user"),
-    responses={200: documented(ShownReservation, "The reservation as it is now"), **_REFUSED, **_MISSING},
+    responses={200: documented(ShownReservation, "The reservation as it is now"), **_REFUSED},
 )
 async def change_reservation(
     request: AuthRequest, number: _Number, data: JSONBody[ReservationChange], bookings: TheBookings
@@ -211,13 +215,19 @@ async def release(request: AuthRequest, number: _Number, bookings: TheBookings) 
     responses={
         200: documented(NextFree, "The first time at which that is free"),
         400: documented(ErrorBody, "A question that makes no sense"),
+        404: documented(ErrorBody, "The fleet has not so many such GPUs"),
     },
 )
 async def find_next(
     *,
     request: HubRequest,
     bookings: TheBookings,
-    span: Annotated[str, QueryParameter(name="for", max_length=64, description="For how long: 4h, 1d 6h")],
+    span: Annotated[
+        str,
+        QueryParameter(
+            name="for", max_length=64, description="For how long: 4h, 1d 6h", schema_extra={"pattern": _SPAN}
+        ),
+    ],
     gpus: Annotated[int, QueryParameter(ge=1, le=MOST_GPUS, description="How many")] = 1,
     memory: Annotated[
         str | None, QueryParameter(description="Each with at least so much: 40GiB", schema_extra={"pattern": AMOUNT})
@@ -231,7 +241,8 @@ async def find_next(
     check_names(request, _ASK_NEXT)
     now = bookings.now()
     wish = Wish(count=gpus, memory_bytes=read_amount(memory), model=model, host=host, same_host=same_host)
-    begin = None if start is None else read_time("start", start, now)
+    # What was free in the past is nobody's question, nor what will be in ten years.
+    begin = None if start is None else min(max(read_time("start", start, now), now), now + FURTHEST / 2)
     return NextFree(await bookings.next_free(wish, read_length(span) or 0.0, begin), now)
 
 

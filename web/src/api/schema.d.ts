@@ -4111,7 +4111,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description No such GPU, or no such reservation */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4307,7 +4307,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description The fleet has not so many such GPUs */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4578,7 +4578,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such reservation */
+            /** @description No such GPU, or no such reservation */
             404: {
                 headers: {
                     [name: string]: unknown;
