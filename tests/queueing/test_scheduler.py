@@ -52,6 +52,16 @@ def test_second_large_request_keeps_nothing_of_what_the_first_one_wants() -> Non
     assert (given_to(found), set(found.kept.values())) == ({}, {1})
 
 
+def test_only_one_of_those_who_want_the_same_has_gpus_kept() -> None:
+    requests = [
+        make_request(1, at=0, gpus=4, same_host=True),
+        make_request(2, at=1, gpus=6),
+        make_request(3, at=2),
+    ]
+    found = schedule(requests, [*hosts(3, a=4), *hosts(2, b=4)], 5000, patience=PATIENCE)
+    assert (given_to(found), found.kept) == ({3: ["GPU-a-3"]}, {"GPU-b-2": 1, "GPU-b-3": 1})
+
+
 def test_whoever_wants_other_gpus_is_the_first_of_those() -> None:
     requests = [make_request(1, at=0, gpus=2, host="a"), make_request(2, at=1, gpus=2, host="b")]
     found = schedule(requests, hosts(1, a=2, b=2), 5000, patience=PATIENCE)
