@@ -124,6 +124,11 @@ def test_others_are_for_admins(desk: Desk) -> None:
     assert (theirs["user"], theirs["created_by"]) == ("Zoë 訓練", "root")
 
 
+def test_owner_has_to_have_a_name(desk: Desk) -> None:
+    body = {"host": "gpu01", "for": "1h", "user": "\x01\0"}
+    assert desk.ask("POST", "/reservations", body, who="root").status_code == 400
+
+
 def test_release_ends_what_runs_and_takes_back_what_does_not(desk: Desk) -> None:
     running, planned = desk.book(gpus=["gpu01-0"]), desk.book(gpus=["gpu01-0"], start=NOW + 5 * HOUR)
     desk.clock.advance(HOUR)

@@ -332,6 +332,7 @@ def test_only_what_is_asked_for_is_found(database: Database) -> None:
     assert find(gpu="A0") == [first]
     assert find(user="bob") == [second]
     assert find(limit=1) == [first]
+    assert find(user="b\0b") == find(host="\ud800") == []
 
 
 def test_what_another_hub_wrote_is_seen_after_a_second(database_address: str | None, database: Database) -> None:

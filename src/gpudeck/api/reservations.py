@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 from litestar import Response, delete, get, patch, post
-from litestar.exceptions import PermissionDeniedException
+from litestar.exceptions import PermissionDeniedException, ValidationException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
@@ -24,6 +24,7 @@ from gpudeck.reservations.drafts import Change, Draft
 from gpudeck.reservations.rules import FURTHEST
 from gpudeck.reservations.store import MOST_LISTED, ReservationAsk
 from gpudeck.reservations.wishes import MOST_GPUS, Wish
+from gpudeck.reservations.writes import USER_LENGTH, tidy
 
 _ASK = ("start", "end", "host", "gpu", "user", "limit")
 _ASK_NEXT = ("gpus", "memory", "model", "for", "same_host", "host", "start")
@@ -147,7 +148,7 @@ async def list_reservations(
 async def book(request: AuthRequest, data: JSONBody[NewReservation], bookings: TheBookings) -> ShownReservation:
     """Book GPUs: those that are named, or any that fit."""
     now, caller = bookings.now(), caller_of(request)
-    _check_owner(data.user, caller)
+    user = _read_owner(data.user, caller)
     draft = Draft(
         wish=_read_any(data.any) if data.any is not None else _read_wish(data.gpus, data.host, data.indexes),
         start=read_moment("start", data.start, now),
@@ -157,7 +158,7 @@ async def book(request: AuthRequest, data: JSONBody[NewReservation], bookings: T
     )
     if data.any is not None and (data.gpus or data.host or data.indexes):
         bookings.refuse_both()
-    return await bookings.book(draft, caller, data.user)
+    return await bookings.book(draft, caller, user)
 
 
 @get(
@@ -180,7 +181,7 @@ async def change_reservation(
 ) -> ShownReservation:
     """Move, extend, shorten or annotate it: all that is asked, or nothing."""
     now, caller = bookings.now(), caller_of(request)
-    _check_owner(data.user, caller)
+    user = _read_owner(data.user, caller)
     names_gpus = data.gpus is not None or data.host is not None or data.indexes is not None
     change = Change(
         version=data.version,
@@ -189,7 +190,7 @@ async def change_reservation(
         end=read_moment("end", data.end, now),
         length=read_length(data.length),
         note=data.note,
-        user=data.user,
+        user=user,
     )
     return await bookings.change(number, change, caller)
 
@@ -266,6 +267,10 @@ def _read_any(wanted: AnyGpus) -> Wish:
     )
 
 
-def _check_owner(user: str | None, caller: Caller) -> None:
+def _read_owner(named: str | None, caller: Caller) -> str | None:
+    user = None if named is None else tidy(named, USER_LENGTH)
+    if user == "":
+        raise ValidationException("user: a name has to have a character that can be seen")
     if user not in {None, caller.name} and not caller.is_at_least("admin"):
         raise PermissionDeniedException("only admins book for others")
+    return user

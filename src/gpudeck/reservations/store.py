@@ -120,6 +120,8 @@ class ReservationStore:
 
     async def search(self, ask: ReservationAsk) -> list[Reservation]:
         """By their start, then by their id; without those that were given back before they began."""
+        if not all(map(_can_be_kept, (ask.user, ask.host, ask.gpu))):
+            return []
         conditions = _within(self._fleet, ask.start, ask.end)
         if ask.user is not None:
             conditions.append(table.c.user == ask.user)
@@ -173,6 +175,11 @@ async def _read_gpus(
         if len(gpus) > 1:
             gpus.sort(key=lambda gpu: (gpu.host, _order(gpu.label), gpu.uuid))
     return found
+
+
+def _can_be_kept(text: str | None) -> bool:
+    """PostgreSQL refuses even to look for the character 0, and no database takes half a character."""
+    return text is None or not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
 
 
 def _order(label: str) -> tuple[int, ...]:
