@@ -14,11 +14,14 @@ from fakes.reverse_proxies import PROXIES, Proxy
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
+OPEN = "read: open\n"
+"""Behind a proxy somebody has to decide who may look."""
 PAGES = ("Fleet", "People", "History", "Events")
 
 
 @pytest.mark.parametrize("proxy", PROXIES, ids=lambda proxy: proxy.__name__)
 def test_every_page_is_there_and_live(tmp_path: Path, chromium: Browser, visit: Visits, proxy: Proxy) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(OPEN)
     with running_hub(tmp_path, "--demo", "4") as hub, proxy(tmp_path, hub.url) as url:
         wait_until(lambda: count_hosts(hub) >= 3, "the simulated fleet")
         page = visit(f"{url}/?q=-unknown")
@@ -40,6 +43,7 @@ def test_every_page_is_there_and_live(tmp_path: Path, chromium: Browser, visit: 
 @pytest.mark.parametrize("proxy", PROXIES, ids=lambda proxy: proxy.__name__)
 def test_a_hub_that_comes_back_behind_its_proxy_is_found(tmp_path: Path, chromium: Browser, proxy: Proxy) -> None:
     listen = ("--listen", f"127.0.0.1:{free_port()}", "--demo", "4")
+    (tmp_path / "gpudeck.yaml").write_text(OPEN)
     page = chromium.new_page()
     with running_hub(tmp_path, *listen) as hub, proxy(tmp_path, hub.url) as url:
         wait_until(lambda: count_hosts(hub) >= 3, "the simulated fleet")

@@ -30,6 +30,8 @@ http {{
       proxy_pass {hub}/;
       proxy_http_version 1.1;
       proxy_set_header Host $http_host;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-Proto $scheme;
     }}
   }}
 }}
@@ -38,6 +40,7 @@ CADDY = """
 {{
   admin off
   auto_https off
+  grace_period 1s
   storage file_system {folder}/caddy
 }}
 http://127.0.0.1:{port} {{
