@@ -50,7 +50,7 @@ class NewRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`key` is made up by the waiter: a second request with it is the same place in line. `user` is the login of the
     waiter, and counts where no account says who it is."""
 
-    key: Annotated[str, Meta(min_length=8, max_length=64)]
+    key: Annotated[str, Meta(min_length=8, max_length=64, pattern=r"^[ -~]+$")]
     user: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 

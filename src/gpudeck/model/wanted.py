@@ -15,7 +15,8 @@ from gpudeck.model.quantity import show_gib
 from gpudeck.model.reservation import GpuReservation
 
 MOST_GPUS = 1024
-_Name = Annotated[str, Meta(min_length=1, max_length=256)]
+# PostgreSQL keeps no character 0, and no name has any other that a terminal acts upon.
+_Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
