@@ -59,11 +59,10 @@ function figuresOf(gpu: Gpu): BigFigure[] {
 }
 
 function bookingText(gpu: Gpu, now: number): string | null {
-  const { user, end, note } = (gpu.reservation ?? {}) as { user?: unknown; end?: unknown; note?: unknown }
-  if (gpu.reservation === null) return null
-  const by = typeof user === 'string' ? ` by ${user}` : ''
-  const until = typeof end === 'number' ? ` until ${clockTime(end, now)}` : ''
-  return plain(`Booked${by}${until}${typeof note === 'string' && note !== '' ? `: ${note}` : ''}`)
+  const booking = gpu.reservation
+  if (!booking) return null
+  if (booking.kind === 'hold') return plain(`Taken by ${booking.user}, starting`)
+  return plain(`Booked by ${booking.user} until ${clockTime(booking.until, now)}${booking.note ? `: ${booking.note}` : ''}`)
 }
 
 /** What the past tells of a GPU that is in the fleet no more. */

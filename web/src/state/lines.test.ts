@@ -48,7 +48,7 @@ describe('other states', () => {
   it('booked says by whom and until when', () => {
     const end = new Date(NOW * 1000)
     end.setHours(23, 5)
-    const line = gpuLine(gpu({ availability: 'booked', reservation: { user: 'dan', end: end.getTime() / 1000 } as never }), up, NOW)
+    const line = gpuLine(gpu({ availability: 'booked', reservation: { id: 1, kind: 'booking', user: 'dan', until: end.getTime() / 1000, note: '' } }), up, NOW)
     expect(line.who.text).toBe('booked by dan until 23:05')
   })
 

@@ -102,10 +102,10 @@ function lastText(gpu: Gpu): string {
 }
 
 function bookedText(gpu: Gpu, now: number): string {
-  const { user, end } = (gpu.reservation ?? {}) as { user?: unknown; end?: unknown }
-  const by = typeof user === 'string' ? ` by ${plain(user)}` : ''
-  const until = typeof end === 'number' ? ` until ${clockTime(end, now)}` : ''
-  return `booked${by}${until}`
+  const booking = gpu.reservation
+  if (!booking) return 'booked'
+  if (booking.kind === 'hold') return `taken by ${plain(booking.user)}, starting`
+  return `booked by ${plain(booking.user)} until ${clockTime(booking.until, now)}`
 }
 
 function usersText(gpu: Gpu): string {
