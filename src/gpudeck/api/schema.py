@@ -27,6 +27,8 @@ _EVERYWHERE = {
     "500": "A bug of the hub",
     "503": "Not now: see Retry-After",
 }
+_SHEET = {"text/csv": {"schema": {"type": "string"}}}
+"""What routes with a parameter `format` answer too."""
 _REF = "#/components/schemas/{name}"
 
 
@@ -107,6 +109,8 @@ def _answers(operation: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = dict(operation["responses"])
     if "400" in told and "ErrorBody" not in str(told["400"]):
         told["400"] = _error("Something in the request makes no sense")
+    if any(parameter["name"] == "format" for parameter in operation.get("parameters", ())):
+        told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET}
     return {status: _error(why) for status, why in _EVERYWHERE.items()} | told
 
 

@@ -2099,6 +2099,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventList"];
+                    "text/csv": string;
                 };
             };
             /** @description A question that makes no sense */
@@ -5121,6 +5122,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Usage"];
+                    "text/csv": string;
                 };
             };
             /** @description A question that has no answer: its code says why, its hint what is possible */
