@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from e2e.looking import NO_WORKER, is_wider_than_its_window
+from e2e.looking import NO_FIRST_LOOK, NO_WORKER, is_wider_than_its_window
 from fakes.hubs import HubProcess, running_hub
 
 pytestmark = pytest.mark.browser
@@ -215,12 +215,15 @@ def test_a_viewer_is_offered_little_and_told_who_may_not(guarded: HubProcess, op
     expect(page.locator(".card").first).to_be_visible()
     expect(page.get_by_role("button", name="Add a machine")).to_have_count(0)
     page.get_by_role("banner").get_by_role("button", name="vera").click()
-    expect(page.get_by_role("list", name="Account").get_by_role("button")).to_have_text(["Your account", "Log out"])
+    expect(page.get_by_role("list", name="Account").get_by_role("button")).to_have_text(
+        ["Your account", "About this hub", "Log out"]
+    )
     page.keyboard.press("Escape")
     expect(page.get_by_role("list", name="Account")).to_have_count(0)
     # Somebody whose rights were taken away while the page stood open.
     me = page.request.get(f"{guarded.url}/api/v1/me").json()
     rights = {"may_write": True, "may_administer": True}
+    page.add_init_script(NO_FIRST_LOOK)
     page.route("**/api/v1/me", lambda route: route.fulfill(json=me | rights))
     page.reload()
     for entry in ("Accounts", "Tokens", "Audit log"):

@@ -77,7 +77,12 @@ def test_hostile_names_are_shown_as_they_are_and_do_nothing(empty: HubProcess, v
     assert page.locator("main script, main img").count() == 0
     page.locator(".line").first.click()
     expect(page.locator(".popover")).to_contain_text(HOSTILE[0])
+    page.locator(".popover").get_by_role("button", name="close").click()
     page.get_by_role("button", name="table", exact=True).click()
+    assert not is_wider_than_its_window(page)
+    page.get_by_role("combobox", name="Group by").select_option("user")
+    expect(page.get_by_role("heading", name=HOSTILE[0], exact=True)).to_be_visible()
+    assert page.locator("main script, main img").count() == 0
     assert not is_wider_than_its_window(page)
     expect(page).to_have_title("0 free · gpudeck")
 
