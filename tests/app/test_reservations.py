@@ -1,6 +1,8 @@
 """Reservations in a hub: what is booked is shown at once, and what is observed has its consequences."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,14 @@ class House:
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.told]
+
+
+async def threads_are_gone() -> None:
+    """A connection that could not be made tells the loop so from a thread of its own, which must still be there."""
+    deadline = time.monotonic() + 10
+    while any("_connection_worker_thread" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, "a thread of the database stays"
+        await asyncio.sleep(0.01)
 
 
 def test_booking_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Path) -> None:
@@ -155,5 +165,6 @@ def test_database_that_is_away_costs_no_booking_that_is_known(tmp_path: Path, mo
         (problem,) = house.hub.fleet.problems
         assert problem.startswith("reservations made elsewhere are not seen now")
         assert house.gpu["availability"] == "booked"
+        await threads_are_gone()
 
     asyncio.run(play())
