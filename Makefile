@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 
-.PHONY: help setup run test check bench lint unit page e2e system-packages lock audit generated screenshots clean
+.PHONY: help setup run test test-all slow check bench lint unit page e2e system-packages lock audit generated screenshots clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +27,9 @@ run: page ## set up, then start the hub: prints the page's address
 
 check: lint unit ## the quick half: linters, types, rooms, Python tests without a browser
 
-test: system-packages page lint unit e2e ## everything: check, the page's own tests, and the page in a real Chromium
+test: system-packages page lint unit e2e ## check, the page's own tests, and the page in a real Chromium
+
+test-all: test slow ## everything
 
 lint: setup
 	$(BIN)/ruff check .
@@ -36,11 +38,14 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(BIN)/pytest -m "not browser" -n auto --dist loadfile
+	$(BIN)/pytest -m "not browser and not slow" -n auto --dist loadfile
 
 e2e: setup
 	$(BIN)/python hatch_build.py check
-	$(BIN)/pytest -m browser -n auto --dist loadfile
+	$(BIN)/pytest -m "browser and not slow" -n auto --dist loadfile
+
+slow: setup ## the tests that take long: a month's accounts, crowds, the page behind proxies, in many tabs, large
+	$(BIN)/pytest -m slow -n auto --dist loadfile
 
 system-packages: ## what the tests want from the system: installed when root and apt are there, else named
 	@bash tests/system-packages.sh

@@ -39,7 +39,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
     """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it."""
-    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "24", "--demo-days", "3") as hub:
+    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "24", "--demo-days", "1") as hub:
         wait_until(lambda: count_hosts(hub) >= 22, "the simulated fleet")
         yield hub
 

@@ -9,7 +9,7 @@ from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window
 from fakes.hubs import HubProcess
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
 PAGES = ("", "?view=table", "?group=user", "?group=model&view=table", "#/people", "#/history", "#/events", "#/about")
 

@@ -13,7 +13,7 @@ from e2e.looking import fleet_of, is_wider_than_its_window, send, show_instead
 from fakes.hubs import HubProcess, wait_until
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
 CHARTS = ("GPU memory", "GPU power", "CPU", "RAM", "Disk", "Network")
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from e2e.looking import count_hosts
 from fakes.hubs import HubProcess, running_hub, wait_until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
 
 HOSTS = 1000

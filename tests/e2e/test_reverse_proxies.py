@@ -12,7 +12,7 @@ from e2e.test_connection import free_port
 from fakes.hubs import running_hub, wait_until
 from fakes.reverse_proxies import PROXIES, Proxy
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
 OPEN = "read: open\n"
 """Behind a proxy somebody has to decide who may look."""

@@ -10,7 +10,7 @@ from e2e.looking import is_wider_than_its_window, send
 from fakes.hubs import HubProcess, gpudeck, wait_until
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
 
 HOSTILE = "<script>document.title='stolen'</script>"

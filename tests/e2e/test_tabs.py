@@ -11,7 +11,7 @@ from e2e.looking import NO_WORKER, count_hosts
 from e2e.test_connection import free_port
 from fakes.hubs import HubProcess, running_hub, wait_until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TABS = 12
 NO_LOCKS = "Object.defineProperty(Navigator.prototype, 'locks', { get: () => undefined })"
 NOT_SEEN = """

@@ -22,7 +22,7 @@ ODD_HOSTS = (1, 2, 5, 6)
 """A missing GPU, MIG instances, memory that nobody holds, a display server and a GPU that is never left alone."""
 ODD_DAYS = 4
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 Kept = tuple[EmbeddedStore, Truth]
 

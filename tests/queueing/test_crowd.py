@@ -22,6 +22,8 @@ from gpudeck.model.wanted import Wanted
 from gpudeck.queueing.place import Place
 from gpudeck.queueing.request import Granted
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 180.0
 
 
