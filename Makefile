@@ -38,14 +38,14 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(BIN)/pytest -m "not browser and not slow" -n auto --dist loadfile
+	$(BIN)/pytest -m "not browser and not slow" -n 3 --dist loadfile
 
 e2e: setup
 	$(BIN)/python hatch_build.py check
-	$(BIN)/pytest -m "browser and not slow" -n auto --dist loadfile
+	$(BIN)/pytest -m "browser and not slow" -n 3 --dist loadfile
 
 slow: setup ## the tests that take long: a month's accounts, crowds, the page behind proxies, in many tabs, large
-	$(BIN)/pytest -m slow -n auto --dist loadfile
+	$(BIN)/pytest -m slow -n 3 --dist loadfile
 
 system-packages: ## what the tests want from the system: installed when root and apt are there, else named
 	@bash tests/system-packages.sh

@@ -1,8 +1,39 @@
 """For all tests: no property test fails because the machine was slow, and whoever wants a database gets one."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["database_fixtures"]
 
 settings.register_profile("gpudeck", deadline=None)
 settings.load_profile("gpudeck")
+
+
+_SLOW = (
+    "ways/",
+    "history/remote/",
+    "contract/test_history.py",
+    "cli/test_top.py",
+    "cli/test_wait.py",
+    "cli/test_wait_local.py",
+    "cli/test_show_ssh.py",
+    "tui/test_feed.py",
+    "sources/test_ssh",
+    "discovery/test_consul.py",
+    "database/test_kill.py",
+    "e2e/test_strange_fleets.py",
+    "e2e/test_connection.py",
+    "e2e/test_history_page.py",
+    "e2e/test_people_page.py",
+    "e2e/test_adding_hosts.py",
+)
+"""Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so themselves."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent).as_posix()
+        if path.startswith(_SLOW):
+            item.add_marker(pytest.mark.slow)
