@@ -29,7 +29,7 @@ _SLOW = (
     "e2e/test_people_page.py",
     "e2e/test_adding_hosts.py",
 )
-"""Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so themselves."""
+"""Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
