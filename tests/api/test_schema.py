@@ -31,13 +31,13 @@ schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub))
 
 
 @schema.parametrize()
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_anonymous_calls_are_answered_as_described(case: schemathesis.Case) -> None:
     case.call_and_validate()
 
 
 @schema.include(path="/api/v1/reports").parametrize()
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_reports_of_an_agent_are_answered_as_described(case: schemathesis.Case) -> None:
     answer = case.call(headers={"Authorization": "Bearer agent-token"})
     assert answer.status_code < 500 or answer.json()["error"]["code"] == "fleet_full"
@@ -52,7 +52,7 @@ _admins_schema = (
 
 
 @_admins_schema.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_an_admin_sends_is_done_or_refused_in_words(case: schemathesis.Case) -> None:
     answer = case.call(headers={"Authorization": "Bearer admin-token"})
     assert answer.status_code < 500, answer.text

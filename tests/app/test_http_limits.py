@@ -1,5 +1,6 @@
 """Callers that are slow, rude or many: each costs itself only."""
 
+import contextlib
 import gc
 import socket
 from collections.abc import Iterator
@@ -304,8 +305,9 @@ def test_connections_that_are_given_up_need_no_collector_to_go() -> None:
 def test_connections_that_are_refused_need_no_collector_to_go() -> None:
     wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=1))
     with serving(wall) as port:
-        for _ in range(5):
-            with connect(port) as caller:
-                assert is_cut_off(caller)
-        assert wall.hits["connections_per_second"] == 4
+        with contextlib.ExitStack() as open_ones:
+            # All at once: a refused one is held for a second before it is cut off.
+            callers = [open_ones.enter_context(connect(port)) for _ in range(20)]
+            assert all(is_cut_off(caller) for caller in callers)
+        assert wall.hits["connections_per_second"] == 19
         wait_until(lambda: count_connections() == 0, "nothing is left of them")

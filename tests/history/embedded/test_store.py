@@ -289,7 +289,7 @@ def feed_and_kill(path: Path, seconds: float) -> float:
         return max(float(line) for line in [first, *child.stdout.read().split("\n")[:-1]])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_killed_at_any_moment_it_loses_at_most_what_was_not_flushed(tmp_path: Path, seed: int) -> None:
     path, dice, told = tmp_path / "history.db", Random(seed), START
     for _ in range(3):
