@@ -25,11 +25,14 @@ _COMMANDS = (
     "check",
     "token",
     "account",
+    "import",
     "report",
     "events",
     "history",
     "completion",
 )
+_MODULES = {"import": "import_"}
+"""Where a command's name is a word of Python's own."""
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
@@ -61,7 +64,7 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
             raise UsageError(f"there is no command {cmd_name!r}.", hint)
-        command: click.Command = importlib.import_module(f"gpudeck.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"gpudeck.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         if isinstance(command, click.Group):
             from gpudeck.cli.examples import share_examples  # noqa: PLC0415 - most commands are no groups
 
