@@ -60,11 +60,22 @@ class Fetcher:
         `deadline` is for this question only, where the server was asked to wait. A body comes unpacked, unless
         `headers` ask for an encoding other than gzip.
         """
-        seconds = self._deadline if deadline is None else deadline
+        return await self._ask("GET", url, None, headers, self._deadline if deadline is None else deadline)
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+        """As `get`, for servers that want their questions posted."""
+        return await self._ask("POST", url, body, headers, self._deadline)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(
+        self, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None, seconds: float
+    ) -> Answer:
         shown = show_url(url)
         try:
             async with asyncio.timeout(seconds):
-                return await self._get(url, shown, headers)
+                return await self._exchange(method, url, shown, body, headers)
         except TimeoutError as error:
             raise Temporary(f"{shown} did not answer within {seconds:g} s.") from error
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
@@ -72,11 +83,10 @@ class Fetcher:
         except (httpx.HTTPError, OSError) as error:
             raise Temporary(f"{shown} does not answer: {explain(error)}.") from error
 
-    async def close(self) -> None:
-        await self._client.aclose()
-
-    async def _get(self, url: str, shown: str, headers: Mapping[str, str] | None) -> Answer:
-        async with self._client.stream("GET", _parse(url), headers=headers) as response:
+    async def _exchange(
+        self, method: str, url: str, shown: str, content: bytes | None, headers: Mapping[str, str] | None
+    ) -> Answer:
+        async with self._client.stream(method, _parse(url), content=content, headers=headers) as response:
             body = await self._read(response, shown)
         _check_status(shown, response, body)
         return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, body)
