@@ -92,6 +92,20 @@ def test_booking_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Path) -
     asyncio.run(play())
 
 
+def test_stream_says_that_a_booking_of_next_week_was_made_and_given_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.bookings.open()
+        draft = Draft(wish=Wish(gpus=("GPU-0",)), start=NOW + 7 * 24 * HOUR, length=HOUR)
+        made = await house.bookings.calendar.book(draft, Who("ada"), observe(house.hub.fleet))
+        assert b'"reservations":1' in house.hub.stream.tick().plain
+        assert b'"reservations"' not in house.hub.stream.tick().plain
+        await house.bookings.calendar.release(made.id, Who("ada"))
+        assert b'"reservations":2' in house.hub.stream.tick().plain
+
+    asyncio.run(play())
+
+
 def test_stranger_on_a_booked_gpu_is_told_of(tmp_path: Path) -> None:
     async def play() -> None:
         house = House(tmp_path)

@@ -79,6 +79,7 @@ class Bookings:
         now = self._now()
         found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         self._hub.fleet.mark(found.marks, now)
+        self._hub.stream.reservation_changes = self.calendar.changes
         self._take(found)
 
     def end_demo(self) -> None:

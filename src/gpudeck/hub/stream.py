@@ -94,6 +94,8 @@ class Stream:
 
     Viewers who may see the same share the same bytes. Those who see everything always have their channel; another sight
     gets one when somebody with it comes, and loses it when nobody with it has been there for a while.
+
+    `reservation_changes` is set by who keeps reservations: viewers are told when it is another.
     """
 
     def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
@@ -106,6 +108,7 @@ class Stream:
         self._channels: dict[Sight, _Channel] = {EVERYTHING: _Channel()}
         self._problems = fleet.problems
         self._happenings: list[Happening] = []
+        self.reservation_changes = self._reservation_changes = 0
 
     def tick(self) -> Event:
         """Publish what changed since the last tick and hand it to every viewer."""
@@ -203,6 +206,8 @@ class Stream:
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         if self.fleet.problems != self._problems:
             delta["problems"] = self._problems = self.fleet.problems
+        if self.reservation_changes != self._reservation_changes:
+            delta["reservations"] = self._reservation_changes = self.reservation_changes
         happenings, self._happenings = self._happenings, []
         parts = {"hosts": whole, "changes": patches, "removed": removed, "events": happenings}
         return delta | {name: part for name, part in parts.items() if part}

@@ -37,7 +37,8 @@ NO_SHOW: Final = "nobody used it"
 
 
 class Reservations:
-    """`load` once, then `refresh` once a second. `changed` is called after each change of what is in memory.
+    """`load` once, then `refresh` once a second. `changed` is called after each change of what is in memory; `changes`
+    counts all that this hub has made, however far ahead, and what it has seen of other hubs'.
 
     Everything that asks the database raises Temporary; what is refused is a ReservationRefused.
     """
@@ -48,12 +49,15 @@ class Reservations:
         self.now = now
         self.near: list[Reservation] = []
         self.changed: Callable[[], None] | None = None
+        self.changes = 0
         self._loaded_at = float("-inf")
 
     async def load(self) -> None:
         """Read what counts about now."""
         now = self.now()
-        self.near = await self._store.search(ReservationAsk(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
+        near = await self._store.search(ReservationAsk(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
+        self.changes += near != self.near
+        self.near = near
         self._loaded_at = now
         if self.changed is not None:
             self.changed()
@@ -151,6 +155,7 @@ class Reservations:
         now = self.now()
         await self._store.note_use(reservation.id, now)
         self.near = [replace(one, used_at=now) if one.id == reservation.id else one for one in self.near]
+        self.changes += 1
 
     async def hold(self, gpus: Sequence[BookedGpu], user: str, seconds: float, note: str = "") -> Reservation:
         """Keep GPUs free for somebody who is about to start, for a short while. No limits. Raises Conflict."""
@@ -252,6 +257,7 @@ class Reservations:
         ids = {one.id for one in changed}
         near = [one for one in changed if not one.is_cancelled and one.start < now + KEPT_AHEAD]
         self.near = [*(one for one in self.near if one.id not in ids), *near]
+        self.changes += 1
         if self.changed is not None:
             self.changed()
 
