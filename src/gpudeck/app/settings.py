@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.auth.settings import AuthSettings, People, people_problem
+from gpudeck.compat.settings import CompatSettings
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import Hosts
@@ -76,6 +77,7 @@ class Settings(Struct, frozen=True):
     events: EventSettings = field(default_factory=EventSettings)
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    compat: CompatSettings = field(default_factory=CompatSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,38 @@
+"""What an operator decides about vesta's senders and readers."""
+
+import ipaddress
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from gpudeck.model.settings import Duration
+
+_Token = Annotated[
+    str, Meta(min_length=1, max_length=256, extra={"config_words": "the token that the senders bring, in quotes"})
+]
+
+
+class VestaSettings(Struct, frozen=True):
+    """The hub answers as a server of vesta: its senders report here, and `/states/` and `/?term=true` look as there."""
+
+    token: _Token
+    """What senders bring in `token=`: their TOKEN. There is no default; `0000` was everybody's."""
+    networks: list[Annotated[str, Meta(extra={"config_words": "a network such as 192.0.2.0/24"})]] = field(
+        default_factory=list
+    )
+    """From where senders are heard, as VALID_NETWORK; from everywhere where none is given."""
+    down_after: Annotated[Duration, Meta(ge=1, le=3600)] = 60.0
+    """A sender that has not posted for this long is down, as DOWN_TH."""
+    timestamp_format: Literal["MDY", "YMD", "DMY"] = "DMY"
+    """How times are written in text, as TIMESTAMP_FORMAT."""
+    sort_by: Literal["name", "ip"] = "name"
+    """The order of hosts, as SORT_BY."""
+    term_width: Annotated[int, Meta(ge=60, le=240)] = 80
+    """How many columns the text view has, as TERM_WIDTH."""
+
+    def __post_init__(self) -> None:
+        for network in self.networks:
+            try:
+                ipaddress.ip_network(network, strict=False)
+            except ValueError as error:
+                raise ValueError(f"{network[:60]!r} is no network such as 192.0.2.0/24") from error
