@@ -13,7 +13,15 @@ from gpudeck.model.target import Target, Via
 _SSH = ("user", "key_file", "password_file", "jump")
 _HTTP = ("token_file", "scheme", "path")
 _REACH = ("address", "port", *_SSH, *_HTTP)
-_OF_NO_USE: dict[str, tuple[str, ...]] = {"ssh": _HTTP, "pull": _SSH, "scrape": _SSH, "push": _REACH}
+_OF_NO_USE: dict[str, tuple[str, ...]] = {
+    "ssh": _HTTP,
+    "pull": _SSH,
+    "scrape": _SSH,
+    "push": _REACH,
+    "gpumonitor": (*_SSH, "token_file"),
+    "gpu-monitor": (*_SSH, "token_file"),
+    "gpu-monitor-files": _REACH,
+}
 """What says nothing about a host that is read that way: whoever sets it means another way."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -28,7 +36,7 @@ class HostEntry(Struct, frozen=True):
     """The name of the host, or a range: gpu[01-16], gpu[1-4,7], rack[1-2]-gpu[01-16]. Zeros in front are kept."""
     via: Via = "ssh"
     """How it is read. `push`: by its own agent, it is only expected; `pull`: from its agent's port; `ssh`: without an
-    agent; `scrape`: from a Prometheus exporter."""
+    agent; `scrape`: from a Prometheus exporter; the others: from a monitor that came before (see docs/migrate)."""
     address: Text | None = None
     """What to connect to, where that is not the name."""
     port: Annotated[int, Meta(ge=1, le=65535)] | None = None

@@ -1,13 +1,14 @@
 """A host that somebody says exists, and how it is reached: what discovery finds and sources read."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct, field
 
-Via = Literal["push", "pull", "ssh", "scrape"]
-"""A way in, from the best to the poorest: push, pull, ssh, scrape. See `WAYS`."""
+Via = Literal["push", "pull", "ssh", "scrape", "gpumonitor", "gpu-monitor", "gpu-monitor-files"]
+"""A way in, from the best to the poorest: push, pull, ssh, scrape, and those of the monitors that came before (see
+`compat`). See `WAYS`."""
 
-WAYS: tuple[str, ...] = ("push", "pull", "ssh", "scrape")
+WAYS: tuple[str, ...] = get_args(Via)
 """Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner."""
 
 
