@@ -92,7 +92,7 @@ def test_migration_that_loses_references_on_sqlite_is_undone(tmp_path: Path, mon
     asyncio.run(open_and_close(None, tmp_path))
 
 
-@pytest.mark.parametrize("version", ["0005", "9999", "ae1027a6acf"])
+@pytest.mark.parametrize("version", [f"{int(migrating.NEWEST) + 1:04}", "9999", "ae1027a6acf"])
 def test_database_of_a_newer_gpudeck_is_refused(
     database: Database, database_address: str | None, tmp_path: Path, version: str
 ) -> None:

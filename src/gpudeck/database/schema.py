@@ -175,3 +175,14 @@ queue_requests = Table(
     sqlite_autoincrement=True,
 )
 """Who waits for GPUs, and what was granted to them until their process appears."""
+
+vesta_hosts = Table(
+    "vesta_hosts",
+    metadata,
+    Column("id", String(64), primary_key=True),  # what the sender was given, and posts to from then on
+    Column("name", String(160), nullable=False, unique=True),
+    Column("address", String(64), nullable=False, server_default=""),
+    Column("created_at", Float(53), nullable=False),
+    Column("seen_at", Float(53), nullable=False),  # to the hour
+)
+"""Hosts whose vesta senders have registered: a sender goes on with its id when the hub is started again."""
