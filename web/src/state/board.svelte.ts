@@ -11,6 +11,7 @@ import type { Line, LineListener } from '../stream/line'
 import { judgeLink, LOST_AFTER_SECONDS, RESTING } from '../stream/link'
 import { readAddress, type Address } from './address'
 import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
+import type { FirstFleet } from './first'
 import { FleetModel } from './fleet'
 import { groupTexts, inGroups, labelsOf, type Grouping, type GroupText } from './groups'
 import type { View } from './moves'
@@ -69,6 +70,10 @@ export class Board {
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
+  /** All of the fleet is here: what is not in it does not exist. */
+  readonly isWhole = $derived((this.fleet.pulse.read(), this.fleet.isWhole))
+  /** Hosts for which the board keeps room until they come. How many of them fit a search is not known. */
+  readonly awaited = $derived(this.isWhole || !this.query.isEmpty ? 0 : Math.max(0, (this.totals?.hosts ?? 0) - this.fleet.entries.size))
   readonly isDemo = $derived((this.fleet.pulse.read(), this.fleet.demo))
   readonly problems = $derived((this.fleet.pulse.read(), this.fleet.problems))
   readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
@@ -193,12 +198,12 @@ export class Board {
   }
 
   /** Shows a fleet that came with the page. It is current, but maybe not all of it: the stream has the rest. */
-  look(fleet: Fleet): void {
-    this.onSnapshot(fleet)
+  look(fleet: FirstFleet): void {
+    this.onSnapshot(fleet, fleet.is_whole ?? false)
   }
 
-  private onSnapshot(fleet: Fleet): void {
-    this.fleet.load(fleet)
+  private onSnapshot(fleet: Fleet, isWhole = true): void {
+    this.fleet.load(fleet, isWhole)
     this.labels = labelsOf(this.fleet.entries.values())
     this.onEvent(true)
   }

@@ -114,6 +114,16 @@ it('shows what came with the page until the stream has more, and does not take i
   expect([ids(), board.isStreamed]).toEqual([['b', 'a'], true])
 })
 
+it('keeps room for hosts that are on their way, but not where a search may not want them', () => {
+  board.look({ ...fleet([host('a', [gpu()])], { totals: totals({ hosts: 3 }) }), is_whole: false })
+  expect([board.isWhole, board.awaited]).toEqual([false, 2])
+  board.search('free')
+  expect([board.isWhole, board.awaited]).toEqual([false, 0])
+  board.search('')
+  snapshot()
+  expect([board.isWhole, board.awaited]).toEqual([true, 0])
+})
+
 describe('rest', () => {
   it('has no stream, and shows nothing as current', async () => {
     snapshot()

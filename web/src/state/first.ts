@@ -1,6 +1,9 @@
 /** What the hub put into the page itself (api/first_look.py): who looks, and the first hosts, before anything is asked. */
 import type { Fleet, Me } from '../api/types'
 
+/** Of a large fleet these are the first hosts only, and `is_whole` says so. */
+export type FirstFleet = Fleet & { is_whole?: boolean }
+
 interface Place {
   content: { textContent: string | null }
   remove(): void
@@ -14,7 +17,7 @@ export interface Paper {
 export class FirstLook {
   /** Null where the page does not say, as where some proxy made it over. */
   readonly me: Me | null
-  private fleet: Fleet | null
+  private fleet: FirstFleet | null
 
   constructor(page: Paper = document) {
     const { me = null, fleet = null } = read(page)
@@ -23,14 +26,14 @@ export class FirstLook {
   }
 
   /** The totals, and of a large fleet the first hosts only; null where they may not be seen. Once: later it is old. */
-  takeFleet(): Fleet | null {
+  takeFleet(): FirstFleet | null {
     const { fleet } = this
     this.fleet = null
     return fleet
   }
 }
 
-function read(page: Paper): { me?: Me | null; fleet?: Fleet | null } {
+function read(page: Paper): { me?: Me | null; fleet?: FirstFleet | null } {
   const place = page.getElementById('first-look') as Place | null
   if (place === null) return {}
   place.remove()

@@ -92,21 +92,27 @@ export class FleetModel {
   readonly happened = new Version()
   /** Bumped by every event. */
   readonly pulse = new Version()
+  /** Bumped when any reservation was made, changed or given back, and by a snapshot, before which that may be missed. */
+  readonly booked = new Version()
   demo = false
   /** The hub's clock at the last event, Unix seconds. */
   time = 0
   /** Null until the first snapshot. */
   totals: Totals | null = null
+  /** Nothing may be said to be missing from the fleet, and nothing be counted in it, before all of it is here. */
+  isWhole = false
   /** The hub's own: lists of hosts that cannot be read, hosts that are named twice. */
   problems: readonly string[] = []
 
-  /** Takes a snapshot, which replaces everything. */
-  load(fleet: Fleet): void {
+  /** Takes a snapshot, which replaces everything. `isWhole` is false where more hosts than these are on their way. */
+  load(fleet: Fleet, isWhole = true): void {
     const kept = new Set(fleet.hosts.map((host) => host.id))
     for (const id of this.entries.keys()) if (!kept.has(id)) this.entries.delete(id)
     fleet.hosts.forEach((host) => this.put(host))
     this.demo = fleet.demo
+    this.isWhole = isWhole
     this.tell([])
+    this.booked.bump()
     this.problems = fleet.problems
     this.rankByName()
     this.beat(fleet.time, fleet.totals)
@@ -122,6 +128,7 @@ export class FleetModel {
     if (rebuilt) this.rankByName()
     if (delta.problems !== undefined) this.problems = delta.problems
     if (delta.events !== undefined) this.tell(delta.events)
+    if (delta.reservations !== undefined) this.booked.bump()
     this.beat(delta.time, delta.totals)
     return rebuilt || reshaped
   }

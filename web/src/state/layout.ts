@@ -119,6 +119,13 @@ export function layoutRows(board: readonly Placed[], width: number): Layout {
   return { boxes, headings, height: end }
 }
 
+/** The same with room at its end for hosts that are on their way, as high as those that are here: who scrolls down
+ * before they come gets there. */
+export function withRoomFor(awaited: number, layout: Layout): Layout {
+  const here = layout.boxes.length
+  return awaited === 0 || here === 0 ? layout : { ...layout, height: Math.round((layout.height * (here + awaited)) / here) }
+}
+
 /** The boxes that touch `top…bottom`, plus the one of `pinned`, which holds the focus and must not vanish. */
 export function visibleBoxes(layout: Layout, top: number, bottom: number, pinned: string | null): Box[] {
   return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || keyOf(box.placed) === pinned)
