@@ -18,6 +18,7 @@ _OF_NO_USE: dict[str, tuple[str, ...]] = {
     "pull": _SSH,
     "scrape": _SSH,
     "push": _REACH,
+    "gpu-cluster-status": (*_SSH, "token_file"),
     "gpumonitor": (*_SSH, "token_file"),
     "gpu-monitor": (*_SSH, "token_file"),
     "gpu-monitor-files": _REACH,

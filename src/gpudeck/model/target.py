@@ -4,12 +4,13 @@ from typing import Literal, get_args
 
 from msgspec import Struct, field
 
-Via = Literal["push", "pull", "ssh", "scrape", "gpumonitor", "gpu-monitor", "gpu-monitor-files"]
+Via = Literal["push", "pull", "ssh", "scrape", "gpu-cluster-status", "gpumonitor", "gpu-monitor", "gpu-monitor-files"]
 """A way in, from the best to the poorest: push, pull, ssh, scrape, and those of the monitors that came before (see
 `compat`). See `WAYS`."""
 
-WAYS: tuple[str, ...] = get_args(Via)
-"""Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner."""
+WAYS: tuple[str, ...] = (*get_args(Via), "vesta")
+"""Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner. Nobody can be
+configured `via` vesta: its senders come by themselves."""
 
 
 class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
