@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.client import Client, Taken
+from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 KINDS: dict[str, str] = {
@@ -145,67 +145,6 @@ def carry_out(steps: Sequence[Step], desk: Desk) -> Iterator[Result]:
             yield Result(step.kind, step.what, "failed", str(error))
             continue
         yield Result(step.kind, step.what, "new" if found is None else "there", found or "")
-
-
-class HostStep(Struct, frozen=True):
-    """A host to be watched. `reach` are the fields of `POST /api/v1/hosts` beside its name."""
-
-    name: str
-    reach: dict[str, Any]
-
-    kind = "host"
-
-    @property
-    def what(self) -> str:
-        login = f"{self.reach['user']}@" if "user" in self.reach else ""
-        address = self.reach.get("address", self.name if login else "")
-        port = f" port {self.reach['port']}" if "port" in self.reach else ""
-        place = f" ({login}{address}{port})".replace("( ", "(") if login or address or port else ""
-        return f"watch {self.name} via {self.reach['via']}{place}"
-
-    def find(self, desk: Desk) -> str | None:
-        host = desk.hosts.get(self.name)
-        return None if host is None else f"{self.name} is there, via {host['via'] or 'none yet'}"
-
-    def apply(self, desk: Desk) -> None:
-        desk.client.add_host({"name": self.name} | self.reach)
-
-
-class BookingStep(Struct, frozen=True):
-    """A booking from now until `end`, Unix seconds. `label` is the number of the GPU on its host."""
-
-    host: str
-    label: str
-    user: str
-    end: float
-    note: str
-    until: str
-    """`end` as it is shown."""
-
-    kind = "booking"
-
-    @property
-    def what(self) -> str:
-        return f"book {self.host}:{self.label} for {self.user} until {self.until}"
-
-    def find(self, desk: Desk) -> str | None:
-        same = (
-            one["id"]
-            for one in desk.reservations
-            if one["user"] == self.user and abs(one["end"] - self.end) < 60 and self._is_among(one["gpus"])
-        )
-        number = next(same, None)
-        return None if number is None else f"that is reservation {number}"
-
-    def _is_among(self, gpus: list[dict[str, Any]]) -> bool:
-        return any(gpu["host"] == self.host and gpu["label"] == self.label for gpu in gpus)
-
-    def apply(self, desk: Desk) -> None:
-        wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}
-        try:
-            desk.client.reserve(wanted)
-        except Taken as error:
-            raise GpudeckError(error.message) from error
 
 
 def read_small_file(file: Path) -> bytes:

@@ -1,0 +1,83 @@
+"""gpumonitor's config.yml: its hosts are watched as nodes of gpumonitor, its ports and its patience are settings."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from gpudeck.compat.importing import Here, Left, Plan, read_small_file
+from gpudeck.compat.steps import add_hosts
+from gpudeck.discovery.ranges import quote
+from gpudeck.model.errors import UsageError
+
+_NUMBERS = {"web_port": (1, 65535), "rpc_port": (1, 65535), "rpc_timeout": (0.1, 60)}
+_LOOK = "It is a YAML file with `hosts`, `rpc_port`, `rpc_timeout` and `web_port`."
+
+Named = dict[str, tuple[yaml.Node, int]]
+
+
+def read(file: Path, _: Here) -> Plan:
+    """Raises UsageError for what is no config.yml."""
+    plan = Plan()
+    fields = _read_fields(file)
+    hosts = fields.pop("hosts", None)
+    if hosts is None or not isinstance(hosts[0], yaml.SequenceNode):
+        raise UsageError(f"{file} has no list `hosts`: it is no config.yml of gpumonitor.", _LOOK)
+    numbers = _read_numbers(fields, plan)
+    reach = {"port": int(numbers["rpc_port"])} if "rpc_port" in numbers else {}
+    add_hosts(plan, _words(hosts[0]), "gpumonitor", **reach)
+    plan.settings = _write_settings(numbers)
+    return plan
+
+
+def _read_fields(file: Path) -> Named:
+    """The nodes by their keys, each with its line: what is wrong with one is told there."""
+    try:
+        root = yaml.compose(read_small_file(file), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{file}{place}: this is no YAML.", _LOOK) from error
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{file} is no config.yml of gpumonitor.", _LOOK)
+    return {str(key.value): (value, key.start_mark.line + 1) for key, value in root.value}
+
+
+def _read_numbers(fields: Named, plan: Plan) -> dict[str, float]:
+    numbers = {}
+    for name, (node, line) in fields.items():
+        if name not in _NUMBERS:
+            plan.left.append(Left(f"line {line}", f"{quote(name)} is no setting of gpumonitor"))
+            continue
+        low, high = _NUMBERS[name]
+        value = _parse(node)
+        if value is None or not low <= value <= high:
+            plan.left.append(Left(f"line {line}", f"{name} has to be a number from {low:g} to {high:g}"))
+            continue
+        numbers[name] = value
+    return numbers
+
+
+def _parse(node: yaml.Node) -> float | None:
+    try:
+        return float(node.value) if isinstance(node, yaml.ScalarNode) else None
+    except ValueError:
+        return None
+
+
+def _words(node: yaml.SequenceNode) -> Iterator[tuple[str, str]]:
+    for entry in node.value:
+        yield f"line {entry.start_mark.line + 1}", entry.value if isinstance(entry, yaml.ScalarNode) else "[…]"
+
+
+def _write_settings(numbers: dict[str, float]) -> str:
+    lines = ["compat:", "  gpumonitor:"]
+    lines += [f"    port: {numbers['rpc_port']:g}"] if "rpc_port" in numbers else []
+    lines += [f"    deadline: {numbers['rpc_timeout']:g}s"] if "rpc_timeout" in numbers else []
+    lines[1] += " {}" if len(lines) == 2 else ""
+    if "web_port" in numbers:
+        lines += [
+            f"listen: :{numbers['web_port']:g}",
+            "read: open  # or login: who may look at a hub that others reach",
+        ]
+    return "\n".join(lines) + "\n"

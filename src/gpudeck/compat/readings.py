@@ -1,0 +1,126 @@
+"""What nodes and files of other monitors tell, as readings of ours: bounded, and never zero for what is unknown."""
+
+import math
+import secrets
+from collections.abc import Mapping
+
+from gpudeck.collectors.redaction import Commands, clean, show
+from gpudeck.collectors.settings import DISPLAY_SERVERS
+from gpudeck.collectors.smi_answer import explain, quote
+from gpudeck.model.catalog import Metric
+from gpudeck.model.report import Number, Process, Report
+from gpudeck.model.target import Target
+from gpudeck.wire import VERSION, Envelope
+
+MIB = 1024 * 1024
+GPUS_AT_MOST = 512
+PROCESSES_AT_MOST = 1024
+_JITTER = 5.0
+"""Seconds by which "has been running for" may be a different start each time it is asked."""
+
+
+class Figures:
+    """Metrics of one GPU or one host, taken one by one. What is not taken is unknown, as `who` does not tell it."""
+
+    def __init__(self, catalog: Mapping[str, Metric], who: str) -> None:
+        self._catalog = catalog
+        self.metrics: dict[str, Number] = {}
+        self.unknown = dict.fromkeys(catalog, f"{who} does not tell")
+
+    def take(self, name: str, value: object, factor: float = 1.0) -> None:
+        """A number, times `factor` in the unit of the catalog; anything else is the reason why there is none."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            self.unknown[name] = explain(value) if isinstance(value, str) else f"it is told as {quote(repr(value))}"
+            return
+        metric = self._catalog[name]
+        scaled = value * factor
+        if not metric.low <= scaled <= metric.high:
+            self.unknown[name] = f"{value:g} cannot be"
+            return
+        self.metrics[name] = metric.round(scaled)
+        self.unknown.pop(name, None)
+
+
+class Starts:
+    """When processes started, kept still between two readings that know it only roughly."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str | None], float] = {}
+        self._seen: dict[tuple[int, str | None], float] = {}
+
+    def settle(self, pid: int, user: str | None, started_at: float) -> float:
+        kept = self._kept.get((pid, user), started_at)
+        self._seen[pid, user] = kept if abs(kept - started_at) < _JITTER else started_at
+        return self._seen[pid, user]
+
+    def turn(self) -> None:
+        """Forget what the reading that just ended did not list."""
+        self._kept, self._seen = self._seen, {}
+
+
+class Sealer:
+    """Puts the reports of one host into envelopes, in order. `who` is the monitor, in place of a boot id."""
+
+    def __init__(self, target: Target, who: str, interval: float) -> None:
+        self._target = target
+        self._who = who
+        self._interval = interval
+        self._run_id = secrets.token_hex(8)
+        self._sequence = 0
+
+    def seal(self, report: Report, collected_at: float) -> Envelope:
+        self._sequence += 1
+        return Envelope(
+            version=VERSION,
+            host=self._target.name,
+            boot_id=self._who,
+            run_id=self._run_id,
+            sequence=self._sequence,
+            collected_at=collected_at,
+            interval_seconds=self._interval,
+            report=report,
+        )
+
+
+def describe_process(
+    *, pid: int, user: str | None, name: str, memory: object, started_at: float | None, who: str, commands: Commands
+) -> Process:
+    """A process as `who` tells it. `memory` is in MiB, or whatever stands in its place."""
+    command = show([clean(name)], name, commands) if name else None
+    used, why = _read_memory(memory)
+    told = {"user": user, "command": command, "started_at": started_at}
+    reasons = {field: f"{who} does not tell" for field, value in told.items() if value is None}
+    hidden = {"command": "commands are not shown (commands: none)"} if name and command is None else {}
+    return Process(
+        pid=pid,
+        user=user,
+        command=command,
+        memory_used_bytes=used,
+        started_at=started_at,
+        evidence=f"as {who} says",
+        display=name.rpartition("/")[2] in DISPLAY_SERVERS,
+        reasons=reasons | hidden | ({"memory_used_bytes": why} if why else {}) | _of_no_use(who),
+    )
+
+
+def _read_memory(memory: object) -> tuple[int | None, str]:
+    is_number = isinstance(memory, int | float) and not isinstance(memory, bool) and math.isfinite(memory)
+    if is_number and 0 <= memory * MIB < 2**53:  # type: ignore[operator]  # it is a number
+        return int(memory * MIB), ""  # type: ignore[operator]  # the same
+    return None, explain(memory) if isinstance(memory, str) else "its memory is not told"
+
+
+def _of_no_use(who: str) -> dict[str, str]:
+    return {"utilization_percent": f"{who} does not tell"}
+
+
+def read_pid(value: object) -> int | None:
+    """A process's number, also as text; None for what is none."""
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**32 else None
+
+
+def read_word(value: object) -> str | None:
+    """A short text as a report holds it, such as a user's name; None where there is none."""
+    text = clean(str(value)).strip()[:256] if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    return text or None

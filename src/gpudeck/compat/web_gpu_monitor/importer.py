@@ -1,0 +1,60 @@
+"""web-gpu-monitor's config.ini: its hosts are read over SSH, as it did. Its key is a setting: no file of the hub's
+machine can be named over the network."""
+
+import configparser
+from pathlib import Path
+
+import yaml
+
+from gpudeck.compat.importing import Here, Left, Plan, read_small_file
+from gpudeck.compat.steps import add_hosts
+from gpudeck.discovery.ranges import quote
+from gpudeck.model.errors import UsageError
+
+_LOOK = "It is an INI file with [common] and in it `user`, `hosts` and `key_filename`."
+_KNOWN = ("user", "hosts", "key_filename")
+
+
+def read(file: Path, _: Here) -> Plan:
+    """Raises UsageError for what is no config.ini."""
+    content = read_small_file(file)
+    common = _read_section(file, content)
+    lines = _find_lines(content)
+    plan = Plan()
+    user = common.get("user", "").strip()
+    place = f"line {lines.get('hosts', 1)}"
+    words = [(place, word) for word in common["hosts"].replace("\n", ",").split(",") if word.strip()]
+    add_hosts(plan, words, "ssh", **({"user": user} if user else {}))
+    for name in common:
+        if name not in _KNOWN:
+            plan.left.append(Left(f"line {lines.get(name, 1)}", f"{quote(name)} is no setting of web-gpu-monitor"))
+    plan.settings = _write_settings(common.get("key_filename", "").strip())
+    if plan.settings:
+        plan.notes.append("The hub reads the key as the user that it runs as; restart it once the lines are there.")
+    return plan
+
+
+def _read_section(file: Path, content: bytes) -> dict[str, str]:
+    # Percent signs mean themselves, and a key is what it is, in any case.
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        parser.read_string(content.decode("utf-8-sig"))
+    except (configparser.Error, UnicodeError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"{file}{f', line {line}' if line else ''}: this is no config.ini.", _LOOK) from error
+    if not parser.has_section("common") or not parser.get("common", "hosts", fallback="").strip():
+        raise UsageError(f"{file} has no hosts in [common]: it is no config.ini of web-gpu-monitor.", _LOOK)
+    return dict(parser["common"])
+
+
+def _find_lines(content: bytes) -> dict[str, int]:
+    """Where each key stands first."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), 1):
+        name = line.replace(":", "=").partition("=")[0].strip().lower()
+        lines.setdefault(name, number)
+    return lines
+
+
+def _write_settings(key: str) -> str:
+    return yaml.safe_dump({"ssh": {"key_files": [key]}}, sort_keys=False, allow_unicode=True) if key else ""
