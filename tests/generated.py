@@ -9,13 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from fakes.doors import ClosedBook, make_auth
-from gpudeck.api.access import Policy
-from gpudeck.api.app import build_framework
+from fakes.doors import make_framework
 from gpudeck.api.schema import complete_schema
 from gpudeck.app.settings import Settings
 from gpudeck.config import reference
-from gpudeck.hub.hub import Hub
 from gpudeck.model.catalog import CATALOG
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 def api_document() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        framework = build_framework(Hub(), make_auth(Path(folder)), Policy(is_readable=True), ClosedBook())
+        framework = make_framework(Path(folder))
     document = complete_schema(framework.openapi_schema.to_schema())
     # The version is the package's, not the interface's: a release must not change the page's types.
     document["info"]["version"] = "1"

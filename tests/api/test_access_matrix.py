@@ -10,10 +10,8 @@ from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, ClosedBook, make_auth, make_door
+from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door, make_framework
 from fakes.reports import make_envelope
-from gpudeck.api.access import Policy
-from gpudeck.api.app import build_framework
 from gpudeck.hub.hub import Hub
 from gpudeck.wire import encode
 
@@ -149,7 +147,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
 
 
 def test_every_route_has_an_entry_and_every_entry_a_route(tmp_path: Path) -> None:
-    app = build_framework(Hub(), make_auth(tmp_path), Policy(is_readable=True), ClosedBook())
+    app = make_framework(tmp_path)
     assert routes_of(app) | RAW == {in_words(route) for route in MATRIX}
 
 

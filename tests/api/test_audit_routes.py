@@ -10,10 +10,8 @@ import pytest
 from litestar.routes import HTTPRoute
 
 from fakes.clock import FakeClock
-from fakes.doors import ClosedBook, make_auth, make_door
+from fakes.doors import make_auth, make_door, make_framework
 from fakes.reports import make_envelope
-from gpudeck.api.access import Policy
-from gpudeck.api.app import build_framework
 from gpudeck.api.callers import SAFE_METHODS
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.hub.hub import Hub
@@ -122,7 +120,7 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
 
 
 def test_every_route_that_changes_something_has_an_example(tmp_path: Path) -> None:
-    app = build_framework(Hub(), make_auth(tmp_path), Policy(is_readable=True), ClosedBook())
+    app = make_framework(tmp_path)
     changing = {
         f"{method} {route.path_format}"
         for route in app.routes

@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from litestar import Litestar
+
 from fakes.offers import FakeHolds
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Commands, Policy
-from gpudeck.api.app import FrontDoor
+from gpudeck.api.app import FrontDoor, build_framework
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.headers import SafeApp
 from gpudeck.api.host_book import AddedHosts, NewHost
+from gpudeck.api.house import House
 from gpudeck.app.auth import grant_by
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.auth.caller import Role
@@ -97,21 +100,19 @@ def make_door(
     )
     policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)
     book = ClosedBook() if folder is None else make_book(hub, auth, folder)
-    door = FrontDoor(
-        hub,
-        grant_by(auth),
-        prefix,
-        keeper=keeper,
-        policy=policy,
+    house = House(
+        hub=hub,
         auth=auth,
+        policy=policy,
         book=book,
+        prefix=prefix,
         history=history,
         events=events or Events(auth.database, EventSettings()),
         reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
-        place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
         waiting=waiting or Queue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
+        place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
-    return SafeApp(door)
+    return SafeApp(FrontDoor(house, grant_by(auth), keeper))
 
 
 def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
@@ -156,3 +157,9 @@ async def _make_tables(folder: Path, *, with_tokens: bool) -> None:
 def _connect(folder: Path) -> Database:
     file = folder / sqlite.FILE_NAME
     return Database("sqlite", str(file), sqlite.make_engine(file, keeps_connection=False), sqlite.explain)
+
+
+def make_framework(folder: Path, hub: Hub | None = None) -> Litestar:
+    """The routes behind a door that is open to everybody, with nothing in the rooms."""
+    policy = Policy(is_readable=True)
+    return build_framework(House(hub=hub or Hub(), auth=make_auth(folder), policy=policy, book=ClosedBook()))

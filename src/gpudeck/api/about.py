@@ -217,3 +217,6 @@ def _show(stats: Stats) -> HistoryState:
         behind_seconds=stats.behind_seconds,
         problem=stats.problem,
     )
+
+
+ROUTES = [read_about]

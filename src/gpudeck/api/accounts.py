@@ -127,3 +127,6 @@ async def _find(auth: TheAuth, name: str) -> Account:
     if account is None:
         raise NotFoundException(f"no account is called {name[:64]!r}")
     return account
+
+
+ROUTES = [allow_accounts, allow_account, list_accounts, add_account, change_account, remove_account]

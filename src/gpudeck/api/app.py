@@ -1,6 +1,7 @@
 """The hub's HTTP front door: who is it? Then two raw routes, and the framework for all others, below a prefix."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from litestar import Litestar
 from litestar.datastructures import State
@@ -17,6 +18,7 @@ from gpudeck.api import (
     events,
     fleet,
     gpus,
+    history,
     hosts,
     login,
     metrics,
@@ -28,13 +30,13 @@ from gpudeck.api import (
     tokens,
     usage,
 )
-from gpudeck.api.access import Policy, check_access
+from gpudeck.api.access import check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
 from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
-from gpudeck.api.history import read_heat, read_history
 from gpudeck.api.host_book import HostBook
+from gpudeck.api.house import House
 from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.questions import Questions, on_refused
 from gpudeck.api.reports import FindGrant, ReportsRoute
@@ -42,116 +44,48 @@ from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
-from gpudeck.auth.parts import Auth
-from gpudeck.events.log import Events
-from gpudeck.history.base import HistoryRefused, Store
-from gpudeck.hub.hub import Hub
+from gpudeck.history.base import HistoryRefused
 from gpudeck.model.errors import Temporary
-from gpudeck.queueing.queue import Queue
-from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.refusals import ReservationRefused
 
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 HEALTH, READINESS = "/healthz", "/readyz"
 
 
-def build_framework(
-    hub: Hub,
-    auth: Auth,
-    policy: Policy,
-    book: HostBook,
-    *,
-    prefix: str = "",
-    hits: Mapping[str, int] | None = None,
-    history: Store | None = None,
-    kept_events: Events | None = None,
-    kept_reservations: Reservations | None = None,
-    place: about.HubPlace | None = None,
-    waiting: Queue | None = None,
-) -> Litestar:
-    """`hits` are what the limits refused, for those who read the hub's metrics. `place` is for its admins."""
-    texts, numbers, questions = TextViews(), MetricsPage(hub, hits), Questions(history)
-    desk = events.EventDesk(kept_events)
-    bookings = BookingDesk(hub, auth, kept_reservations)
-    line = queue.QueueDesk(waiting)
-    mirror = about.Mirror(hub, auth, desk, questions, hits=hits, place=place)
+RESOURCES = (
+    fleet,
+    hosts,
+    gpus,
+    history,
+    usage,
+    runs,
+    events,
+    about,
+    reservations,
+    calendar,
+    login,
+    accounts,
+    tokens,
+    queue,
+    audit,
+    metrics,
+    probes,
+    page,
+)
+"""Each has its `ROUTES`. One that says which methods a path allows stands before those of that path: else the framework
+makes its own."""
+
+
+def build_framework(house: House) -> Litestar:
+    desks = _make_desks(house)
     return Litestar(
-        route_handlers=[
-            fleet.read_fleet,
-            # Before the handlers of the same paths: else the framework makes its own.
-            hosts.allow_hosts,
-            hosts.allow_host,
-            accounts.allow_accounts,
-            accounts.allow_account,
-            tokens.allow_tokens,
-            reservations.allow_reservations,
-            reservations.allow_reservation,
-            queue.allow_queue,
-            queue.allow_queue_place,
-            hosts.list_hosts,
-            hosts.list_origins,
-            hosts.read_host,
-            hosts.add_host,
-            hosts.remove_host,
-            gpus.list_gpus,
-            read_history,
-            read_heat,
-            usage.read_usage,
-            usage.read_usage_csv,
-            runs.list_runs,
-            runs.read_run,
-            events.list_events,
-            about.read_about,
-            reservations.list_reservations,
-            reservations.book,
-            reservations.find_next,
-            reservations.read_reservation,
-            reservations.change_reservation,
-            reservations.release,
-            calendar.read_calendar,
-            login.read_me,
-            login.log_in,
-            login.log_out,
-            login.log_out_everywhere,
-            login.list_sessions,
-            login.change_password,
-            login.make_first_admin,
-            accounts.list_accounts,
-            accounts.add_account,
-            accounts.change_account,
-            accounts.remove_account,
-            tokens.list_tokens,
-            tokens.create_token,
-            tokens.revoke_token,
-            queue.list_queue,
-            queue.join_queue,
-            queue.ask_queue,
-            queue.leave_queue,
-            audit.read_audit,
-            metrics.read_metrics,
-            probes.read_health,
-            probes.read_readiness,
-            page.read_page,
-            page.read_asset,
-        ],
+        route_handlers=[route for resource in RESOURCES for route in resource.ROUTES],
         guards=[check_access],
-        dependencies={
-            "hub": Provide(lambda: hub, sync_to_thread=False),
-            "texts": Provide(lambda: texts, sync_to_thread=False),
-            "auth": Provide(lambda: auth, sync_to_thread=False),
-            "policy": Provide(lambda: policy, sync_to_thread=False),
-            "metrics": Provide(lambda: numbers, sync_to_thread=False),
-            "book": Provide(lambda: book, sync_to_thread=False),
-            "questions": Provide(lambda: questions, sync_to_thread=False),
-            "desk": Provide(lambda: desk, sync_to_thread=False),
-            "mirror": Provide(lambda: mirror, sync_to_thread=False),
-            "bookings": Provide(lambda: bookings, sync_to_thread=False),
-            "line": Provide(lambda: line, sync_to_thread=False),
-        },
+        dependencies={name: _provide(desk) for name, desk in desks.items()},
         exception_handlers={
             HTTPException: on_http_error,
             HistoryRefused: on_refused,
-            ReservationRefused: bookings.answer_refusal,
+            ReservationRefused: desks["bookings"].answer_refusal,
             queue.QueueRefused: queue.on_queue_refused,
             Temporary: on_trouble,
             RecursionError: on_depth,
@@ -161,21 +95,39 @@ def build_framework(
             title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
         ),
         logging_config=None,
-        state=State({"policy": policy, "prefix": prefix}),
-        signature_types=[
-            Hub,
-            TextViews,
-            MetricsPage,
-            HostBook,
-            Auth,
-            Policy,
-            Questions,
-            events.EventDesk,
-            about.Mirror,
-            BookingDesk,
-            queue.QueueDesk,
-        ],
+        state=State({"policy": house.policy, "prefix": house.prefix}),
+        signature_types=[HostBook, *(type(desk) for desk in desks.values())],
     )
+
+
+def _make_desks(house: House) -> dict[str, Any]:
+    """What handlers ask for, by the name of the parameter."""
+    hub, auth, questions, desk = house.hub, house.auth, Questions(house.history), events.EventDesk(house.events)
+    return {
+        "hub": hub,
+        "auth": auth,
+        "policy": house.policy,
+        "book": house.book,
+        "texts": TextViews(),
+        "metrics": MetricsPage(hub, house.hits),
+        "questions": questions,
+        "desk": desk,
+        "mirror": about.Mirror(hub, auth, desk, questions, hits=house.hits, place=house.place),
+        "bookings": BookingDesk(hub, auth, house.reservations),
+        "line": queue.QueueDesk(house.waiting),
+    }
+
+
+def _provide(desk: Any) -> Provide:
+    return Provide(lambda: desk, sync_to_thread=False)
+
+
+class SideDoor(Protocol):
+    """Paths that are not of our own interface, and whose callers our tokens do not know: it checks them itself."""
+
+    def takes(self, path: str) -> bool: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class FrontDoor:
@@ -186,39 +138,15 @@ class FrontDoor:
     """
 
     def __init__(
-        self,
-        hub: Hub,
-        find_grant: FindGrant,
-        prefix: str = "",
-        *,
-        keeper: Doorkeeper,
-        policy: Policy,
-        auth: Auth,
-        book: HostBook,
-        hits: Mapping[str, int] | None = None,
-        history: Store | None = None,
-        events: Events | None = None,
-        reservations: Reservations | None = None,
-        place: about.HubPlace | None = None,
-        waiting: Queue | None = None,
+        self, house: House, find_grant: FindGrant, keeper: Doorkeeper, side_doors: Sequence[SideDoor] = ()
     ) -> None:
-        self._prefix = prefix.rstrip("/")
-        self._framework: App = build_framework(  # type: ignore[assignment]
-            hub,
-            auth,
-            policy,
-            book,
-            prefix=self._prefix,
-            hits=hits,
-            history=history,
-            kept_events=events,
-            kept_reservations=reservations,
-            place=place,
-            waiting=waiting,
-        )
-        self._reports = ReportsRoute(hub, find_grant)
-        self._stream = StreamRoute(hub, policy, keeper.identify)
+        """`side_doors` are asked in their order, before anything of our own."""
+        self._prefix = house.prefix.rstrip("/")
+        self._framework: App = build_framework(house)  # type: ignore[assignment]
+        self._reports = ReportsRoute(house.hub, find_grant)
+        self._stream = StreamRoute(house.hub, house.policy, keeper.identify)
         self._keeper = keeper
+        self._side_doors = tuple(side_doors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -233,6 +161,10 @@ class FrontDoor:
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path[len(self._prefix) :]
             scope = {**scope, "path": path, "raw_path": path.encode()}
+        for side_door in self._side_doors:
+            if side_door.takes(path):
+                await side_door(scope, receive, send)
+                return
         try:
             if path == REPORTS:
                 check_one_token(scope)

@@ -27,3 +27,6 @@ async def read_audit(
 ) -> AuditLog:
     """Logins, writes, tokens and changes of the configuration."""
     return AuditLog(await auth.audit.list(limit=limit, before_id=before))
+
+
+ROUTES = [read_audit]

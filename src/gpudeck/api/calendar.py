@@ -59,3 +59,6 @@ def _find(auth: Auth, token: str) -> Caller:
     if caller.role != "calendar":
         raise PermissionDeniedException(f"a token in an address has to have the role calendar, not {caller.role}")
     return caller
+
+
+ROUTES = [read_calendar]

@@ -122,3 +122,6 @@ def _read_severities(text: str | None) -> tuple[str, ...]:
     if text is not None and not re.fullmatch(_SEVERITY_LIST, text):
         raise ValidationException(f"severity: give {', '.join(SEVERITIES)}, or several of them with commas")
     return _split(text)
+
+
+ROUTES = [list_events]

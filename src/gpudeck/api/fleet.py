@@ -11,3 +11,6 @@ from gpudeck.model.view import Fleet
 async def read_fleet(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
     """Everything now: hosts, GPUs, processes, totals."""
     return await answer_json(request, hub.stream.document(policy.sight(caller_of(request))))
+
+
+ROUTES = [read_fleet]

@@ -86,3 +86,6 @@ def _least_memory(text: str | None) -> int | None:
         return None if text is None else parse_bytes(text)
     except ValueError as error:
         raise ValidationException(f"min_memory: {error}") from error
+
+
+ROUTES = [list_gpus]

@@ -91,3 +91,6 @@ async def read_heat(
     ask = HeatAsk(metric, read_time("start", start, now), read_time("end", end, now), step)
     body = await questions.ask(lambda store: msgspec.json.encode(store.heat(ask)))
     return await answer_past(request, body, is_over=ask.end <= now)
+
+
+ROUTES = [read_history, read_heat]

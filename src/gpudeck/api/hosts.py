@@ -123,3 +123,6 @@ allow_host = allow("/api/v1/hosts/{host:str}", "DELETE", "GET")
 
 def _no_such(host: str) -> str:
     return f"no host is called {host[:100]!r}; /api/v1/hosts lists them"
+
+
+ROUTES = [allow_hosts, allow_host, list_hosts, list_origins, read_host, add_host, remove_host]

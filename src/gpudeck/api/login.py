@@ -266,3 +266,6 @@ def _path(request: AuthRequest) -> str:
     """The prefix below which the hub is served, so that a cookie does not reach what else is on that server."""
     prefix: str = request.app.state.prefix
     return f"{prefix}/" if prefix else "/"
+
+
+ROUTES = [read_me, log_in, log_out, log_out_everywhere, list_sessions, change_password, make_first_admin]

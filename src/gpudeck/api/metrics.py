@@ -183,3 +183,6 @@ async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubReques
         body = await asyncio.to_thread(gzip.compress, body, 1)
     # The framework adds the charset by itself.
     return Response(body, media_type=CONTENT_TYPE.rpartition(";")[0], headers=headers)
+
+
+ROUTES = [read_metrics]

@@ -100,3 +100,6 @@ async def _answer_in_text(
 
 def _wants_text(agent: str, term: str | None) -> bool:
     return is_on(term) if term is not None else agent.lower().startswith(_TERMINAL_CLIENTS)
+
+
+ROUTES = [read_page, read_asset]

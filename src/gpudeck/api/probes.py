@@ -54,3 +54,6 @@ def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: Th
         reason=auth.trouble or "",
     )
     return Response(body, status_code=200 if ready else 503)
+
+
+ROUTES = [read_health, read_readiness]

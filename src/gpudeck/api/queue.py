@@ -159,3 +159,6 @@ def _check_owner(caller: Caller, number: int, line: QueueDesk) -> None:
 
 def _unknown(number: int) -> QueueRefused:
     return QueueRefused(404, "unknown_request", f"nobody waits under the number {number}.", "Ask for a new place.")
+
+
+ROUTES = [allow_queue, allow_queue_place, list_queue, join_queue, ask_queue, leave_queue]

@@ -274,3 +274,15 @@ def _read_owner(named: str | None, caller: Caller) -> str | None:
     if user not in {None, caller.name} and not caller.is_at_least("admin"):
         raise PermissionDeniedException("only admins book for others")
     return user
+
+
+ROUTES = [
+    allow_reservations,
+    allow_reservation,
+    list_reservations,
+    book,
+    find_next,
+    read_reservation,
+    change_reservation,
+    release,
+]

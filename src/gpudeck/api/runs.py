@@ -80,3 +80,6 @@ def _as_seen(run: Run, sight: Sight) -> Run:
     if run.command is None or sight.shows_commands_of(run.user):
         return run
     return msgspec.structs.replace(run, command=None, command_reason=HIDDEN)
+
+
+ROUTES = [list_runs, read_run]

@@ -103,3 +103,6 @@ allow_tokens = allow("/api/v1/tokens", "GET", "POST")
 def _is_theirs(token: Token, caller: Caller) -> bool:
     is_own = caller.account_id is not None and token.account_id == caller.account_id
     return is_own or caller.is_at_least("admin")
+
+
+ROUTES = [allow_tokens, list_tokens, create_token, revoke_token]

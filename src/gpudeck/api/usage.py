@@ -94,3 +94,6 @@ async def _answer_csv(questions: Questions, ask: UsageAsk) -> Response[bytes]:
     text = await questions.ask(lambda store: to_csv(store.usage(ask), daily=ask.daily))
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="usage-by-{ask.by}.csv"'}
     return Response(text.encode(), media_type="text/csv", headers=headers)
+
+
+ROUTES = [read_usage, read_usage_csv]

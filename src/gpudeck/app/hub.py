@@ -18,6 +18,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.asgi import App
 from gpudeck.api.headers import SafeApp
+from gpudeck.api.house import House
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
 from gpudeck.app.backfill import DAYS
@@ -230,14 +231,12 @@ class HubServer:
         """From the outside in: headers that every answer carries, limits, who it is, the routes."""
         settings = self._settings
         book = Book(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
-        door = FrontDoor(
-            self.hub,
-            grant_by(auth),
-            settings.path_prefix,
-            keeper=make_keeper(settings, auth),
-            policy=policy,
+        house = House(
+            hub=self.hub,
             auth=auth,
+            policy=policy,
             book=book,
+            prefix=settings.path_prefix,
             hits=hits,
             history=self._archive.store,
             events=None if self._diary is None else self._diary.events,
@@ -250,6 +249,7 @@ class HubServer:
                 database=auth.database.place,
             ),
         )
+        door = FrontDoor(house, grant_by(auth), make_keeper(settings, auth))
         # A limit knows routes by their paths: those below the prefix are the same ones.
         paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
         proxies = settings.login.proxy.addresses

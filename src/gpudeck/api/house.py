@@ -1,0 +1,35 @@
+"""The rooms behind the front door: what the routes ask. `app` puts them together."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpudeck.api.about import HubPlace
+from gpudeck.api.access import Policy
+from gpudeck.api.host_book import HostBook
+from gpudeck.auth.parts import Auth
+from gpudeck.events.log import Events
+from gpudeck.history.base import Store
+from gpudeck.hub.hub import Hub
+from gpudeck.queueing.queue import Queue
+from gpudeck.reservations.calendar import Reservations
+
+
+class House(Struct, frozen=True, kw_only=True):
+    """Without a room its routes answer that this hub has none.
+
+    `prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for those who
+    read the hub's metrics; `place` is for its admins.
+    """
+
+    hub: Hub
+    auth: Auth
+    policy: Policy
+    book: HostBook
+    prefix: str = ""
+    hits: Mapping[str, int] | None = None
+    history: Store | None = None
+    events: Events | None = None
+    reservations: Reservations | None = None
+    waiting: Queue | None = None
+    place: HubPlace | None = None
