@@ -61,12 +61,13 @@ window.soak = async (deltas, ticks) => {
 WHOLE_FLEET = """
 const look = () => {
   const field = document.querySelector('.board .field')
-  if (field === null || field.offsetHeight < 20000) return requestAnimationFrame(look)
+  const isWhole = field !== null && field.parentElement.ariaBusy !== 'true' && field.offsetHeight > 20000
+  if (!isWhole) return requestAnimationFrame(look)
   setTimeout(() => { window.wholeAt = performance.now(); document.documentElement.dataset.whole = '' })
 }
 requestAnimationFrame(look)
 """
-"""Set when all hosts have their room on the page, and the main thread has turned to what comes next."""
+"""Set when all hosts are on the page, and the main thread has turned to what comes next."""
 LOADED = """() => performance.getEntriesByType('resource')
   .filter(({ name }) => name.includes('/assets/')).reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0)"""
 SCROLL = """async seconds => {
