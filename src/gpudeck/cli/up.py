@@ -14,7 +14,8 @@ from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
-    from gpudeck.app.hub import Plan, Started
+    from gpudeck.app.hub import Started
+    from gpudeck.app.plan import Plan
     from gpudeck.model.target import Target
 
 _EXAMPLES = """\b
@@ -64,7 +65,8 @@ def command(
     # Loading the hub makes hundreds of thousands of objects, all of which stay: looking through them is in vain.
     gc.disable()
     try:
-        from gpudeck.app.hub import HubServer, make_plan, run_hub  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.app.hub import HubServer, run_hub  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.app.plan import make_plan  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             f"the hub's parts are not installed ({error.name}).",

@@ -1,0 +1,42 @@
+"""What a hub is going to show: hosts that are named, the machine it runs on, or a simulated fleet."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gpudeck.app.backfill import DAYS
+from gpudeck.app.settings import Settings
+from gpudeck.discovery.settings import DiscoverySettings
+
+DEMO_HOSTS = 24
+
+
+class Plan(Struct, frozen=True):
+    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report; `demo_days` is how
+    long a past it begins with.
+
+    `named_hosts` is how many hosts an option names; 0 where only the configuration names any, None where nobody does.
+    """
+
+    demo_hosts: int | None = None
+    demo_is_asked: bool = False
+    demo_days: float = DAYS
+    watch_this_machine: bool = False
+    named_hosts: int | None = None
+
+
+def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool], *, ssh_hosts: int = 0) -> Plan:
+    """The demo when it is asked for; else this machine where it has GPUs, and the hosts that are named; and where there
+    is neither, the demo until somebody reports."""
+    if demo_hosts is not None:
+        return Plan(demo_hosts=demo_hosts, demo_is_asked=True)
+    named = ssh_hosts if ssh_hosts or names_hosts(settings) else None
+    if settings.local == "auto" and has_gpus():
+        return Plan(watch_this_machine=True, named_hosts=named)
+    is_demo = settings.demo == "auto" and named is None
+    return Plan(demo_hosts=DEMO_HOSTS if is_demo else None, named_hosts=named)
+
+
+def names_hosts(settings: Settings) -> bool:
+    """Whether the settings say of any host that it is there, or of anybody who knows."""
+    return bool(settings.hosts) or settings.discovery != DiscoverySettings()

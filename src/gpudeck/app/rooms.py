@@ -1,0 +1,62 @@
+"""What stands around the live fleet of a hub: its events, reservations, queue and history, in the order in which each
+needs the one before."""
+
+from gpudeck.app.diary import Diary
+from gpudeck.app.history import Archive
+from gpudeck.app.queue import WaitingLine
+from gpudeck.app.reservations import Bookings
+from gpudeck.app.settings import Settings
+from gpudeck.auth.parts import Auth
+from gpudeck.hub.hub import Hub
+
+
+class Rooms:
+    """`open` before the hub serves, `start` when it does, `tick` once a second, `hush` before its door closes, `close`
+    at the end, all in the event loop that owns the hub."""
+
+    def __init__(self, hub: Hub, auth: Auth, settings: Settings, archive: Archive, *, demo: int | None = None) -> None:
+        """`demo` is how many hosts are simulated, None when none are."""
+        self.archive = archive
+        self.diary = Diary(hub, auth.database, settings.events, demo=demo)
+        self.bookings = Bookings(hub, auth, settings.reservations, self.diary.events, demo=demo)
+        self.line = WaitingLine(
+            hub,
+            auth.database,
+            self.bookings.calendar,
+            settings.queue,
+            auth.people,
+            history=archive.store,
+            demo=demo,
+        )
+
+    async def open(self) -> None:
+        """Raises UsageError when the database does not answer."""
+        await self.diary.open()
+        await self.bookings.open()
+        await self.line.open()
+
+    def start(self) -> None:
+        self.line.start()
+        self.archive.start(self.diary.take_past)
+
+    def tick(self) -> None:
+        self.archive.tick()
+        self.bookings.tick()
+        self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
+
+    def end_demo(self) -> None:
+        """Real hosts report: from here on the real fleet's counts."""
+        self.archive.end_demo()
+        self.diary.end_demo()
+        self.bookings.end_demo()
+        self.line.end_demo()
+
+    async def hush(self) -> None:
+        """Let go of the questions of those who wait, which are kept open."""
+        await self.line.stop()
+
+    async def close(self) -> None:
+        await self.line.stop()
+        await self.bookings.close()
+        await self.archive.close()
+        await self.diary.close()

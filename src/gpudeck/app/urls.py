@@ -1,0 +1,30 @@
+"""Where a hub that listens is found, by a browser on its machine and by others."""
+
+import socket
+
+from gpudeck.model.settings import Address, is_loopback
+
+_ANYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104
+
+
+def url_here(address: Address, listening: socket.socket, scheme: str) -> str:
+    """The address for a browser on this machine."""
+    host = address.host
+    if host in _ANYWHERE:
+        takes_ipv4 = listening.family == socket.AF_INET or not listening.getsockopt(
+            socket.IPPROTO_IPV6, socket.IPV6_V6ONLY
+        )
+        host = "127.0.0.1" if takes_ipv4 else "::1"
+    return write_url(host, listening, scheme)
+
+
+def url_elsewhere(address: Address, listening: socket.socket, scheme: str) -> str | None:
+    """The address for other machines, which know this one by its name; None where they cannot reach the hub."""
+    if is_loopback(address.host):
+        return None
+    return write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening, scheme)
+
+
+def write_url(host: str, listening: socket.socket, scheme: str) -> str:
+    port = listening.getsockname()[1]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
