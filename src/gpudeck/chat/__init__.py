@@ -1,0 +1,1 @@
+"""The bot that answers in Slack what curl answers."""
