@@ -125,7 +125,7 @@ def _provide(desk: Any) -> Provide:
 class SideDoor(Protocol):
     """Paths that are not of our own interface, and whose callers our tokens do not know: it checks them itself."""
 
-    def takes(self, path: str) -> bool: ...
+    def takes(self, path: str, query: bytes) -> bool: ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -162,7 +162,7 @@ class FrontDoor:
             path = path[len(self._prefix) :]
             scope = {**scope, "path": path, "raw_path": path.encode()}
         for side_door in self._side_doors:
-            if side_door.takes(path):
+            if side_door.takes(path, scope["query_string"]):
                 await side_door(scope, receive, send)
                 return
         try:
