@@ -83,14 +83,28 @@ class Sealer:
 
 
 def describe_process(
-    *, pid: int, user: str | None, name: str, memory: object, started_at: float | None, who: str, commands: Commands
+    *,
+    pid: int,
+    user: str | None,
+    name: str,
+    memory: object,
+    started_at: float | None,
+    who: str,
+    commands: Commands,
+    why: str = "",
 ) -> Process:
-    """A process as `who` tells it. `memory` is in MiB, or whatever stands in its place."""
+    """A process as `who` tells it. `memory` is in MiB, or whatever stands in its place; `why` is the reason for what is
+    not known of its owner, where there is one."""
     command = show([clean(name)], name, commands) if name else None
-    used, why = _read_memory(memory)
-    told = {"user": user, "command": command, "started_at": started_at}
-    reasons = {field: f"{who} does not tell" for field, value in told.items() if value is None}
-    hidden = {"command": "commands are not shown (commands: none)"} if name and command is None else {}
+    used, no_memory = _read_memory(memory)
+    silent = f"{who} does not tell"
+    reasons = {
+        "user": (why or silent) if user is None else "",
+        "started_at": (why or silent) if started_at is None else "",
+        "command": "" if command else "commands are not shown (commands: none)" if name else silent,
+        "memory_used_bytes": no_memory,
+        "utilization_percent": silent,
+    }
     return Process(
         pid=pid,
         user=user,
@@ -99,7 +113,7 @@ def describe_process(
         started_at=started_at,
         evidence=f"as {who} says",
         display=name.rpartition("/")[2] in DISPLAY_SERVERS,
-        reasons=reasons | hidden | ({"memory_used_bytes": why} if why else {}) | _of_no_use(who),
+        reasons={field: reason for field, reason in reasons.items() if reason},
     )
 
 
@@ -108,10 +122,6 @@ def _read_memory(memory: object) -> tuple[int | None, str]:
     if is_number and 0 <= memory * MIB < 2**53:  # type: ignore[operator]  # it is a number
         return int(memory * MIB), ""  # type: ignore[operator]  # the same
     return None, explain(memory) if isinstance(memory, str) else "its memory is not told"
-
-
-def _of_no_use(who: str) -> dict[str, str]:
-    return {"utilization_percent": f"{who} does not tell"}
 
 
 def read_pid(value: object) -> int | None:

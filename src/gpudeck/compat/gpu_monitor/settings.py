@@ -22,7 +22,7 @@ class GpuMonitorSettings(Struct, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65535)] = 8114
     """Where hosts with `via: gpu-monitor` serve their files, unless a host says otherwise."""
     old_after: Annotated[Duration, Meta(ge=20, le=86_400)] = 120.0
-    """Files whose newest line is older than this say nothing of now: the host is then shown as not readable."""
+    """Files that have not changed for this long say nothing of now: the host is then shown as not readable."""
     consul: Url | None = None
     """An address that answers a list in JSON with a `Node` for each host, such as
     http://127.0.0.1:8500/v1/catalog/service/gpu. Each is watched via gpu-monitor."""

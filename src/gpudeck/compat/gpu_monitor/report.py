@@ -1,0 +1,139 @@
+"""The files of one host as a report: who is on which GPU, and what the host itself does."""
+
+from msgspec import Struct
+
+from gpudeck.collectors.idle import IdleWatch
+from gpudeck.collectors.redaction import Commands
+from gpudeck.collectors.smi_answer import read_number
+from gpudeck.compat.gpu_monitor.tables import (
+    GpuRow,
+    Owner,
+    ProcessRow,
+    read_gpus,
+    read_owners,
+    read_processes,
+    read_status,
+)
+from gpudeck.compat.readings import GPUS_AT_MOST, MIB, PROCESSES_AT_MOST, Figures, describe_process
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.errors import Temporary
+from gpudeck.model.report import GpuReading, Process, Report
+
+WHO = "gpu-monitor"
+DEAD = "its scripts no longer see this process: probably dead"
+_FIELDS = (
+    ("memory_used_bytes", MIB),
+    ("memory_total_bytes", MIB),
+    ("utilization_percent", 1),
+    ("memory_utilization_percent", 1),
+    ("temperature_celsius", 1),
+)
+_OVER_SECONDS = 90.0
+"""The file of processes keeps those that have ended. The scripts list every one that runs each 20 s: what they have not
+listed for four times as long is over."""
+_ZONE_STEP = 900.0
+
+
+class Files(Struct, frozen=True):
+    """The content of a host's files. None where there is no such file: `reasons` says why, by its kind."""
+
+    gpus: bytes
+    processes: bytes | None
+    users: bytes | None
+    status: bytes | None
+    reasons: dict[str, str]
+
+
+class Reporter:
+    """Makes reports of one host's files, one after the other: it knows how long GPUs have been idle."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands: Commands = commands
+        self._idle = IdleWatch()
+
+    def make(self, files: Files, changed_at: float, now: float, labels: dict[str, str]) -> Report:
+        """`changed_at` is when the files were written, on a clock with a zone. Raises Temporary without any GPU."""
+        rows = read_gpus(files.gpus)
+        if not rows:
+            raise Temporary("has no line of a GPU.", "Does gpu-run.sh run there, and nvidia-smi?")
+        processes = self._read_processes(files, rows, changed_at)
+        gpus = [self._read_gpu(row, processes, files, now) for row in rows[:GPUS_AT_MOST]]
+        figures = _read_host(files)
+        return Report(gpus=gpus, metrics=figures.metrics, unknown=figures.unknown, labels=labels)
+
+    def _read_gpu(
+        self, row: GpuRow, processes: dict[str, list[Process]] | None, files: Files, now: float
+    ) -> GpuReading:
+        figures = Figures(GPU_METRICS, WHO)
+        for (name, factor), text in zip(_FIELDS, row.fields, strict=True):
+            value = read_number(text)
+            figures.take(name, text if value is None else value, factor)
+        reason = files.reasons.get("processes", f"{WHO} lists no processes") if processes is None else None
+        return GpuReading(
+            uuid=row.uuid,
+            index=row.index,
+            name=row.name,
+            vendor="nvidia",
+            metrics=figures.metrics,
+            unknown=figures.unknown,
+            processes=None if processes is None else processes.get(row.uuid, []),
+            processes_reason=reason,
+            idle_seconds=self._idle.track(row.uuid, figures.metrics.get("utilization_percent"), now),
+        )
+
+    def _read_processes(self, files: Files, rows: list[GpuRow], changed_at: float) -> dict[str, list[Process]] | None:
+        """Those that run, by GPU; None where they are not listed."""
+        if files.processes is None:
+            return None
+        newest = max((row.at for row in rows if row.at is not None), default=None)
+        offset = _find_offset(newest, changed_at)
+        owners, parents = read_owners(files.users) if files.users is not None else ({}, {})
+        found: dict[str, list[Process]] = {}
+        for row in read_processes(files.processes):
+            if newest is None or row.at is None or row.at >= newest - _OVER_SECONDS:
+                owner = owners.get(row.pid) or owners.get(parents.get(row.pid, -1))
+                process = self._describe(row, owner, offset, files)
+                found.setdefault(row.uuid, []).append(process)
+        return {uuid: listed[:PROCESSES_AT_MOST] for uuid, listed in found.items()}
+
+    def _describe(self, row: ProcessRow, owner: Owner | None, offset: float, files: Files) -> Process:
+        memory = read_number(row.memory)
+        started = None if owner is None or owner.started_at is None else owner.started_at + offset
+        why = "" if owner else DEAD if files.users is not None else files.reasons.get("users", "")
+        return describe_process(
+            pid=row.pid,
+            user=owner.user if owner else None,
+            name=row.name,
+            memory=row.memory if memory is None else memory,
+            started_at=started,
+            who=WHO,
+            commands=self._commands,
+            why=why,
+        )
+
+
+def _find_offset(newest: float | None, changed_at: float) -> float:
+    """Seconds from the host's local time to UTC, by quarters of an hour: the files were written when they say."""
+    return 0.0 if newest is None else round((changed_at - newest) / _ZONE_STEP) * _ZONE_STEP
+
+
+def _read_host(files: Files) -> Figures:
+    figures = Figures(HOST_METRICS, WHO)
+    if files.status is None:
+        figures.unknown = dict.fromkeys(HOST_METRICS, files.reasons.get("status", f"{WHO} does not tell"))
+        return figures
+    status = read_status(files.status)
+    told = {
+        "memory_total_bytes": status.memory_total,
+        "memory_used_bytes": status.memory_used,
+        "disk_total_bytes": status.disk_total,
+        "disk_used_bytes": status.disk_used,
+        "cpu_count": status.cpus,
+        "load_1m": status.load,
+        "uptime_seconds": status.uptime,
+    }
+    for name, value in told.items():
+        if value is not None:
+            figures.take(name, value)
+    figures.unknown["cpu_percent"] = f"{WHO} tells the load only"
+    return figures

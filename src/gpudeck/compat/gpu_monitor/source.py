@@ -1,0 +1,155 @@
+"""Hosts on which gpu-monitor's scripts run: their files are read out of a folder, or from the host's own web server."""
+
+import asyncio
+import os
+import re
+import stat
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from gpudeck.compat.gpu_monitor.report import WHO, Files, Reporter
+from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
+from gpudeck.compat.gpu_monitor.tables import KINDS
+from gpudeck.compat.readings import Sealer
+from gpudeck.discovery.watched import Looks, find_path
+from gpudeck.fetch import Fetcher
+from gpudeck.model.errors import GpudeckError, Temporary, UsageError
+from gpudeck.model.quantity import show_span
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival
+from gpudeck.wire import HOST_NAME
+
+TAIL_BYTES = 2 * 1024 * 1024
+"""So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
+_SERVED_AT_MOST = 16 * 1024 * 1024
+_AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
+
+
+class Found(NamedTuple):
+    """The files of a host by kind, each a content or the reason why there is none. `written_at` is when that of its
+    GPUs was written, None where nobody says."""
+
+    contents: Mapping[str, bytes | str]
+    written_at: float | None
+
+
+class _Reading:
+    """What both ways of getting the files share: are they new, and what do they say."""
+
+    def __init__(self, target: Target, settings: GpuMonitorSettings, place: str) -> None:
+        if not re.match(HOST_NAME, target.name):
+            raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
+        self._target = target
+        self._settings = settings
+        self._place = place
+        self._sealer = Sealer(target, WHO, settings.interval)
+        self._reporter = Reporter(settings.commands)
+        self._seen: bytes | None = None
+        self._seen_at = 0.0
+
+    def take(self, found: Found, now: float) -> Arrival:
+        """Raises Temporary for files that are missing, old, or of another shape."""
+        gpus = found.contents["gpus"]
+        if isinstance(gpus, str):
+            raise Temporary(f"{self._place}: {gpus}", _AGAIN)
+        written_at = self._check_age(gpus, found.written_at, now)
+        others = {kind: content for kind, content in found.contents.items() if isinstance(content, bytes)}
+        reasons = {kind: content for kind, content in found.contents.items() if isinstance(content, str)}
+        files = Files(gpus, others.get("processes"), others.get("users"), others.get("status"), reasons)
+        try:
+            report = self._reporter.make(files, written_at, now, self._target.labels)
+        except Temporary as error:
+            raise Temporary(f"{self._place} {error.message}", error.hint) from error
+        return Arrival(self._sealer.seal(report, written_at))
+
+    def _check_age(self, gpus: bytes, written_at: float | None, now: float) -> float:
+        """When the file was written; raises Temporary where that is too long ago. A host whose clock is ahead would
+        stay young for ever: what does not change here gets old too."""
+        if gpus != self._seen:
+            self._seen, self._seen_at = gpus, now
+        written = min(now if written_at is None else written_at, self._seen_at)
+        if now - written > self._settings.old_after:
+            raise Temporary(f"{self._place} was written {show_span(now - written)} ago.", _AGAIN)
+        return written
+
+
+class FolderSource:
+    """Reads one host's files out of the folder into which it copies them."""
+
+    def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
+        if settings.folder is None:
+            raise UsageError(
+                f"{target.name} is read out of a folder, and none is named.", "Set compat.gpu_monitor.folder."
+            )
+        self._folder = settings.folder
+        self._name = target.name
+        self._reading = _Reading(target, settings, f"{settings.folder}/{target.name}_gpus.csv")
+        self._looks = Looks()
+
+    async def read(self, now: float) -> Arrival:
+        return self._reading.take(await self._looks.look(self._look), now)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _look(self) -> Found:
+        folder = find_path(self._folder)
+        found = {kind: _read_end(folder / f"{self._name}_{kind}.csv") for kind in KINDS}
+        written_at = next((found[kind][1] for kind in KINDS), None)
+        return Found({kind: content for kind, (content, _) in found.items()}, written_at)
+
+
+def _read_end(file: Path) -> tuple[bytes | str, float | None]:
+    """The end of a file from a whole line on, and when it was written; or why not. Others write into the folder: what
+    is no plain file there, such as a link to another place, is not read."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:  # noqa: PTH123
+            state = os.fstat(opened.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                return "it is no plain file.", None
+            opened.seek(max(0, state.st_size - TAIL_BYTES))
+            content = opened.read(TAIL_BYTES)
+    except (OSError, ValueError) as error:
+        return f"it cannot be read: {(getattr(error, 'strerror', None) or str(error)).lower()}.", None
+    is_whole = state.st_size <= TAIL_BYTES
+    return content if is_whole else content.partition(b"\n")[2], state.st_mtime
+
+
+class ServedSource:
+    """Fetches one host's files from the web server that it runs itself."""
+
+    def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
+        self._base = target.url(settings.port, "/").rstrip("/")
+        self._name = target.name
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=_SERVED_AT_MOST)
+        self._reading = _Reading(target, settings, f"{self._base}/{target.name}_gpus.csv")
+
+    async def read(self, now: float) -> Arrival:
+        answers = await asyncio.gather(*(self._fetch(kind) for kind in KINDS))
+        if isinstance(first := answers[0], GpudeckError):
+            raise first
+        contents = {
+            kind: answer[0] if isinstance(answer, tuple) else str(answer)
+            for kind, answer in zip(KINDS, answers, strict=True)
+        }
+        return await asyncio.to_thread(self._reading.take, Found(contents, first[1]), now)
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    async def _fetch(self, kind: str) -> tuple[bytes, float | None] | GpudeckError:
+        """A file and when it was written. One that is missing costs what stands in it."""
+        try:
+            answer = await self._fetcher.get(f"{self._base}/{self._name}_{kind}.csv")
+        except GpudeckError as error:
+            return error
+        return answer.body, _parse_date(answer.headers.get("last-modified", ""))
+
+
+def _parse_date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
