@@ -41,7 +41,7 @@ class ReportsRoute:
         )
         try:
             grant = self._authorize(authorization)
-            body = await _read_body(receive, length)
+            body = await read_body(receive, length)
             if body is None:
                 return
             taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at), only=grant.hosts)
@@ -71,7 +71,7 @@ class ReportsRoute:
         return grant
 
 
-async def _read_body(receive: Receive, length: str) -> bytes | None:
+async def read_body(receive: Receive, length: str) -> bytes | None:
     """The request's body; None when the sender went away in the middle of it."""
     if length.isdigit() and int(length[:15]) > MAX_BODY_BYTES:
         raise _too_large()

@@ -1,0 +1,142 @@
+"""What a vesta sender posts becomes a report. Every value is looked at by itself: one that makes no sense is unknown,
+with its reason, and hides no other.
+
+{"gpu:0": {"device_num": 0, "uuid": …, "gpu_name": …, "temperature": 80, "total_memory": 11169, "used_memory": 8018,
+           "available_memory": 3151, "timestamp": …, "gpu_volatile": 92, "processes": [{"pid": "17862", …}]}, …}
+
+Sizes are in MiB. Version 1.0.0 writes some of its numbers as text.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.model.errors import ReportRefused
+from gpudeck.model.report import GpuReading, Process, Report
+
+MIB: Final = 1024 * 1024
+MOST_GPUS: Final = 64
+MOST_PROCESSES: Final = 1024
+_KEY: Final = re.compile(r"gpu:([0-9]{1,4})")
+_NUMBER: Final = re.compile(r"\s*(-?[0-9]{1,15})(?:\.[0-9]{1,15})?\s*(?:%|C|MiB)?\s*")
+_ABSENT: Final = "the sender does not tell it"
+_METRICS: Final = (
+    ("utilization_percent", "gpu_volatile", 1),
+    ("memory_used_bytes", "used_memory", MIB),
+    ("memory_total_bytes", "total_memory", MIB),
+    ("temperature_celsius", "temperature", 1),
+)
+_decode = msgspec.json.Decoder().decode
+
+
+class Post(Struct, frozen=True):
+    """`timestamps` are when each GPU was read, in the sender's own words, by the GPU's uuid."""
+
+    report: Report
+    timestamps: dict[str, str]
+
+
+def read_post(body: bytes, host: str) -> Post:
+    """Raises ReportRefused for what is no post at all: no JSON, or something else than an object of GPUs."""
+    try:
+        posted = _decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        raise ReportRefused(400, "malformed", "the body is no JSON") from error
+    return read_gpus(posted, host)
+
+
+def read_gpus(posted: object, host: str) -> Post:
+    """The same for what is unpacked already. `host` is for GPUs that tell no uuid."""
+    if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
+        raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
+    gpus: dict[str, GpuReading] = {}
+    timestamps: dict[str, str] = {}
+    problems: list[str] = []
+    for key, told in posted.items():
+        number = _KEY.fullmatch(key) if isinstance(key, str) else None
+        if number is None or not isinstance(told, dict):
+            problems.append(f"the sender tells of {str(key)[:40]!r}, which is no GPU")
+            continue
+        gpu = _read_gpu(told, int(number[1]), host)
+        if gpu.uuid in gpus:
+            problems.append(f"the sender tells of {gpu.uuid} twice")
+            continue
+        gpus[gpu.uuid] = gpu
+        timestamps[gpu.uuid] = _text(told.get("timestamp"), 64) or ""
+    if posted and not gpus:
+        raise ReportRefused(422, "invalid_report", "the post tells of no GPU")
+    return Post(Report(gpus=list(gpus.values()), problems=problems[:8]), timestamps)
+
+
+def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
+    metrics: dict[str, int | float] = {}
+    unknown: dict[str, str] = {}
+    for name, key, unit in _METRICS:
+        value = _number(told.get(key))
+        if value is None:
+            unknown[name] = _why(told.get(key))
+        else:
+            metrics[name] = value * unit
+    processes = _read_processes(told.get("processes"))
+    uuid = _text(told.get("uuid"), 128)
+    return GpuReading(
+        uuid=uuid or f"{host}/gpu{number}",
+        index=number,
+        name=_text(told.get("gpu_name"), 128) or "unknown",
+        vendor="nvidia",
+        metrics=metrics,
+        unknown=unknown,
+        processes=processes,
+        processes_reason=None if processes is not None else _why(told.get("processes")),
+    )
+
+
+def _read_processes(told: object) -> list[Process] | None:
+    """None where it is no list. What is no process in it is left out: a program may end while it is looked at."""
+    if not isinstance(told, list):
+        return None
+    found = (_read_process(one) for one in told[:MOST_PROCESSES] if isinstance(one, dict))
+    return [process for process in found if process is not None]
+
+
+def _read_process(told: dict[str, Any]) -> Process | None:
+    pid = _number(told.get("pid"))
+    if pid is None or not 0 <= pid < 2**32:
+        return None
+    user, command = _text(told.get("user"), 256), _text(told.get("name"), 1024)
+    memory = _number(told.get("used_memory"))
+    memory = None if memory is None or not 0 <= memory < 2**32 else memory
+    known = {"user": user, "command": command, "memory_used_bytes": memory}
+    return Process(
+        pid=pid,
+        user=user,
+        command=command,
+        memory_used_bytes=None if memory is None else memory * MIB,
+        evidence="vesta",
+        reasons={name: _ABSENT for name, value in known.items() if value is None},
+    )
+
+
+def _number(told: object) -> int | None:
+    """A whole number, also where it stands in a text, as version 1.0.0 writes some."""
+    if isinstance(told, str):
+        found = _NUMBER.fullmatch(told)
+        return int(found[1]) if found else None
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return None
+    return int(told) if -1e15 < told < 1e15 else None
+
+
+def _text(told: object, longest: int) -> str | None:
+    if not isinstance(told, str):
+        return None
+    text = told.strip()[:longest]
+    return (text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)) or None
+
+
+def _why(told: object) -> str:
+    if told is None:
+        return _ABSENT
+    return f"the sender tells {told!r:.40}" if isinstance(told, str) else "the sender tells something else"

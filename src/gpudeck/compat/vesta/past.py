@@ -1,0 +1,98 @@
+"""`fetch_num`: what was stored of a host before its newest state, out of the history."""
+
+from typing import Any, Final
+
+from gpudeck.compat.vesta.states import mebibytes
+from gpudeck.history.base import MOST_POINTS, Ask, HistoryRefused, Run, RunsAsk, Store
+from gpudeck.hub.metrics import View
+from gpudeck.hub.sight import Sight
+
+MOST: Final = 1000
+"""So many samples are told at most, whoever asks for more."""
+_STEP: Final = 10.0
+_FINE_SPAN: Final = _STEP * MOST_POINTS
+_LONG_SPAN: Final = 30 * 86_400.0
+_METRICS: Final = {
+    "temperature": "temperature_celsius",
+    "total_memory": "memory_total_bytes",
+    "used_memory": "memory_used_bytes",
+    "gpu_volatile": "utilization_percent",
+}
+_SIZES: Final = frozenset({"total_memory", "used_memory"})
+
+Json = dict[str, Any]
+Moment = tuple[float, Json]
+"""When, and the GPUs of then in vesta's words."""
+
+
+class PastOfHost:
+    """`view` is the host as it is now, for the names of its models; None where the fleet does not have it."""
+
+    def __init__(self, store: Store, host: str, view: View | None, sight: Sight) -> None:
+        self._store = store
+        self._host = host
+        self._sight = sight
+        self._models: dict[str, str] = {gpu["uuid"]: gpu["name"] for gpu in view["gpus"]} if view is not None else {}
+
+    def read(self, until: float, count: int) -> list[Moment]:
+        """The `count` newest samples before `until`, in order of time; fewer where there are no more. Blocks.
+
+        Of a host that has been silent for long they are those of minutes instead of seconds. Raises Temporary.
+        """
+        for span in (_FINE_SPAN, _LONG_SPAN):
+            try:
+                found = self._read(max(0.0, until - span), until)
+            except HistoryRefused:
+                return []
+            if found:
+                return found[-count:]
+        return []
+
+    def _read(self, start: float, end: float) -> list[Moment]:
+        moments: dict[float, dict[str, Json]] = {}
+        labels: dict[str, str] = {}
+        for word, metric in _METRICS.items():
+            ask = Ask(metric, start, end, MOST_POINTS, host=self._host, by="gpu")
+            for series in self._store.series(ask).series:
+                uuid = series.gpu or ""
+                labels[uuid] = series.label or "0"
+                for at, mean, _, _ in series.points:
+                    if mean is not None and at < end:
+                        moments.setdefault(at, {}).setdefault(uuid, {})[word] = mean
+        runs = self._store.runs(RunsAsk(start=start, end=end, host=self._host, limit=1000)).runs if moments else []
+        return [(at, self._describe(gpus, labels, runs, at)) for at, gpus in sorted(moments.items())]
+
+    def _describe(self, gpus: dict[str, Json], labels: dict[str, str], runs: list[Run], at: float) -> Json:
+        ordered = sorted(gpus, key=lambda uuid: (len(labels[uuid]), labels[uuid]))
+        return {
+            f"gpu:{labels[uuid]}": self._describe_gpu(uuid, labels[uuid], gpus[uuid])
+            | {"processes": [self._describe_run(run) for run in runs if _is_on(run, uuid, at)]}
+            for uuid in ordered
+        }
+
+    def _describe_gpu(self, uuid: str, label: str, values: Json) -> Json:
+        told = {word: _whole(word, values.get(word)) for word in _METRICS}
+        used, total = told["used_memory"], told["total_memory"]
+        free = None if used is None or total is None else total - used
+        number = label.partition(".")[0]
+        facts = {"device_num": int(number) if number.isdigit() else None, "uuid": uuid}
+        return facts | {"gpu_name": self._models.get(uuid)} | told | {"available_memory": free}
+
+    def _describe_run(self, run: Run) -> Json:
+        return {
+            "pid": str(run.pid),
+            "name": run.command if self._sight.shows_commands_of(run.user) else None,
+            "user": run.user,
+            "used_memory": mebibytes(run.mean_memory_bytes),
+        }
+
+
+def _is_on(run: Run, uuid: str, at: float) -> bool:
+    """A sample stands for some seconds, within which a program may have come or gone."""
+    return uuid in run.gpus and run.seen_at < at + _STEP and (run.ended_at is None or run.ended_at >= at)
+
+
+def _whole(word: str, value: float | None) -> int | None:
+    if value is None:
+        return None
+    return mebibytes(value) if word in _SIZES else round(value)

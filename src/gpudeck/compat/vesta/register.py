@@ -1,0 +1,141 @@
+"""The hosts whose senders have registered: in memory for every post, in the database for the next start."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from gpudeck.compat.vesta.names import fleet_name, make_id, make_name
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import vesta_hosts as table
+from gpudeck.model.clock import Clock
+
+MOST_HOSTS: Final = 10_000
+SEEN_EVERY: Final = 3600.0
+_TRIES: Final = 5
+
+
+class Registered(Struct):
+    """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub,
+    None where it has not since the start; `gap` is how long it took between its last two posts."""
+
+    id: str
+    name: str
+    host: str
+    address: str
+    seen_at: float
+    posted_at: float | None = None
+    gap: float | None = None
+    sequence: int = 0
+    timestamps: dict[str, str] = {}
+
+    def note_post(self, now: float, timestamps: dict[str, str]) -> None:
+        self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
+        self.posted_at = now
+        self.sequence += 1
+        self.timestamps = timestamps
+
+
+class Register:
+    """`load` first. What awaits raises Temporary where the database does not answer."""
+
+    def __init__(self, database: Database, now: Clock, *, most: int = MOST_HOSTS, forget_after: float) -> None:
+        """A sender that has not posted for `forget_after` seconds is forgotten when another one registers."""
+        self._database = database
+        self._now = now
+        self._most = most
+        self._forget_after = forget_after
+        self._by_id: dict[str, Registered] = {}
+        self._by_name: dict[str, Registered] = {}
+
+    def __iter__(self) -> Iterator[Registered]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    async def load(self) -> None:
+        async with self._database.begin() as connection:
+            for row in (await connection.execute(select(table))).mappings():
+                if row["id"] not in self._by_id:
+                    self._keep(row["id"], row["name"], row["address"], row["seen_at"])
+
+    def get(self, host_id: str) -> Registered | None:
+        return self._by_id.get(host_id)
+
+    def named(self, name: str) -> Registered | None:
+        return self._by_name.get(name)
+
+    async def find(self, host_id: str) -> Registered | None:
+        """One that another hub registered in the same database, or that was imported; None where nobody knows it."""
+        async with self._database.begin() as connection:
+            row = (await connection.execute(select(table).where(table.c.id == host_id))).mappings().one_or_none()
+        if row is None:
+            return None
+        return self._by_id.get(host_id) or self._keep(row["id"], row["name"], row["address"], row["seen_at"])
+
+    async def add(self, wanted: str, address: str) -> Registered | None:
+        """A new host, with a name of its own; None for what cannot be a name, and where there is no room."""
+        for _ in range(_TRIES):
+            name = make_name(wanted, self._by_name.__contains__)
+            if name is None:
+                return None
+            await self._make_room()
+            if len(self._by_id) >= self._most:
+                return None
+            made = await self.put(make_id(), name, address)
+            if made is not None:
+                return made
+            # Another hub on the same database was quicker: now it is known.
+            await self.load()
+        return None
+
+    async def put(self, host_id: str, name: str, address: str) -> Registered | None:
+        """Register a host with an id and a name that it has already; None where one of both is taken."""
+        if host_id in self._by_id or name in self._by_name:
+            return None
+        # Before anything is awaited: nobody else gets the name meanwhile.
+        now = self._now()
+        made = self._keep(host_id, name, address, now)
+        row = {"id": host_id, "name": name, "address": address, "created_at": now, "seen_at": now}
+        try:
+            async with self._database.begin() as connection:
+                await connection.execute(insert(table).values(row))
+        except IntegrityError:
+            self._drop(made)
+            return None
+        except BaseException:
+            self._drop(made)
+            raise
+        return made
+
+    async def note_seen(self, host: Registered, address: str) -> None:
+        """In the database once an hour at most."""
+        now = self._now()
+        host.address = address
+        if now - host.seen_at < SEEN_EVERY:
+            return
+        host.seen_at = now
+        async with self._database.begin() as connection:
+            changed = update(table).where(table.c.id == host.id).values(seen_at=now, address=address)
+            await connection.execute(changed)
+
+    async def _make_room(self) -> None:
+        old = self._now() - self._forget_after
+        silent = [host for host in self._by_id.values() if max(host.seen_at, host.posted_at or 0.0) < old]
+        for host in silent[:500]:
+            self._drop(host)
+        if silent:
+            async with self._database.begin() as connection:
+                await connection.execute(delete(table).where(table.c.id.in_([host.id for host in silent[:500]])))
+
+    def _keep(self, host_id: str, name: str, address: str, seen_at: float) -> Registered:
+        made = Registered(host_id, name, fleet_name(name, host_id), address, seen_at)
+        self._by_id[host_id] = self._by_name[name] = made
+        return made
+
+    def _drop(self, host: Registered) -> None:
+        self._by_id.pop(host.id, None)
+        self._by_name.pop(host.name, None)

@@ -1,0 +1,286 @@
+"""The paths of vesta's server: /register/, /update/host/<id>, /states/ and /?term=true.
+
+Raw ASGI, as senders post all the time and readers ask for all hosts at once. Whatever goes wrong is answered with 200
+and a status code in the body: senders look nowhere else, and on a 404 there they register again.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import parse_qsl
+
+from litestar.exceptions import HTTPException
+from msgspec import Struct
+
+from gpudeck.api.access import Policy
+from gpudeck.api.addresses import Networks
+from gpudeck.api.asgi import Receive, Scope, Send, read_headers
+from gpudeck.api.callers import Refusal
+from gpudeck.api.reports import read_body
+from gpudeck.api.text import is_on
+from gpudeck.auth.caller import Caller
+from gpudeck.compat.vesta.ingest import read_post
+from gpudeck.compat.vesta.past import MOST, PastOfHost
+from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.compat.vesta.states import Json, Shown, States
+from gpudeck.compat.vesta.text import draw_boxes, draw_table
+from gpudeck.history.base import Store
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.sight import Sight
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import ReportRefused, Temporary
+from gpudeck.model.report import Report
+from gpudeck.wire import VERSION, Envelope
+
+log = logging.getLogger(__name__)
+
+Identify = Callable[[Scope], Awaitable[Caller]]
+
+_UPDATE: Final = "/update/host/"
+_STATES: Final = "/states"
+_REGISTER: Final = "/register"
+_MOST_SAMPLES: Final = 20_000
+_QUIET_SECONDS: Final = 60.0
+_MOST_PARAMETERS: Final = 16
+_LONGEST_QUERY: Final = 4096
+
+
+class Reply(Struct, frozen=True):
+    """`close`: what came with the request was not read to its end, so nothing more is to come on this connection."""
+
+    body: bytes
+    status: int = 200
+    media: bytes = b"application/json"
+    close: bool = False
+
+
+def _error(code: int, message: str, status: int = 200, *, close: bool = False) -> Reply:
+    body = json.dumps({"status": "ERROR", "status_code": code, "message": message, "info": message})
+    return Reply(body.encode(), status, close=close)
+
+
+FORBIDDEN: Final = _error(403, "forbidden", close=True)
+UNKNOWN_ID: Final = _error(404, "not in known list")
+NOT_FOUND: Final = _error(404, "not found")
+TAKEN: Final = Reply(json.dumps({"status": "OK", "status_code": 200}).encode())
+
+
+class VestaDoor:
+    """A side door of the hub. `identify` says who reads, `policy` whether they may; senders bring the token instead."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        register: Register,
+        settings: VestaSettings,
+        *,
+        identify: Identify,
+        policy: Policy,
+        history: Store | None,
+        now: Clock,
+    ) -> None:
+        self._hub = hub
+        self._register = register
+        self._settings = settings
+        self._identify = identify
+        self._policy = policy
+        self._history = history
+        self._now = now
+        self._states = States(hub.fleet, register, settings)
+        self._token = settings.token.encode()
+        self._networks = Networks(settings.networks)
+        self._run_id = secrets.token_hex(8)
+        self._told_at: dict[str, float] = {}
+
+    def takes(self, path: str, query: bytes) -> bool:
+        if path == "/":
+            return b"term=" in query and is_on(_read_query(query).get("term"))
+        return path in {_REGISTER, f"{_REGISTER}/", _STATES} or path.startswith((_UPDATE, "/states/"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = await self._answer(scope["path"], scope, receive)
+        except Temporary as error:
+            log.warning("vesta: %s", error)
+            reply = _error(503, "unavailable", 503, close=True)
+        except Exception:
+            log.exception("bug while answering as vesta would")
+            reply = _error(500, "bug", 500, close=True)
+        if reply is not None:
+            await _send(send, reply)
+
+    async def _answer(self, path: str, scope: Scope, receive: Receive) -> Reply | None:
+        """None where the sender went away in the middle of its post."""
+        if path.startswith(_UPDATE):
+            return await self._update(path[len(_UPDATE) :].rstrip("/"), scope, receive)
+        if path.startswith(_REGISTER):
+            return await self._take_registration(scope)
+        return await self._read(path, scope)
+
+    async def _update(self, host_id: str, scope: Scope, receive: Receive) -> Reply | None:
+        if scope["method"] != "POST":
+            return NOT_FOUND
+        if not self._may_report(scope):
+            return FORBIDDEN
+        try:
+            (length,) = read_headers(scope, b"content-length")
+            body = await read_body(receive, length)
+            if body is None:
+                return None
+            host = self._register.get(host_id) or await self._register.find(host_id[:64])
+            if host is None:
+                return UNKNOWN_ID
+            self._take(host, body)
+        except ReportRefused as refusal:
+            self._hub.ingest.count(refusal)
+            self._tell(host_id, f"what a vesta sender at {_address(scope)} posts is not taken: {refusal}")
+            return FORBIDDEN
+        await self._register.note_seen(host, _address(scope))
+        return TAKEN
+
+    def _take(self, host: Registered, body: bytes) -> None:
+        now = self._now()
+        post = read_post(body, host.host)
+        host.note_post(now, post.timestamps)
+        self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
+
+    def _seal(self, host: Registered, report: Report, now: float) -> Envelope:
+        return Envelope(
+            version=VERSION,
+            host=host.host,
+            boot_id="vesta",
+            run_id=f"{self._run_id}-{host.id}"[:64],
+            sequence=host.sequence,
+            collected_at=now,
+            interval_seconds=self._beat(host),
+            report=report,
+            agent_version="vesta",
+        )
+
+    def _beat(self, host: Registered) -> float:
+        """The interval that makes the fleet call this host down after `down_after`: it does so after four beats.
+
+        One that posts as rarely as that would be late between any two posts; it gets three beats and one more.
+        """
+        is_rare = host.gap is None or host.gap > 0.7 * self._settings.down_after
+        return self._settings.down_after / (3 if is_rare else 4)
+
+    async def _take_registration(self, scope: Scope) -> Reply:
+        if not self._may_report(scope):
+            return FORBIDDEN
+        wanted = _read_query(scope["query_string"]).get("host_name", "")
+        made = await self._register.add(wanted, _address(scope))
+        if made is None:
+            self._tell("register", f"a vesta sender that asks to be called {wanted[:80]!r} is not registered")
+            return FORBIDDEN
+        log.info("a vesta sender at %s has registered as %s", made.address, made.name)
+        told = {"id": made.id, "register_name": made.name, "status": "OK", "status_code": 200}
+        return Reply(json.dumps(told).encode())
+
+    def _may_report(self, scope: Scope) -> bool:
+        """The right token, compared in a time that says nothing of it; and from a network that is heard."""
+        token = _read_query(scope["query_string"]).get("token", "").encode("utf-8", "surrogatepass")
+        is_right = hmac.compare_digest(token, self._token)
+        is_near = self._networks.is_empty or self._networks.has(_address(scope))
+        if not (is_right and is_near):
+            address = _address(scope)
+            why = "with a wrong token" if is_near else "from a network that compat.vesta.networks does not name"
+            self._tell(address, f"a vesta sender at {address} was turned away: it comes {why}")
+        return is_right and is_near
+
+    async def _read(self, path: str, scope: Scope) -> Reply:
+        if scope["method"] not in {"GET", "HEAD"}:
+            return NOT_FOUND
+        try:
+            caller = await self._identify(scope)
+            self._policy.check("read", caller)
+        except (Refusal, HTTPException):
+            return FORBIDDEN
+        sight, parameters = self._policy.sight(caller), _read_query(scope["query_string"])
+        if path == "/":
+            return self._draw(sight, detail=is_on(parameters.get("detail")))
+        name, count = path[len(_STATES) :].strip("/"), _read_count(parameters.get("fetch_num"))
+        if not name:
+            return Reply(await self._describe_all(sight, count))
+        one = self._states.find(name, self._now())
+        if one is None:
+            return NOT_FOUND
+        return Reply(json.dumps({one.name: await self._describe(one, sight, count)}).encode())
+
+    def _draw(self, sight: Sight, *, detail: bool) -> Reply:
+        hosts, width = self._states.hosts(self._now()), self._settings.term_width
+        text = draw_boxes(hosts, self._states, sight, width) if detail else draw_table(hosts, width)
+        return Reply(text.encode("utf-8", "replace"), media=b"text/plain; charset=utf-8")
+
+    async def _describe_all(self, sight: Sight, count: int) -> bytes:
+        if count == 1:
+            return self._states.encoded(self._now(), sight)
+        hosts = self._states.hosts(self._now())
+        # A sample of a host is about a kilobyte: of many hosts a few are told, so that the answer is bounded.
+        count = min(count, max(1, _MOST_SAMPLES // max(1, len(hosts))))
+        told = {}
+        for one in hosts:
+            told[one.name] = (
+                self._states.summarize(one, sight) if one.is_down else await self._describe(one, sight, count)
+            )
+        return json.dumps(told).encode()
+
+    async def _describe(self, one: Shown, sight: Sight, count: int) -> Json:
+        """Its newest state is the last; what the history has of before stands in front of it."""
+        state = one.state
+        wanted = min(count, MOST) - (state is not None)
+        past: list[Json] = []
+        if self._history is not None and wanted > 0:
+            reader = PastOfHost(self._history, one.id, None if state is None else state.view, sight)
+            # A sample stands for ten seconds: the one that the newest state is in is told as that state.
+            until = self._now() if state is None else state.observed_at // 10 * 10
+            found = await asyncio.to_thread(reader.read, until, wanted)
+            past = [self._states.entry(gpus, at) for at, gpus in found]
+        return self._states.describe(one, sight, past)
+
+    def _tell(self, about: str, sentence: str) -> None:
+        """Once a minute at most for each: who does something wrong does it often. A query is never told: the token."""
+        now = time.monotonic()
+        if now - self._told_at.get(about, float("-inf")) < _QUIET_SECONDS:
+            return
+        if len(self._told_at) > 1000:
+            self._told_at.clear()
+        self._told_at[about] = now
+        log.warning("%s", sentence)
+
+
+def _read_query(query: bytes) -> dict[str, str]:
+    """The first of several with one name counts, as there."""
+    if len(query) > _LONGEST_QUERY:
+        return {}
+    text = query.decode("latin-1")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="replace")
+    except ValueError:
+        return {}
+    return dict(reversed(pairs))
+
+
+def _read_count(text: str | None) -> int:
+    return max(1, int(text)) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
+def _address(scope: Scope) -> str:
+    return str(scope["client"][0])[:64] if scope.get("client") else ""
+
+
+async def _send(send: Send, reply: Reply) -> None:
+    headers = [
+        (b"content-type", reply.media),
+        (b"content-length", b"%d" % len(reply.body)),
+        (b"cache-control", b"no-store"),
+        *([(b"connection", b"close")] if reply.close else ()),
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})

@@ -1,0 +1,201 @@
+"""The fleet as vesta's readers know it: `{host: {"data": [{"gpu_data": …, "timestamp": …}], "ip_address", "status"}}`.
+
+All hosts of the fleet are in it, by whatever way they report: a site whose senders become agents one by one keeps its
+scripts. A host's part is encoded when it has changed; the whole is put together for each who asks.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from gpudeck.compat.vesta.ingest import MIB
+from gpudeck.compat.vesta.names import make_name
+from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.host import HostState
+from gpudeck.hub.metrics import View
+from gpudeck.hub.sight import EVERYTHING, Sight
+
+Json = dict[str, Any]
+_TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
+_NO_ADDRESS: Final = ""
+
+
+class Shown(Struct, frozen=True):
+    """One host as readers see it. `state` is None for one that has registered and not been heard of since the start,
+    `registered` for one whose sender is none of vesta's."""
+
+    name: str
+    state: HostState | None
+    registered: Registered | None
+    is_down: bool
+
+    @property
+    def id(self) -> str:
+        """By which the history knows it."""
+        if self.state is not None:
+            return self.state.id
+        return self.name if self.registered is None else self.registered.host
+
+    @property
+    def address(self) -> str:
+        if self.registered is not None and self.registered.address:
+            return self.registered.address
+        addresses = self.state.view["addresses"] if self.state is not None else []
+        return str(addresses[0]) if addresses else _NO_ADDRESS
+
+    @property
+    def status(self) -> Literal["running", "down"]:
+        return "down" if self.is_down else "running"
+
+
+class States:
+    """One event loop owns it."""
+
+    def __init__(self, fleet: Fleet, register: Register, settings: VestaSettings) -> None:
+        self._fleet = fleet
+        self._register = register
+        self._settings = settings
+        self._parts: dict[str, tuple[bytes | None, bool, str, bytes]] = {}
+
+    def hosts(self, now: float) -> list[Shown]:
+        """All hosts, in the order that the settings say."""
+        shown = {one.name: one for one in self._all(now)}
+        if self._settings.sort_by == "ip":
+            return sorted(shown.values(), key=lambda one: (_address_order(one.address), one.name))
+        return sorted(shown.values(), key=lambda one: one.name)
+
+    def find(self, name: str, now: float) -> Shown | None:
+        """By the name that it has here, or by its own."""
+        shown = self.hosts(now)
+        own = (one for one in shown if one.state is not None and one.state.name == name)
+        return next((one for one in shown if one.name == name), None) or next(own, None)
+
+    def encoded(self, now: float, sight: Sight = EVERYTHING) -> bytes:
+        """Everything, the newest of each host."""
+        parts = b", ".join([self._part(one, sight) for one in self.hosts(now)])
+        return b"{" + parts + b"}"
+
+    def summarize(self, one: Shown, sight: Sight) -> Json:
+        """A host among all others: of one that is down no GPU is told there."""
+        if one.is_down or one.state is None:
+            return _frame(one, [self.entry({}, None if one.state is None else one.state.view["last_report_at"])])
+        return _frame(one, [self.newest(one, sight)])
+
+    def describe(self, one: Shown, sight: Sight, past: list[Json] | None = None) -> Json:
+        """A host by itself, also with its data from before it was down. `past` is what stands before the newest."""
+        return _frame(one, [*(past or ()), *([] if one.state is None else [self.newest(one, sight)])])
+
+    def newest(self, one: Shown, sight: Sight) -> Json:
+        assert one.state is not None  # noqa: S101 - whoever asks has looked
+        view = sight.host(one.state.view)
+        at = view["last_report_at"]
+        return self.entry(gpu_data(view, self._stamps(one)), at)
+
+    def entry(self, gpus: Json, at: float | None) -> Json:
+        """`timestamp` is what the README of vesta promises, `timestamp_text` what its server sent there. Local time."""
+        if at is None:
+            return {"gpu_data": gpus, "timestamp": None, "timestamp_text": ""}
+        return {"gpu_data": gpus, "timestamp": int(_format(at, "%Y%m%d%H%M%S")), "timestamp_text": self.write_time(at)}
+
+    def write_time(self, at: float) -> str:
+        return _format(at, _TEXT_FORMATS[self._settings.timestamp_format])
+
+    def _stamps(self, one: Shown) -> dict[str, str]:
+        """When its GPUs were read, in the sender's own words; empty for a host of whom another way tells more."""
+        is_own = one.registered is not None and one.state is not None and one.state.via == "vesta"
+        return one.registered.timestamps if is_own and one.registered is not None else {}
+
+    def _part(self, one: Shown, sight: Sight) -> bytes:
+        """`"name": {…}`. As long as a host's own view is not encoded anew, this one stays too."""
+        if sight is not EVERYTHING and sight.commands != "all":
+            return self._encode(one, sight)
+        version = None if one.state is None else one.state.encoded()
+        kept = self._parts.get(one.name)
+        if kept is not None and kept[0] is version and kept[1:3] == (one.is_down, one.address):
+            return kept[3]
+        if len(self._parts) > 2 * len(self._fleet.hosts) + 2 * len(self._register) + 100:
+            self._parts.clear()
+        part = self._encode(one, sight)
+        self._parts[one.name] = version, one.is_down, one.address, part
+        return part
+
+    def _encode(self, one: Shown, sight: Sight) -> bytes:
+        return f"{json.dumps(one.name)}: {json.dumps(self.summarize(one, sight))}".encode()
+
+    def _all(self, now: float) -> Iterator[Shown]:
+        """Where two have one name, the one that is up is told last, and so counts."""
+        named = {host.name: host for host in self._fleet.hosts.values()}
+        own = [self._show_registered(one, named.get(one.host), now) for one in self._register]
+        taken = {one.registered.host for one in own if one.registered is not None and one.state is not None}
+        others = (self._show_other(host) for name, host in named.items() if name not in taken)
+        yield from sorted((*own, *others), key=lambda one: not one.is_down)
+
+    def _show_registered(self, one: Registered, state: HostState | None, now: float) -> Shown:
+        if state is not None and state.via != "vesta":
+            return Shown(one.name, state, one, state.status in {"down", "never"})
+        is_down = one.posted_at is None or now - one.posted_at > self._settings.down_after
+        return Shown(one.name, state, one, is_down)
+
+    def _show_other(self, host: HostState) -> Shown:
+        name = make_name(host.name, lambda _: False) or host.name
+        return Shown(name, host, None, host.status in {"down", "never"})
+
+
+def gpu_data(view: View, stamps: dict[str, str]) -> Json:
+    """The GPUs of a host's view, in vesta's words. What is unknown is null."""
+    told_at = _format(view["last_report_at"] or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
+    return {f"gpu:{gpu['label']}": _describe_gpu(gpu, stamps.get(gpu["uuid"]) or told_at) for gpu in view["gpus"]}
+
+
+def _describe_gpu(gpu: View, stamp: str) -> Json:
+    used, total = mebibytes(gpu["memory_used_bytes"]), mebibytes(gpu["memory_total_bytes"])
+    return {
+        "device_num": gpu["index"],
+        "uuid": gpu["uuid"],
+        "gpu_name": gpu["name"],
+        "temperature": _whole(gpu["temperature_celsius"]),
+        "total_memory": total,
+        "available_memory": None if used is None or total is None else total - used,
+        "used_memory": used,
+        "timestamp": stamp,
+        "gpu_volatile": _whole(gpu["utilization_percent"]),
+        "processes": None if gpu["processes"] is None else [_describe_process(one) for one in gpu["processes"]],
+    }
+
+
+def _describe_process(process: View) -> Json:
+    return {
+        "pid": str(process["pid"]),
+        "name": process["command"],
+        "user": process["user"],
+        "used_memory": mebibytes(process["memory_used_bytes"]),
+    }
+
+
+def mebibytes(size: float | None) -> int | None:
+    return None if size is None else int(size // MIB)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _frame(one: Shown, data: list[Json]) -> Json:
+    return {"data": data, "ip_address": one.address, "status": one.status}
+
+
+def _format(at: float, pattern: str, *, milliseconds: bool = False) -> str:
+    text = time.strftime(pattern, time.localtime(at))
+    return f"{text}.{int(at * 1000) % 1000:03d}" if milliseconds else text
+
+
+def _address_order(address: str) -> tuple[bool, tuple[int, ...], str]:
+    """10.0.0.9 before 10.0.0.10; who has none comes last."""
+    parts = address.split(".")
+    numbers = tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
+    return not address, numbers, address
