@@ -14,6 +14,8 @@ from gpudeck.app.own_token import find_own_token
 from gpudeck.app.settings import Settings, choose_data_dir
 from gpudeck.app.ways import make_ways
 from gpudeck.client import Client
+from gpudeck.compat.ways import find_ports
+from gpudeck.compat.ways import make_providers as make_compat_providers
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.registry import make_providers
 from gpudeck.fetch import explain
@@ -23,7 +25,6 @@ from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 
 _LIST_SECONDS = 5.0
-_PORTS = {"ssh": 22, "pull": 7080, "scrape": 9400}
 
 
 class Step(Struct, frozen=True):
@@ -50,7 +51,7 @@ def find_target(
 
 async def _list_targets(settings: Settings) -> list[Target]:
     """In the order in which the first of a name counts. A list that cannot be read now names nobody."""
-    providers = make_providers(settings.hosts, settings.discovery)
+    providers = [*make_providers(settings.hosts, settings.discovery), *make_compat_providers(settings.compat)]
     lists = await asyncio.gather(*(_look_into_list(provider) for provider in providers))
     managed = ManagedHosts(choose_data_dir(settings) / "hosts.yaml").targets()
     return [target for targets in (*lists, managed) for target in targets]
@@ -88,9 +89,10 @@ def try_host(settings: Settings, target: Target, hub: str) -> Iterator[Step]:
 
 
 async def _try(settings: Settings, target: Target) -> AsyncIterator[Step]:
-    if not _is_found_by_ssh(target):
+    port = target.port or _port(settings, target.via)
+    if port is not None and not _is_found_by_ssh(target):
         yield await _try_name(target)
-        yield await _try_port(target, target.port or _port(settings, target.via))
+        yield await _try_port(target, port)
     arrival, step = await _try_reading(settings, target)
     yield step
     if arrival is not None:
@@ -135,7 +137,7 @@ async def _try_port(target: Target, port: int) -> Step:
 
 
 async def _try_reading(settings: Settings, target: Target) -> tuple[Arrival | None, Step]:
-    name = {"ssh": "login", "pull": "agent", "scrape": "exporter"}[target.via]
+    name = {"ssh": "login", "pull": "agent", "scrape": "exporter"}.get(target.via, target.via)
     way = make_ways(settings)[target.via]
     began = time.monotonic()
     try:
@@ -180,9 +182,10 @@ def _look_at_processes(gpus: list[GpuReading], via: str) -> Step:
     return Step("processes", True, f"{len(processes)} of {len(users)} user{'s' if len(users) != 1 else ''}")
 
 
-def _port(settings: Settings, via: str) -> int:
-    chosen: int | None = getattr(settings, via).port
-    return chosen or _PORTS[via]
+def _port(settings: Settings, via: str) -> int | None:
+    """Where it listens, unless it says so itself; None where it is read out of files."""
+    own = {"ssh": settings.ssh.port or 22, "pull": settings.pull.port, "scrape": settings.scrape.port}
+    return (own | find_ports(settings.compat)).get(via)
 
 
 def _ask_hub(target: Target, hub: str) -> Iterator[Step]:

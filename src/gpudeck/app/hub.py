@@ -35,6 +35,7 @@ from gpudeck.app.urls import url_elsewhere, url_here, write_url
 from gpudeck.app.watching import Watching
 from gpudeck.app.ways import make_ways
 from gpudeck.auth.parts import Auth
+from gpudeck.compat.ways import make_providers as make_compat_providers
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.option import OptionHosts
 from gpudeck.discovery.registry import make_providers
@@ -130,6 +131,7 @@ class HubServer:
         ensure_token(data_dir / "admin.token")
         managed = ManagedHosts(data_dir / "hosts.yaml")
         providers = make_providers(settings.hosts, settings.discovery, config.name if config else "gpudeck.yaml")
+        providers += make_compat_providers(settings.compat)
         option = [OptionHosts(targets)] if targets else []
         return cls(
             settings,

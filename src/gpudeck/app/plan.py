@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gpudeck.app.backfill import DAYS
 from gpudeck.app.settings import Settings
+from gpudeck.compat.ways import names_hosts as compat_names_hosts
 from gpudeck.discovery.settings import DiscoverySettings
 
 DEMO_HOSTS = 24
@@ -39,4 +40,5 @@ def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[],
 
 def names_hosts(settings: Settings) -> bool:
     """Whether the settings say of any host that it is there, or of anybody who knows."""
-    return bool(settings.hosts) or settings.discovery != DiscoverySettings()
+    is_found = settings.discovery != DiscoverySettings() or compat_names_hosts(settings.compat)
+    return bool(settings.hosts) or is_found

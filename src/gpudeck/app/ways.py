@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpudeck.app.settings import Settings
+from gpudeck.compat.ways import make_ways as make_compat_ways
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources.base import MakeSource, Source
@@ -16,6 +17,7 @@ def make_ways(settings: Settings, ssh_password: str | None = None) -> dict[str, 
         "pull": Way(_later(lambda: _pull(settings)), settings.pull.interval, settings.pull.deadline),
         "ssh": Way(_later(lambda: _ssh(settings, ssh_password)), settings.ssh.interval, settings.ssh.deadline),
         "scrape": Way(_later(lambda: _scrape(settings)), settings.scrape.interval, settings.scrape.deadline),
+        **make_compat_ways(settings.compat),
     }
 
 

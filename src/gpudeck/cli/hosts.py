@@ -22,6 +22,7 @@ _HUB = click.option(
 )
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 _WIDEST = 60
+_READ = ["pull", "ssh", "scrape", "gpu-cluster-status", "gpumonitor", "gpu-monitor"]
 
 
 def _complete_hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -57,10 +58,11 @@ def list_hosts(*, as_json: bool, hub: str) -> None:
 @click.argument("name")
 @click.option(
     "--via",
-    type=click.Choice(["push", "pull", "ssh", "scrape"]),
+    type=click.Choice(["push", *_READ]),
     default="push",
     show_default=True,
-    help="push: its own agent reports; pull: its agent listens; ssh: no agent; scrape: an exporter runs there.",
+    help="push: its own agent reports; pull: its agent listens; ssh: no agent; scrape: an exporter runs there; "
+    "the others: an older monitor does.",
 )
 @click.option("--address", help="What to connect to, where that is not the name.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port, where it is not the usual one.")
@@ -102,7 +104,7 @@ def remove_host(name: str, hub: str, config: Path | None) -> None:
 
 @command.command("test")
 @click.argument("name", shell_complete=_complete_hosts)
-@click.option("--via", type=click.Choice(["pull", "ssh", "scrape"]), help="How to reach a host that is not configured.")
+@click.option("--via", type=click.Choice(_READ), help="How to reach a host that is not configured.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port, if it is not configured.")
 @click.option("--user", help="Who logs in, if it is not configured.")
 @_HUB

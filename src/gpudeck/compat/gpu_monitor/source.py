@@ -24,6 +24,7 @@ from gpudeck.wire import HOST_NAME
 TAIL_BYTES = 2 * 1024 * 1024
 """So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
 _SERVED_AT_MOST = 16 * 1024 * 1024
+_WRITTEN_EACH = 20.0
 _AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
 
 
@@ -44,7 +45,7 @@ class _Reading:
         self._target = target
         self._settings = settings
         self._place = place
-        self._sealer = Sealer(target, WHO, settings.interval)
+        self._sealer = Sealer(target, WHO, max(settings.interval, _WRITTEN_EACH))
         self._reporter = Reporter(settings.commands)
         self._seen: bytes | None = None
         self._seen_at = 0.0
@@ -62,7 +63,8 @@ class _Reading:
             report = self._reporter.make(files, written_at, now, self._target.labels)
         except Temporary as error:
             raise Temporary(f"{self._place} {error.message}", error.hint) from error
-        return Arrival(self._sealer.seal(report, written_at))
+        # It counts from when it was written: a host whose files come late is late.
+        return Arrival(self._sealer.seal(report, written_at), now)
 
     def _check_age(self, gpus: bytes, written_at: float | None, now: float) -> float:
         """When the file was written; raises Temporary where that is too long ago. A host whose clock is ahead would
