@@ -18,6 +18,7 @@ Examples:
   gpudeck reservations --mine           mine
   gpudeck reservations gpu07            those of one host
   gpudeck reservations --json | jq '.reservations[].user'
+  gpudeck reservations --format comments-json > data/comments.json
 """
 
 
@@ -25,11 +26,18 @@ Examples:
 @click.argument("host", required=False)
 @click.option("--mine", is_flag=True, help="Only my own.")
 @click.option("--user", metavar="NAME", help="Only this person's.")
-@click.option("--json", "as_json", is_flag=True, help="As the hub tells them. Times are Unix seconds.")
+@click.option("--json", "form", flag_value="json", help="As the hub tells them. Times are Unix seconds.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "comments-json"]),
+    default="table",
+    help="comments-json: those that run, as gpu-monitor's comments.json.",
+)
 @click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
-def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, hub: str) -> None:
+def command(*, host: str | None, mine: bool, user: str | None, form: str, hub: str) -> None:
     """What is booked now and later, in the time of this machine's zone. Exit code 3 when the hub does not answer."""
     from gpudeck.cli.booking import ask, find_name  # noqa: PLC0415 - the help needs none
 
@@ -42,8 +50,10 @@ def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, hu
         found: list[dict[str, Any]] = msgspec.json.decode(body)["reservations"]
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
-    if as_json:
+    if form == "json":
         click.echo(body)
+    elif form == "comments-json":
+        _print_comments(found)
     elif not found:
         click.echo("Nothing is booked. `gpudeck reserve HOST:GPU --for 4h` books.")
     else:
@@ -56,3 +66,13 @@ def _print(found: list[dict[str, Any]]) -> None:
     from gpudeck.views.reservations import render_reservations  # noqa: PLC0415 - the same
 
     click.echo(render_reservations(found, time.time(), machine_zone(), terminal_width(), wants_colour()), nl=False)
+
+
+def _print_comments(found: list[dict[str, Any]]) -> None:
+    from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - the others need none
+    from gpudeck.compat.gpu_monitor.comments import write_comments  # noqa: PLC0415 - the same
+
+    running = [one for one in found if one["state"] == "running"]
+    click.echo(write_comments(running, machine_zone()), nl=False)
+    if later := len(found) - len(running):
+        click.echo(f"gpudeck: {later} planned for later cannot stand in such a file.", err=True)

@@ -62,6 +62,11 @@ class BookingStep(Struct, frozen=True):
             for one in desk.reservations
             if one["user"] == self.user and abs(one["end"] - self.end) < 60 and self._is_among(one["gpus"])
         )
+        host = desk.hosts.get(self.host)
+        if host is None:
+            raise GpudeckError(f"the hub knows no host {self.host}.", "Have it watched first, then import again.")
+        if all(gpu["label"] != self.label for gpu in host["gpus"]):
+            raise GpudeckError(f"{self.host} has no GPU {self.label}.")
         number = next(same, None)
         return None if number is None else f"that is reservation {number}"
 

@@ -28,7 +28,7 @@ def read(file: Path, _: Here) -> Plan:
     for name in common:
         if name not in _KNOWN:
             plan.left.append(Left(f"line {lines.get(name, 1)}", f"{quote(name)} is no setting of web-gpu-monitor"))
-    plan.settings = _write_settings(common.get("key_filename", "").strip())
+    plan.settings = _write_settings(common.get("key_filename", "").strip(), file)
     if plan.settings:
         plan.notes.append("The hub reads the key as the user that it runs as; restart it once the lines are there.")
     return plan
@@ -56,5 +56,9 @@ def _find_lines(content: bytes) -> dict[str, int]:
     return lines
 
 
-def _write_settings(key: str) -> str:
-    return yaml.safe_dump({"ssh": {"key_files": [key]}}, sort_keys=False, allow_unicode=True) if key else ""
+def _write_settings(key: str, file: Path) -> str:
+    """A relative path began where its scripts were run, which is beside the file."""
+    if not key:
+        return ""
+    path = key if key.startswith("~") else str(file.absolute().parent / key)
+    return yaml.safe_dump({"ssh": {"key_files": [path]}}, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,67 @@
+"""What gpu-monitor keeps: bookings in comments.json, names in index.php, and the folder of files itself."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpudeck.compat.gpu_monitor.comments import plan_bookings
+from gpudeck.compat.gpu_monitor.php import read_names
+from gpudeck.compat.importing import Here, Left, Plan, read_small_file
+from gpudeck.discovery.ranges import is_host_name, quote
+from gpudeck.model.errors import UsageError
+
+_COMMENTS = "comments.json"
+_LONGEST = 64
+
+
+def read(file: Path, here: Here) -> Plan:
+    """The plan of a comments.json, an index.php, or the folder of data files. Raises UsageError for anything else."""
+    plan = Plan()
+    if file.is_dir():
+        _read_folder(file, here, plan)
+        return plan
+    content = read_small_file(file)
+    if file.suffix == ".php" or content.lstrip()[:5].lower() in {b"<?php", b"<!doc", b"<html"}:
+        _read_page(content.decode(errors="replace"), file, plan)
+    else:
+        plan_bookings(content, str(file), here, plan)
+    return plan
+
+
+def _read_folder(folder: Path, here: Here, plan: Plan) -> None:
+    names = sorted(path.name.removesuffix("_gpus.csv") for path in folder.glob("*_gpus.csv"))
+    comments = folder / _COMMENTS
+    if not names and not comments.exists():
+        raise UsageError(f"{folder} has no file *_gpus.csv and no {_COMMENTS}.", "Give the `data` folder of its page.")
+    plan.left += [Left(quote(name), "is no name of a host") for name in names if not is_host_name(name)]
+    if names:
+        plan.settings = _write({"compat": {"gpu_monitor": {"folder": str(folder.resolve())}}})
+        plan.notes.append(f"With these lines and a restart {len(names)} host(s) are read out of that folder.")
+    if comments.exists():
+        plan_bookings(read_small_file(comments), str(comments), here, plan)
+
+
+def _read_page(text: str, file: Path, plan: Plan) -> None:
+    hosts, models = read_names(text, "HOSTS"), read_names(text, "SHORT_GPU_NAMES")
+    if hosts is None and models is None:
+        raise UsageError(f"{file} sets neither $HOSTS nor $SHORT_GPU_NAMES: it is no index.php of gpu-monitor.")
+    names = {"hosts": _choose("$HOSTS", hosts or {}, plan), "models": _choose("$SHORT_GPU_NAMES", models or {}, plan)}
+    if told := {key: pairs for key, pairs in names.items() if pairs}:
+        plan.settings = _write({"names": told})
+
+
+def _choose(variable: str, pairs: dict[str, str], plan: Plan) -> dict[str, str]:
+    """Those that a name can be. One that is the same as before says nothing."""
+    chosen = {}
+    for key, shown in pairs.items():
+        if not shown or len(shown) > _LONGEST or not shown.isprintable():
+            reason = f"{quote(shown)} cannot be shown: that is 1 to {_LONGEST} characters"
+            plan.left.append(Left(f"{variable}, {quote(key)}", reason))
+        elif key != shown:
+            chosen[key] = shown
+    return chosen
+
+
+def _write(settings: dict[str, Any]) -> str:
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
