@@ -28,7 +28,7 @@ from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
 from gpudeck.app.plan import Plan
 from gpudeck.app.rooms import Rooms
-from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file
+from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file, grouped_usage
 from gpudeck.app.tls import Tls
 from gpudeck.app.tokens import ensure_token
 from gpudeck.app.urls import url_elsewhere, url_here, write_url
@@ -103,7 +103,12 @@ class HubServer:
         self._endings: set[asyncio.Task[None]] = set()
         self._rooms: Rooms | None = None
         self._archive = Archive(
-            self.hub, settings.history, settings.usage, data_dir, demo=plan.demo_hosts, demo_days=plan.demo_days
+            self.hub,
+            settings.history,
+            grouped_usage(settings),
+            data_dir,
+            demo=plan.demo_hosts,
+            demo_days=plan.demo_days,
         )
 
     @classmethod

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.auth.settings import AuthSettings, People, people_problem
+from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
@@ -63,7 +64,8 @@ class Settings(Struct, frozen=True):
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     login: AuthSettings = field(default_factory=AuthSettings)
     people: People = field(default_factory=dict)
-    """The logins on the hosts that belong to an account; without an entry an account has the login of its own name."""
+    """Accounts with their logins on the hosts, as a list, or with more about the person. Without an entry an account
+    has the login of its own name."""
     hosts: Hosts = field(default_factory=list)
     """Hosts to watch, or to expect; those that report by themselves need not stand here."""
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
@@ -95,6 +97,11 @@ def exposure_problem(listen: Address, read: str | None, file: str = "") -> str |
         f"`read: open` (everybody who can reach it) or `read: login` (who has an account)"
         f"{f' to {file}' if file else ''}, or listen on 127.0.0.1"
     )
+
+
+def grouped_usage(settings: Settings) -> UsageSettings:
+    """How use is told, with the groups of `people` beside those of `usage.groups`."""
+    return replace(settings.usage, groups=groups_with(settings.usage.groups, settings.people))
 
 
 def load_settings(config: Path | None) -> tuple[Settings, Path | None]:

@@ -1,25 +1,27 @@
-"""Whose jobs are whose: accounts of the hub and logins on the hosts."""
-
-from collections.abc import Mapping, Sequence
+"""Whose jobs are whose, and how somebody is reached: accounts of the hub, logins on the hosts, mail and Slack."""
 
 from gpudeck.auth.settings import People as Entries
-from gpudeck.auth.settings import people_problem, read_name
+from gpudeck.auth.settings import Person, people_problem, read_name, read_person
 from gpudeck.model.errors import UsageError
+
+_NOBODY = Person()
 
 
 class People:
-    """Accounts and their logins, as the setting `people` has them.
+    """Accounts and who is behind them, as the setting `people` has it.
 
     An account without an entry has the login of its own name, unless an entry gives that login to another account.
     """
 
-    def __init__(self, entries: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Raises UsageError where a login belongs to two accounts."""
-        known: Entries = {account: list(logins) for account, logins in (entries or {}).items()}
+    def __init__(self, entries: Entries | None = None) -> None:
+        """Raises UsageError where a login or a Slack ID belongs to two accounts."""
+        known = entries or {}
         if problem := people_problem(known):
             raise UsageError(f"{problem}.")
-        self._logins = {account: frozenset(logins) for account, logins in known.items()}
-        self._accounts = {login: account for account, logins in known.items() for login in logins}
+        self._persons = {account: read_person(account, entry) for account, entry in known.items()}
+        self._logins = {account: frozenset(person.logins or ()) for account, person in self._persons.items()}
+        self._accounts = {login: account for account, logins in self._logins.items() for login in logins}
+        self._slack = {person.slack: account for account, person in self._persons.items() if person.slack}
 
     def logins_of(self, account_name: str) -> frozenset[str]:
         """Their names on the hosts. May be none: somebody who only looks."""
@@ -34,3 +36,11 @@ class People:
         # Logins differ by case on the hosts: Ada is not ada.
         is_own_name = read_name(login) == login and login not in self._logins
         return login if is_own_name else None
+
+    def person_of(self, account_name: str) -> Person:
+        """How they are reached and what they muted; an empty one for an account without an entry."""
+        return self._persons.get(account_name, _NOBODY)
+
+    def account_of_slack(self, slack_id: str) -> str | None:
+        """The account of somebody in Slack; None for whom no entry names."""
+        return self._slack.get(slack_id)

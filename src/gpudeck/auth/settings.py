@@ -5,6 +5,7 @@ import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from gpudeck.model.settings import Duration
 
@@ -18,9 +19,39 @@ ROLES: tuple[AccountRole, ...] = ("viewer", "user", "admin")
 _Name = Annotated[str, Meta(pattern=ACCOUNT_NAME, extra={"config_words": f"an account's name: {NAME_WORDS}"})]
 _Login = Annotated[str, Meta(pattern=r"^\S{1,128}$(?!\n)", extra={"config_words": "a login, such as ada"})]
 
-People = dict[_Name, list[_Login]]
-"""The logins on the hosts that belong to an account. An account that does not stand here has the login of its own
-name."""
+_Mail = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\s@<>,;:\"'\\/?&%]{1,64}@[^\s@<>,;:\"'\\/?&%]{1,190}$(?!\n)",
+        extra={"config_words": "a mail address, such as ada@example.org"},
+    ),
+]
+_SlackId = Annotated[
+    str, Meta(pattern=r"^[UW][A-Z0-9]{2,30}$(?!\n)", extra={"config_words": "a member ID of Slack, such as U012AB3CD"})
+]
+RuleName = Annotated[
+    str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "the name of a rule, such as held_idle"})
+]
+
+
+class Person(Struct, frozen=True):
+    """Somebody with an account. A list in place of all this is their logins."""
+
+    logins: list[_Login] | None = None
+    """Their names on the hosts; the account's own name if not given."""
+    mail: _Mail | None = None
+    """Where messages for them go by mail."""
+    slack: _SlackId | None = None
+    """Their member ID in Slack: for messages to them, and so that the bot knows them."""
+    group: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    """The group in which they are counted and told; for usage a line of `usage.groups` goes first."""
+    mute: list[RuleName] = field(default_factory=list)
+    """What they are not told about, by the names of rules; they can mute more by themselves."""
+
+
+People = dict[_Name, list[_Login] | Person]
+"""Accounts, with the logins on the hosts that belong to them and the ways to reach the person. An account that does not
+stand here has the login of its own name."""
 
 
 class ProxySettings(Struct, frozen=True):
@@ -66,15 +97,37 @@ def read_name(text: str) -> str | None:
     return name if re.match(ACCOUNT_NAME, name) else None
 
 
+def read_person(account: str, entry: list[str] | Person) -> Person:
+    """An entry of the setting `people`, with the logins spelled out."""
+    person = Person(logins=entry) if isinstance(entry, list) else entry
+    return replace(person, logins=[account]) if person.logins is None else person
+
+
 def people_problem(people: People) -> str | None:
-    """What is wrong with the setting `people` as a whole; None if nothing is. Nobody's jobs belong to two accounts."""
-    owners: dict[str, str] = {}
-    for account, logins in people.items():
-        for login in logins:
-            other = owners.setdefault(login, account)
+    """What is wrong with the setting `people` as a whole; None if nothing is. Nobody's jobs belong to two accounts, and
+    nobody in Slack is two people."""
+    owners: dict[tuple[str, str], str] = {}
+    for account, entry in people.items():
+        person = read_person(account, entry)
+        marks = [("login", login) for login in person.logins or ()]
+        marks += [("Slack ID", person.slack)] if person.slack else []
+        for mark in marks:
+            other = owners.setdefault(mark, account)
             if other != account:
-                return f"people: the login {login} belongs to {other} and to {account}; take it from one of them"
+                return f"people: the {' '.join(mark)} belongs to {other} and to {account}; take it from one of them"
     return None
+
+
+def groups_with(groups: dict[str, list[str]], people: People) -> dict[str, list[str]]:
+    """The groups of usage, and those of people. A login that stands in one of `groups` stays there."""
+    named = {login for logins in groups.values() for login in logins}
+    found = {group: list(logins) for group, logins in groups.items()}
+    for account, entry in people.items():
+        person = read_person(account, entry)
+        if person.group is not None:
+            known = found.setdefault(person.group, [])
+            known += [login for login in person.logins or () if login not in named]
+    return found
 
 
 def _check_network(text: str) -> None:
