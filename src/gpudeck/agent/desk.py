@@ -44,6 +44,11 @@ class Desk:
     def put(self, parcel: Parcel) -> None:
         self._newest = _Forms(parcel.body)
 
+    @property
+    def newest(self) -> Envelope | None:
+        """The newest report; None before there is one."""
+        return None if self._newest is None else self._newest.envelope
+
     def health(self) -> Answer:
         """Good as long as the process answers."""
         return Answer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)

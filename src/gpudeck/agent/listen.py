@@ -1,4 +1,5 @@
-"""The agent's own small HTTP server, for hubs that ask: GET /api/v1/report, /metrics and /healthz.
+"""The agent's own small HTTP server, for hubs that ask: GET /api/v1/report, /metrics and /healthz. Others may be given
+paths of theirs, to which questions are posted.
 
 It stands on the network of a machine with other work to do, so everything is bounded: connections, the size of a
 request, how long one may take. Where all connections are taken, the one that has asked for nothing for longest makes
@@ -15,6 +16,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -32,6 +34,8 @@ HEAD_SECONDS = 5.0
 IDLE_SECONDS = 120.0
 """How long a kept connection may be silent: longer than the pause between two questions of a slow hub."""
 ANSWER_SECONDS = 10.0
+BODY_BYTES = 16 * 1024
+BODY_SECONDS = 5.0
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _METHODS = "GET, HEAD"
 _PATHS = ("/api/v1/report", "/metrics", "/healthz")
@@ -86,17 +90,28 @@ class Certificate(Protocol):
     def refresh(self) -> None: ...
 
 
+Post = Callable[[bytes], Answer]
+"""Answers a question that was posted: its body, of BODY_BYTES at most. Any number of threads call it."""
+
+
 class Listener:
     """Answers on a socket until `stop`, a thread a connection.
 
-    Without a `token` everybody is answered, without a `certificate` in plain HTTP.
+    Without a `token` everybody is answered, without a `certificate` in plain HTTP. `posts` are further paths, whose
+    callers bring no token: what answers them looks for itself at what they bring.
     """
 
     def __init__(
-        self, listening: socket.socket, desk: Desk, token: Token | None, certificate: Certificate | None = None
+        self,
+        listening: socket.socket,
+        desk: Desk,
+        token: Token | None,
+        certificate: Certificate | None = None,
+        posts: Mapping[str, Post] | None = None,
     ) -> None:
         self.desk = desk
         self.token = token
+        self.posts = posts or {}
         self.seats = Seats()
         self._certificate = certificate
         self._listening = listening
@@ -205,6 +220,7 @@ class _Conversation(BaseHTTPRequestHandler):
         self._listener = listener
         self._received = b""
         self._has_answered = False
+        self._has_read_body = False
         super().__init__(connection, peer, None)  # type: ignore[arg-type]  # it only keeps the server
 
     def setup(self) -> None:
@@ -216,6 +232,7 @@ class _Conversation(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self.close_connection = True
+        self._has_read_body = False
         self.wfile = self._written = io.BytesIO()
         head = self._read_head()
         if head is None or not self._listener.seats.begin_answer(self.connection):
@@ -224,7 +241,8 @@ class _Conversation(BaseHTTPRequestHandler):
         self.rfile = io.BytesIO(head)
         self.raw_requestline = self.rfile.readline()
         if self.parse_request():
-            self._write(self._answer())
+            post = self._listener.posts.get(self.path.partition("?")[0])
+            self._write(self._answer() if post is None else self._answer_post(post))
         self._send()
 
     def _read_head(self) -> bytes | None:
@@ -265,6 +283,30 @@ class _Conversation(BaseHTTPRequestHandler):
             return desk.metrics()
         return desk.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
 
+    def _answer_post(self, post: Post) -> Answer:
+        if self.command != "POST":
+            return answer_error(405, "method_not_allowed", "questions are posted here", Allow="POST")
+        body = self._read_body()
+        if body is None:
+            return answer_error(413, "too_large", f"a question has at most {BODY_BYTES // 1024} KiB, and its length")
+        return post(body)
+
+    def _read_body(self) -> bytes | None:
+        """What came with the question; None where that is too much, or nobody says how much. Raises OSError."""
+        length = self.headers.get("Content-Length", "0").strip()
+        if "Transfer-Encoding" in self.headers or not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > BODY_BYTES:
+            return None
+        deadline = time.monotonic() + BODY_SECONDS
+        while len(self._received) < int(length):
+            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = self.connection.recv(4096)
+            if not chunk or time.monotonic() > deadline:
+                raise OSError("the question ends early")
+            self._received += chunk
+        body, self._received = self._received[: int(length)], self._received[int(length) :]
+        self._has_read_body = True
+        return body
+
     def _may_read(self) -> bool:
         token = self._listener.token
         if token is None:
@@ -273,8 +315,9 @@ class _Conversation(BaseHTTPRequestHandler):
         return scheme.lower() == "bearer" and token.is_right(candidate.strip())
 
     def _write(self, answer: Answer) -> None:
-        # A body that came with the question is not read: what follows it could be taken for the next question.
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+        # A body that came with the question and was not read could be taken for the next question.
+        has_body = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
+        if has_body and not self._has_read_body:
             self.close_connection = True
         self._write_whole(answer)
 

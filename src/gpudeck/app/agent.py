@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,15 +20,31 @@ from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.collectors.host import boot_id, host_name, machine_id
 from gpudeck.collectors.machine import watch_this_machine
+from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 from gpudeck.model.settings import Address, is_loopback
+from gpudeck.wire import decode
+
+if TYPE_CHECKING:
+    from gpudeck.agent.desk import Desk
+    from gpudeck.agent.listen import Post
 
 log = logging.getLogger(__name__)
 
 
-def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until_stdin_closes: bool) -> None:
-    """Run until SIGTERM, SIGINT, or (as a child of the hub) until the hub is gone. Raises UsageError at the start."""
+def run_agent(
+    settings: AgentSettings,
+    *,
+    simulate: int | None,
+    seed: int,
+    until_stdin_closes: bool,
+    as_node: GpuClusterStatusSettings | None = None,
+) -> None:
+    """Run until SIGTERM, SIGINT, or (as a child of the hub) until the hub is gone. Raises UsageError at the start.
+
+    With `as_node` an agent that listens answers a main of GPU Cluster Status Monitor too.
+    """
     if until_stdin_closes:
         # The hub's own agent: the hub is on this machine, and nobody else asks.
         settings = msgspec.structs.replace(settings, listen=None, proxy="none")
@@ -38,7 +56,7 @@ def run_agent(settings: AgentSettings, *, simulate: int | None, seed: int, until
     with contextlib.ExitStack() as parts:
         for reporter in reporters:
             parts.callback(reporter.close)
-        takers = _open_ways_out(settings, parts, stop, reporters, is_simulated=simulate is not None)
+        takers = _open_ways_out(settings, parts, stop, reporters, is_simulated=simulate is not None, as_node=as_node)
         _stop_on_signals(stop.set)
         if until_stdin_closes:
             threading.Thread(target=_wait_for_parent, args=(stop.set,), daemon=True).start()
@@ -69,6 +87,7 @@ def _open_ways_out(
     reporters: Sequence[Reporter],
     *,
     is_simulated: bool,
+    as_node: GpuClusterStatusSettings | None,
 ) -> list[Taker]:
     """Everything that may be refused is opened first, then started; each is stopped when `parts` are closed."""
     takers: list[Taker] = []
@@ -79,7 +98,7 @@ def _open_ways_out(
         sender = _make_sender(settings, settings.hub, outbox, len(reporters))
         takers.append(outbox)
     if settings.listen is not None:
-        takers.append(parts.enter_context(_listening(settings, settings.listen, names)))
+        takers.append(parts.enter_context(_listening(settings, settings.listen, names, as_node)))
     if settings.hub is not None:
         parts.enter_context(_sending(sender, stop))
         log.info("reporting %s to %s every %g s", names, mask_password(settings.hub), settings.interval)
@@ -106,7 +125,9 @@ def _sending(sender: Sender, stop: threading.Event) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(settings: AgentSettings, address: Address, names: str) -> Iterator[Taker]:
+def _listening(
+    settings: AgentSettings, address: Address, names: str, as_node: GpuClusterStatusSettings | None
+) -> Iterator[Taker]:
     """A desk that others can ask on that address. Raises UsageError."""
     from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
     from gpudeck.agent.listen import Listener, Token  # noqa: PLC0415 - the same
@@ -116,7 +137,7 @@ def _listening(settings: AgentSettings, address: Address, names: str) -> Iterato
     token = None if settings.token_file is None else Token(_find_token(settings, settings.token_file))
     desk = Desk()
     certificate = None if settings.tls is None else Tls(settings.tls)
-    listener = Listener(open_socket(address), desk, token, certificate)
+    listener = Listener(open_socket(address), desk, token, certificate, _make_posts(desk, as_node))
     thread = threading.Thread(target=listener.run, name="listener")
     thread.start()
     shown = Address(address.host, listener.port)
@@ -127,6 +148,24 @@ def _listening(settings: AgentSettings, address: Address, names: str) -> Iterato
     finally:
         listener.stop()
         thread.join(timeout=20)
+
+
+def _make_posts(desk: "Desk", as_node: GpuClusterStatusSettings | None) -> "dict[str, Post]":
+    if as_node is None:
+        return {}
+    from gpudeck.compat.gpu_cluster_status.node import PATH, NodeDesk  # noqa: PLC0415 - few agents are asked so
+
+    return {PATH: NodeDesk(as_node.password, lambda: desk.newest).answer}
+
+
+def report_once(settings: AgentSettings, *, simulate: int | None, seed: int) -> bytes:
+    """One report of this machine, as JSON for people. What needs two looks, such as rates, is unknown in it."""
+    reporter = _this_machine(settings) if simulate is None else _simulated(simulate, seed)[0]
+    with contextlib.closing(reporter):
+        parcel = reporter.report(time.time(), settings.interval)
+    if parcel is None:
+        raise UsageError(f"{reporter.host} cannot be read.", "The lines above say why.")
+    return msgspec.json.format(msgspec.json.encode(decode(parcel.body, encoding="zstd")), indent=2)
 
 
 def _find_token(settings: AgentSettings, named: str) -> Path:

@@ -16,6 +16,7 @@ Examples:
   gpudeck agent --hub https://hub.example --ca-file company-ca.pem --token-file ~/agent.token
   gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that ask, and push nothing
   gpudeck agent --config /etc/gpudeck/gpudeck.yaml
+  gpudeck agent --debug                                      what would be reported, printed once
 """
 
 
@@ -31,6 +32,7 @@ Examples:
     "--simulate", type=click.IntRange(1, 10_000), metavar="HOSTS", help="Report simulated hosts, to a demo hub."
 )
 @click.option("--seed", type=int, default=1, help="Which simulated fleet: the same seed gives the same one.")
+@click.option("--debug", is_flag=True, help="Print one report as JSON and exit; nothing is sent anywhere.")
 @click.option("--until-stdin-closes", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more.")
 def command(
@@ -44,12 +46,13 @@ def command(
     name: str | None,
     simulate: int | None,
     seed: int,
+    debug: bool,
     until_stdin_closes: bool,
     verbose: bool,
 ) -> None:
     """Report this machine's GPUs to a hub until stopped, or to hubs that ask. Survives the hub's absence."""
     start_logging(verbose)
-    from gpudeck.app.agent import run_agent  # noqa: PLC0415
+    from gpudeck.app.agent import report_once, run_agent  # noqa: PLC0415
     from gpudeck.app.settings import find_token_file, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
@@ -66,7 +69,16 @@ def command(
         raise UsageError(str(error).rstrip(".") + ".") from error
     if agent.token_file is not None:
         agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
-    run_agent(agent, simulate=simulate, seed=seed, until_stdin_closes=until_stdin_closes)
+    if debug:
+        click.echo(report_once(agent, simulate=simulate, seed=seed))
+        return
+    run_agent(
+        agent,
+        simulate=simulate,
+        seed=seed,
+        until_stdin_closes=until_stdin_closes,
+        as_node=settings.compat.gpu_cluster_status,
+    )
 
 
 def _read_address(text: str) -> Address:

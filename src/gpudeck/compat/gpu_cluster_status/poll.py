@@ -1,0 +1,173 @@
+"""Hosts on which a node of GPU Cluster Status Monitor runs: the hub asks it as its main did.
+
+A node tells no UUIDs. A GPU is known by its host and number here, until an agent takes over.
+"""
+
+import functools
+from typing import Any, Final
+
+import msgspec
+
+from gpudeck.collectors.idle import IdleWatch
+from gpudeck.collectors.smi_answer import quote
+from gpudeck.compat.gpu_cluster_status.node import PATH
+from gpudeck.compat.gpu_cluster_status.nodes import NodeFacts, Nodes
+from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
+from gpudeck.compat.readings import (
+    GPUS_AT_MOST,
+    MIB,
+    PROCESSES_AT_MOST,
+    Figures,
+    Sealer,
+    describe_process,
+    read_pid,
+    read_word,
+)
+from gpudeck.fetch import Fetcher
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival, MakeSource
+
+WHO: Final = "gpu-cluster-status"
+BYTES_AT_MOST: Final = 4 * 1024 * 1024
+_HEADERS: Final = {"Content-Type": "application/json"}
+_FIELDS: Final = {
+    "use_mem": ("memory_used_bytes", float(MIB)),
+    "tot_mem": ("memory_total_bytes", float(MIB)),
+    "utilize": ("utilization_percent", 1.0),
+    "temp": ("temperature_celsius", 1.0),
+}
+_ADVICE: Final = "Does a node of GPU Cluster Status Monitor listen there?"
+
+
+def sources_of(settings: GpuClusterStatusSettings, nodes: Nodes) -> MakeSource:
+    """What makes the source of each node. What nodes tell of themselves is kept in `nodes`."""
+    return functools.partial(NodeSource, settings=settings, nodes=nodes)
+
+
+class NodeSource:
+    """Asks one node, over a kept connection. See `Source` for what it raises and when it may be called."""
+
+    def __init__(self, target: Target, settings: GpuClusterStatusSettings, nodes: Nodes) -> None:
+        self._target = target
+        self._nodes = nodes
+        self._url = target.url(settings.port, PATH)
+        self._question = msgspec.json.encode({"passwd": settings.password})
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST)
+        self._sealer = Sealer(target, WHO, settings.interval)
+        self._idle = IdleWatch()
+
+    async def read(self, now: float) -> Arrival:
+        told = self._open(await self._ask())
+        gpus = told.get("gpus")
+        if not isinstance(gpus, list) or len(gpus) > GPUS_AT_MOST:
+            raise Temporary(f"{self._url} answers no list of GPUs.", _ADVICE)
+        report = Report(
+            gpus=[self._read_gpu(number, gpu, now) for number, gpu in enumerate(gpus)],
+            unknown=Figures(HOST_METRICS, WHO).unknown,
+            labels=self._target.labels,
+            addresses=[pair[1] for pair in _read_ips(told.get("ips"))],
+        )
+        self._nodes[self._target.name] = _read_facts(told, self._target.name)
+        return Arrival(self._sealer.seal(report, now))
+
+    async def close(self) -> None:
+        self._nodes.pop(self._target.name, None)
+        await self._fetcher.close()
+
+    async def _ask(self) -> bytes:
+        try:
+            return (await self._fetcher.post(self._url, self._question, _HEADERS)).body
+        except Temporary as error:
+            if error.message.startswith(f"{self._url} answers 404"):
+                raise Refused(
+                    f"{self._url} answers 404: that is what a node says to a wrong password.",
+                    "Check compat.gpu_cluster_status.password, and the port of the host.",
+                ) from error
+            raise
+
+    def _open(self, body: bytes) -> dict[str, Any]:
+        try:
+            told = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Temporary(f"{self._url} answers what is no JSON.", _ADVICE) from error
+        if not isinstance(told, dict):
+            raise Temporary(f"{self._url} answers something else than a node would.", _ADVICE)
+        return told
+
+    def _read_gpu(self, number: int, told: object, now: float) -> GpuReading:
+        """A GPU that makes no sense is missing, and costs no other."""
+        if not isinstance(told, dict):
+            reason = f"{WHO} tells no fields of it: {quote(str(told))}"
+            return GpuReading(
+                f"{WHO}/{self._target.name}/#{number}",
+                number,
+                "unknown",
+                missing=reason,
+                unknown=dict.fromkeys(GPU_METRICS, reason),
+            )
+        index = told.get("index")
+        # The number in the list counts: two GPUs of one index would be one.
+        uuid = f"{WHO}/{self._target.name}/{number}"
+        figures = Figures(GPU_METRICS, WHO)
+        for field, (name, factor) in _FIELDS.items():
+            if told.get(field) is not None:
+                figures.take(name, told[field], factor)
+        processes = _read_processes(told.get("users"))
+        return GpuReading(
+            uuid=uuid,
+            index=index if isinstance(index, int) and 0 <= index <= 65535 else number,
+            name=read_word(told.get("name")) or "NVIDIA GPU",
+            vendor="nvidia",
+            metrics=figures.metrics,
+            unknown=figures.unknown,
+            processes=processes,
+            processes_reason=None if processes is not None else f"{WHO} does not list this GPU's users",
+            idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
+        )
+
+
+def _read_processes(told: object) -> list[Process] | None:
+    """A user without a pid is left out: the program ended while the node looked at it."""
+    if not isinstance(told, list):
+        return None
+    found = []
+    for entry in told[:PROCESSES_AT_MOST]:
+        pid = read_pid(entry.get("pid")) if isinstance(entry, dict) else None
+        if pid is not None:
+            found.append(_read_process(entry, pid))
+    return found
+
+
+def _read_process(entry: dict[str, Any], pid: int) -> Process:
+    command = entry.get("command")
+    return describe_process(
+        pid=pid,
+        user=read_word(entry.get("username")),
+        name=command if isinstance(command, str) else "",
+        memory=entry.get("mem(MiB)"),
+        started_at=None,
+        who=WHO,
+        commands="redacted",
+    )
+
+
+def _read_facts(told: dict[str, Any], name: str) -> NodeFacts:
+    update = told.get("last_update")
+    return NodeFacts(
+        hostname=read_word(told.get("hostname")) or name,
+        ips=_read_ips(told.get("ips")),
+        last_update=update[:64] if isinstance(update, str) else "",
+    )
+
+
+def _read_ips(told: object) -> list[list[str]]:
+    """Pairs of interface and address; what is none is left out."""
+    pairs = told[:64] if isinstance(told, list) else []
+    return [
+        [str(pair[0])[:64], str(pair[1])[:64]]
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and read_word(pair[1]) is not None
+    ]
