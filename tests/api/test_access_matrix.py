@@ -36,6 +36,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/first-admin"): (EVERYBODY, EVERYBODY),
     ("GET", "/metrics"): (EVERYBODY, READERS),
     ("GET", "/api/v1/fleet"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/totals"): (EVERYBODY, READERS),
     ("GET", "/api/v1/stream"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),

@@ -65,6 +65,11 @@ def test_a_report_is_taken_and_shown(api: Api) -> None:
     assert fleet.json()["hosts"][0]["gpus"][1]["users"] == ["alice"]
 
 
+def test_the_counts_are_to_be_had_alone(api: Api) -> None:
+    api.report(gpus=[make_gpu(0), make_busy_gpu(1)])
+    assert api.get("/api/v1/totals").json() == api.get("/api/v1/fleet").json()["totals"]
+
+
 def test_a_repeated_report_is_answered_kindly(api: Api) -> None:
     api.report(sequence=5)
     assert (api.report(sequence=5).status_code, api.report(sequence=5).json()) == (200, {"status": "repeated"})

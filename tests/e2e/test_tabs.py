@@ -19,6 +19,8 @@ Object.defineProperty(Document.prototype, 'hidden', { get: () => window.isHidden
 window.hide = isHidden => { window.isHidden = isHidden; document.dispatchEvent(new Event('visibilitychange')) }
 const wait = window.setTimeout
 window.setTimeout = (act, delay, ...rest) => wait(act, delay === 60000 ? 100 : delay, ...rest)
+const repeat = window.setInterval
+window.setInterval = (act, delay, ...rest) => repeat(act, delay === 60000 ? 500 : delay, ...rest)
 """
 """A headless browser shows every tab: which one is seen is told here, and a minute in the background is short."""
 
@@ -137,7 +139,9 @@ def test_a_tab_that_nobody_sees_lets_go_and_catches_up(
     expect_live([page])
     page.evaluate("window.hide(true)")
     wait_until(lambda: viewers(own_hub) == 0, "a stream that is let go")
-    expect(page).to_have_title("gpudeck")
+    with page.expect_response("**/api/v1/totals") as told:
+        expect(page).to_have_title(re.compile(r"^\d+ free"))
+    expect(page).to_have_title(re.compile(rf"^{told.value.json()['free']} free"))
     expect(page.get_by_role("alert")).to_have_count(0)
     page.evaluate("window.hide(false)")
     expect_live([page])

@@ -547,6 +547,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/totals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ReadTotals */
+        get: operations["ApiV1TotalsReadTotals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/usage": {
         parameters: {
             query?: never;
@@ -686,7 +703,7 @@ export interface components {
             note?: string | null;
             token?: string | null;
             /** @enum {string} */
-            via: "push" | "pull" | "ssh" | "scrape";
+            via: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
         /** Answer */
         Answer: {
@@ -1184,7 +1201,7 @@ export interface components {
              * @default push
              * @enum {string}
              */
-            via: "push" | "pull" | "ssh" | "scrape";
+            via: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
         /** NewPassword */
         NewPassword: {
@@ -5048,6 +5065,80 @@ export interface operations {
                 };
             };
             /** @description No such token */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1TotalsReadTotals: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Totals"];
+                };
+            };
+            /** @description Nobody the hub knows: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not do that */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
             404: {
                 headers: {
                     [name: string]: unknown;

@@ -13,6 +13,7 @@ import { readAddress, type Address } from './address'
 import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
 import type { FirstFleet } from './first'
 import { FleetModel } from './fleet'
+import { Glances, type ReadTotals } from './glances.svelte'
 import { groupTexts, inGroups, labelsOf, type Grouping, type GroupText } from './groups'
 import type { View } from './moves'
 import { parseQuery, toggleState } from './query'
@@ -61,12 +62,15 @@ export class Board {
   private attendedAt = 0
   /** Until this time nothing is said about the silence: the page rests, or has just woken. */
   private restsUntil = $state(0)
+  private readonly glances: Glances
   private readonly follower: Follower
   private readonly line: Line
   private timer: ReturnType<typeof setInterval> | undefined
 
   readonly query = $derived(parseQuery(this.text))
   readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now))
+  /** Free GPUs as far as they are known at this moment; also while the page rests. */
+  readonly free = $derived(this.link === RESTING ? this.glances.free : this.link.phase === 'live' ? (this.totals?.free ?? null) : null)
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
@@ -84,7 +88,8 @@ export class Board {
   readonly groups: ReadonlyMap<string, GroupText> = $derived(this.group === 'host' ? new Map() : (this.fleet.pulse.read(), groupTexts(this.placed)))
 
   /** `connect` makes the way on which events come. */
-  constructor(connect: (listener: LineListener) => Line, search: string, read: ReadFleet = readFleet) {
+  constructor(connect: (listener: LineListener) => Line, search: string, read: ReadFleet = readFleet, readTotals?: ReadTotals) {
+    this.glances = new Glances(readTotals)
     this.visit(search)
     const trouble = (trouble: Trouble): void => this.onTrouble(trouble)
     this.follower = new Follower(
@@ -110,18 +115,19 @@ export class Board {
   }
 
   stop(): void {
-    this.line.stop()
-    this.follower.forget()
-    clearInterval(this.timer)
+    this.glances.stop()
+    this.letGo()
   }
 
-  /** Nobody sees the page: it costs nothing until `wake`. */
+  /** Nobody sees the page: until `wake` it asks for the number in its title now and then, and for nothing else. */
   rest(): void {
+    this.glances.start(this.free)
     this.restsUntil = Infinity
-    this.stop()
+    this.letGo()
   }
 
   wake(): void {
+    this.glances.stop()
     this.now = seconds()
     this.restsUntil = this.now + LOST_AFTER_SECONDS
     this.start()
@@ -220,6 +226,12 @@ export class Board {
   private onTrouble(trouble: Trouble): void {
     this.trouble = trouble
     if (trouble === 'refused') this.onRefused()
+  }
+
+  private letGo(): void {
+    this.line.stop()
+    this.follower.forget()
+    clearInterval(this.timer)
   }
 
   private isSettled(): boolean {

@@ -143,6 +143,22 @@ describe('rest', () => {
     expect(board.link).toMatchObject({ phase: 'live', greyed: false })
   })
 
+  it('keeps an eye on the free GPUs, and forgets none of it while it wakes', async () => {
+    let free: number | null = 5
+    board.stop()
+    board = new Board((listener) => alone('api/v1/stream', listener, browser), '', undefined, () => Promise.resolve(free === null ? null : { free }))
+    board.start()
+    browser.last.send('snapshot', fleet([host('a', [gpu()])], { totals: totals({ free: 3 }) }))
+    board.rest()
+    const seen = [board.free]
+    for (free of [5, null, 7]) {
+      await vi.advanceTimersByTimeAsync(60_000)
+      seen.push(board.free)
+    }
+    board.wake()
+    expect([...seen, board.free]).toEqual([3, 5, null, 7, 7])
+  })
+
   it('is no excuse for a hub that stays silent', async () => {
     snapshot()
     board.rest()

@@ -3,7 +3,7 @@
  * proxy: no server ever sees it. The fleet's own filters stay in the query part before it (state/address.ts).
  */
 
-export const PAGES = ['fleet', 'host', 'gpu', 'people', 'person', 'history', 'events', 'about'] as const
+export const PAGES = ['fleet', 'host', 'gpu', 'people', 'person', 'history', 'bookings', 'events', 'about'] as const
 export type PageName = (typeof PAGES)[number]
 
 export interface Route {
