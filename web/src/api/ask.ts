@@ -6,6 +6,8 @@ export interface Refusal {
   message: string
   /** Seconds to wait before the next try, where the hub says so. */
   retryAfter?: number
+  /** All that the hub said, where it says more than a message. */
+  body?: object
 }
 
 export type Answer<T> = { done: T } | { refused: Refusal }
@@ -42,11 +44,11 @@ function whichever(timeout: AbortSignal, other: AbortSignal | undefined): AbortS
 }
 
 async function understand<T>(answer: Response): Promise<Answer<T>> {
-  const body = (await answer.json().catch(() => null)) as (T & { error?: { message?: string } }) | null
+  const body = (await answer.json().catch(() => null)) as (T & object & { error?: { message?: string } }) | null
   if (answer.ok && body !== null) return { done: body }
   if (answer.status === 401) onStranger()
   // What a proxy says with success, but not in the hub's words, is its own page.
-  return { refused: answer.ok ? NO_ANSWER : { status: answer.status, message: body?.error?.message ?? '', ...waitOf(answer) } }
+  return { refused: answer.ok ? NO_ANSWER : { status: answer.status, message: body?.error?.message ?? '', ...waitOf(answer), ...(body === null ? {} : { body }) } }
 }
 
 function waitOf(answer: Response): { retryAfter?: number } {

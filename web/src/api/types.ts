@@ -56,6 +56,8 @@ export interface Delta {
   removed?: string[]
   /** What happened, the oldest first. */
   events?: HubEvent[]
+  /** Another number whenever any reservation was made, changed or given back. */
+  reservations?: number
 }
 
 /** What the hub says about the past. Fields that may be missing are so where they are null. */

@@ -5,7 +5,7 @@ import type { Board } from '../state/board.svelte'
 import type { PageName, Route } from '../state/route'
 
 /** What lies over the page, and belongs to none of them. */
-export type ShellDialog = 'help' | 'add'
+export type ShellDialog = 'help' | 'add' | 'log-in'
 
 /** A page takes of it what it needs. */
 export interface PageProps {
@@ -30,6 +30,7 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   people: () => import('./People.svelte'),
   person: () => import('./Person.svelte'),
   history: () => import('./History.svelte'),
+  bookings: () => import('./Bookings.svelte'),
   events: () => import('./Events.svelte'),
   about: () => import('./About.svelte'),
 }

@@ -1,0 +1,40 @@
+/** The bookings of the time that is shown: asked for when it becomes another, when the stream tells of a change, and now and then. */
+import { readBookings, type Booking, type BookingList } from '../api/reservations'
+import { Asked } from '../state/asked.svelte'
+import { explain } from '../state/refusal'
+
+interface Span {
+  start: number
+  end: number
+}
+
+export class BookingBoard {
+  private readonly asked = new Asked<BookingList & { span: Span }>()
+  private span = $state.raw<Span | null>(null)
+  private readonly told = $derived(this.asked.answer?.span === this.span ? this.asked.answer : null)
+
+  /** Null until the hub has told of this time. */
+  readonly bookings: readonly Booking[] | null = $derived(this.told?.reservations ?? null)
+  readonly isCut = $derived(this.told?.is_cut ?? false)
+  readonly isLoading = $derived(this.asked.isLoading)
+  readonly refused = $derived(this.asked.refused === null ? null : explain(this.asked.refused))
+
+  /** Unix seconds. What is known of another time is not shown for this one. */
+  show(start: number, end: number): void {
+    if (this.span?.start !== start || this.span.end !== end) this.span = { start, end }
+    void this.again()
+  }
+
+  async again(): Promise<void> {
+    const { span } = this
+    if (span === null) return
+    await this.asked.ask(async (signal) => {
+      const answer = await readBookings(span, signal)
+      return 'done' in answer ? { done: { ...answer.done, span } } : answer
+    })
+  }
+
+  stop(): void {
+    this.asked.stop()
+  }
+}
