@@ -1,11 +1,9 @@
 """The fleet as top holds it: the hub's own objects, changed in place by the events of its stream."""
 
-import re
 from typing import Any
 
 from gpudeck.views.filter import Json
-
-_DIGITS = re.compile(r"(\d+)")
+from gpudeck.views.people import natural
 
 
 class LiveFleet:
@@ -72,9 +70,3 @@ class LiveFleet:
 
     def _beat(self, event: Json) -> None:
         self.time, self.totals = event["time"], event["totals"]
-
-
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """What to sort names by, so that numbers in them count as numbers."""
-    parts = (part for part in _DIGITS.split(name.lower()) if part)
-    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]

@@ -1,71 +1,17 @@
-"""Who is on which GPUs now, as on the page (web/src/state/people.ts).
-
-Whom nobody could name is one row of their own. What a silent host last told is listed, but never counted.
-"""
+"""Who is on which GPUs now, a row a person, as on the page (web/src/state/people.ts)."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from msgspec import Struct
 
 from gpudeck.model.quantity import show_gib, show_span
-from gpudeck.tui.fleet import natural
 from gpudeck.tui.layout import Column, Layout, measure
 from gpudeck.tui.rows import Row, Sort, arrange
 from gpudeck.views.cells import show_number
 from gpudeck.views.filter import Json
+from gpudeck.views.people import Person, find_people
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
 
 _NOT_KNOWN = "not known"
-
-
-class Holding(Struct, frozen=True):
-    """A GPU that somebody is on, and their processes there. `memory` is None where a part of it is not known."""
-
-    host: Json
-    gpu: Json
-    processes: list[Json]
-    memory: float | None
-
-
-class Person(Struct, frozen=True):
-    """`holdings` are on hosts that report, `past` on silent ones. Sums and means cover what is known."""
-
-    user: str | None
-    holdings: list[Holding]
-    past: list[Holding]
-
-    @property
-    def memory(self) -> float | None:
-        known = [holding.memory for holding in self.holdings if holding.memory is not None]
-        return sum(known) if known else None
-
-    @property
-    def is_memory_part(self) -> bool:
-        return any(holding.memory is None for holding in self.holdings)
-
-    @property
-    def utilization(self) -> float | None:
-        values = [holding.gpu["utilization_percent"] for holding in self.holdings]
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
-
-    @property
-    def processes(self) -> int | None:
-        """One process on several GPUs is one; None where no list could be read."""
-        if all(holding.gpu["processes"] is None for holding in self.holdings):
-            return None
-        return len({(holding.host["id"], own["pid"]) for holding in self.holdings for own in holding.processes})
-
-    @property
-    def idle(self) -> list[Holding]:
-        return [holding for holding in self.holdings if holding.gpu["availability"] == "held"]
-
-    @property
-    def since(self) -> float | None:
-        started = [own["started_at"] for holding in self.holdings for own in holding.processes]
-        return min((at for at in started if at is not None), default=None)
 
 
 def _sort(name: str, is_falling: bool = True) -> Sort:
@@ -80,19 +26,6 @@ SORTS: dict[str, Sort | None] = {
     "idle": Sort(lambda row: len(row.subject.idle), is_falling=True),
     "time": Sort(lambda row: row.subject.since),
 }
-
-
-def find_people(hosts: Sequence[Json]) -> list[Person]:
-    """By name; whom nobody could name last."""
-    found: dict[str | None, tuple[list[Holding], list[Holding]]] = {}
-    for host in hosts:
-        is_past = host["status"] != "up"
-        for gpu in host["gpus"]:
-            for user, processes in _owners(host, gpu).items():
-                holding = Holding(host, gpu, processes, _memory(gpu, processes))
-                found.setdefault(user, ([], []))[is_past].append(holding)
-    people = [Person(user, *held) for user, held in found.items()]
-    return sorted(people, key=lambda person: (person.user is None, natural(person.user or "")))
 
 
 def people_rows(hosts: Sequence[Json], sort: str, is_turned: bool) -> list[Row]:
@@ -148,27 +81,3 @@ def _places(person: Person) -> str:
         is_past = holding.host["status"] != "up"
         places.setdefault(f"{name} ({holding.host['status']})" if is_past else name, []).append(holding.gpu["label"])
     return "  ".join(f"{name}:{','.join(labels)}" for name, labels in places.items())
-
-
-def _owners(host: Json, gpu: Json) -> dict[str | None, list[Json]]:
-    """Who is on the GPU with which processes. A display server uses a GPU, but nobody works there."""
-    owners: dict[str | None, list[Any]] = {}
-    for process in gpu["processes"] or ():
-        if not process.get("display"):
-            owners.setdefault(process.get("user"), []).append(process)
-    state = gpu["availability"] if host["status"] == "up" else gpu["last_seen"]
-    if not owners and state in {"busy", "held"}:
-        # Some ways in name the people without their processes.
-        return {user: [] for user in gpu["users"] or (None,)}
-    return owners
-
-
-def _memory(gpu: Json, processes: list[Json]) -> float | None:
-    """What their processes hold; all of the GPU's where they are alone on it and that is not told by process."""
-    amounts = [process["memory_used_bytes"] for process in processes]
-    known = [amount for amount in amounts if amount is not None]
-    if processes and len(known) == len(amounts):
-        return float(sum(known))
-    is_alone = len(gpu["users"]) <= 1 and (gpu["processes"] is None or len(gpu["processes"]) == len(processes))
-    used: float | None = gpu["memory_used_bytes"]
-    return used if is_alone else None
