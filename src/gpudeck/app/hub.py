@@ -22,6 +22,7 @@ from gpudeck.api.house import House
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
 from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.compat import SideDoors
 from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.http_limits import Wall
@@ -84,6 +85,7 @@ class HubServer:
         managed: ManagedHosts,
         providers: Sequence[Provider],
         ways: dict[str, Way],
+        side_doors: SideDoors,
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -97,6 +99,7 @@ class HubServer:
         self._url_elsewhere = url_elsewhere(settings.listen, listening, scheme)
         self._child: ChildAgent | None = None
         self._managed = managed
+        self._side_doors = side_doors
         self._tls = None if settings.tls is None else Tls(settings.tls)
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
         self._watching = Watching(self.hub, providers, ways)
@@ -138,6 +141,7 @@ class HubServer:
         providers = make_providers(settings.hosts, settings.discovery, config.name if config else "gpudeck.yaml")
         providers += make_compat_providers(settings.compat)
         option = [OptionHosts(targets)] if targets else []
+        side_doors = SideDoors(settings)
         return cls(
             settings,
             plan,
@@ -148,7 +152,8 @@ class HubServer:
             managed=managed,
             # Whom an option or a file names counts before whom somebody added by hand.
             providers=[*option, *providers, managed],
-            ways=make_ways(settings, ssh_password),
+            ways=make_ways(settings, ssh_password, side_doors.nodes),
+            side_doors=side_doors,
         )
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
@@ -160,7 +165,7 @@ class HubServer:
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
             self._rooms = rooms = Rooms(self.hub, auth, self._settings, self._archive, demo=self._plan.demo_hosts)
             await rooms.open()
-            door = self._open_door(rooms, auth, policy, wall.hits)
+            door = await self._open_door(rooms, auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
@@ -173,7 +178,7 @@ class HubServer:
                 ticking.cancel()
                 await rooms.close()
 
-    def _open_door(self, rooms: Rooms, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
+    async def _open_door(self, rooms: Rooms, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
         """From the outside in: headers that every answer carries, limits, who it is, the routes."""
         settings = self._settings
         book = Book(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
@@ -195,7 +200,8 @@ class HubServer:
                 database=auth.database.place,
             ),
         )
-        door = FrontDoor(house, grant_by(auth), make_keeper(settings, auth))
+        keeper = make_keeper(settings, auth)
+        door = FrontDoor(house, grant_by(auth), keeper, await self._side_doors.open(house, keeper))
         # A limit knows routes by their paths: those below the prefix are the same ones.
         paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
         proxies = settings.login.proxy.addresses

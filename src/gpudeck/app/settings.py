@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem
-from gpudeck.compat.settings import CompatSettings
+from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import Hosts
@@ -84,8 +84,15 @@ class Settings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         problem = exposure_problem(self.listen, self.read) or people_problem(self.people)
+        problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
         if problem:
             raise ValueError(problem)
+
+
+def _ways(hosts: Hosts, discovery: DiscoverySettings) -> set[str]:
+    """On which ways hosts are read that the settings name, or whose list they name."""
+    lists = (discovery.hosts_files, discovery.file_sd, discovery.http_sd, discovery.consul)
+    return {named.via for named in (*hosts, *(each for one in lists for each in one))}
 
 
 def exposure_problem(listen: Address, read: str | None, file: str = "") -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpudeck.app.settings import Settings
+from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.compat.ways import make_ways as make_compat_ways
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
@@ -11,13 +12,14 @@ from gpudeck.sources.base import MakeSource, Source
 from gpudeck.sources.poller import Way
 
 
-def make_ways(settings: Settings, ssh_password: str | None = None) -> dict[str, Way]:
-    """All ways on which the hub reads hosts by itself. Opens nothing. `ssh_password` is one that a person typed."""
+def make_ways(settings: Settings, ssh_password: str | None = None, nodes: Nodes | None = None) -> dict[str, Way]:
+    """All ways on which the hub reads hosts by itself. Opens nothing. `ssh_password` is one that a person typed;
+    `nodes` is for what nodes of GPU Cluster Status Monitor tell of themselves."""
     return {
         "pull": Way(_later(lambda: _pull(settings)), settings.pull.interval, settings.pull.deadline),
         "ssh": Way(_later(lambda: _ssh(settings, ssh_password)), settings.ssh.interval, settings.ssh.deadline),
         "scrape": Way(_later(lambda: _scrape(settings)), settings.scrape.interval, settings.scrape.deadline),
-        **make_compat_ways(settings.compat),
+        **make_compat_ways(settings.compat, nodes),
     }
 
 

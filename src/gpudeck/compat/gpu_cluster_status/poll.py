@@ -3,7 +3,6 @@
 A node tells no UUIDs. A GPU is known by its host and number here, until an agent takes over.
 """
 
-import functools
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +27,7 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, MakeSource
+from gpudeck.sources.base import Arrival
 
 WHO: Final = "gpu-cluster-status"
 BYTES_AT_MOST: Final = 4 * 1024 * 1024
@@ -42,13 +41,11 @@ _FIELDS: Final = {
 _ADVICE: Final = "Does a node of GPU Cluster Status Monitor listen there?"
 
 
-def sources_of(settings: GpuClusterStatusSettings, nodes: Nodes) -> MakeSource:
-    """What makes the source of each node. What nodes tell of themselves is kept in `nodes`."""
-    return functools.partial(NodeSource, settings=settings, nodes=nodes)
-
-
 class NodeSource:
-    """Asks one node, over a kept connection. See `Source` for what it raises and when it may be called."""
+    """Asks one node, over a kept connection, and keeps in `nodes` what it tells of itself.
+
+    See `Source` for what it raises and when it may be called.
+    """
 
     def __init__(self, target: Target, settings: GpuClusterStatusSettings, nodes: Nodes) -> None:
         self._target = target

@@ -27,7 +27,7 @@ def draw_table(states: Sequence[Shown], width: int = 80) -> str:
     rule = f"+{'+'.join('-' * one for one in widths)}+"
     lines = [
         f"+{'-' * (width - 2)}+",
-        f"| {fit(_TITLE, width - 14)}gpu info. |",
+        f"| {fit(_TITLE, width - 13)}gpu info. |",
         rule,
         _row((" host", " gpu", " memory usage", " volat.", " temp."), widths),
         rule,

@@ -1,0 +1,50 @@
+"""The side doors of a hub: paths of the monitors that came before, each only where the settings name it."""
+
+from collections.abc import Sequence
+
+from gpudeck.api.app import SideDoor
+from gpudeck.api.callers import Doorkeeper
+from gpudeck.api.house import House
+from gpudeck.app.settings import Settings
+from gpudeck.compat.gpu_cluster_status.nodes import Nodes
+from gpudeck.model import clock
+from gpudeck.model.errors import Temporary, UsageError
+
+
+class SideDoors:
+    """`open` before the hub serves. What nodes tell of themselves is in `nodes`: whoever reads them puts it there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.nodes: Nodes = {}
+        self._settings = settings
+
+    async def open(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
+        """Raises UsageError when the database does not answer. What no setting names is not even imported."""
+        compat, doors = self._settings.compat, list[SideDoor]()
+        if compat.vesta is not None:
+            doors.append(await self._open_vesta(house, keeper))
+        if compat.gpu_cluster_status is not None:
+            from gpudeck.compat.gpu_cluster_status.main import MainDoor  # noqa: PLC0415 - see above
+
+            doors.append(MainDoor(house.hub, self.nodes, identify=keeper.identify, policy=house.policy))
+        return doors
+
+    async def _open_vesta(self, house: House, keeper: Doorkeeper) -> SideDoor:
+        from gpudeck.compat.vesta.register import Register  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.routes import VestaDoor  # noqa: PLC0415 - see above
+
+        assert self._settings.compat.vesta is not None  # noqa: S101 - whoever calls has looked
+        register = Register(house.auth.database, clock.wall, forget_after=self._settings.fleet.forget_after)
+        try:
+            await register.load()
+        except Temporary as error:
+            raise UsageError(error.message, error.hint) from error
+        return VestaDoor(
+            house.hub,
+            register,
+            self._settings.compat.vesta,
+            identify=keeper.identify,
+            policy=house.policy,
+            history=house.history,
+            now=clock.wall,
+        )
