@@ -73,7 +73,7 @@ def name_gpus(gpus: list[Json]) -> str:
 
 def explain_refusal(error: GpudeckError, now: float, zone: tzinfo) -> GpudeckError:
     """A conflict with the time at which it would be possible, on the clock of this machine."""
-    from gpudeck.cli.moments import show_moment  # noqa: PLC0415 - few are refused
+    from gpudeck.model.moments import show_moment  # noqa: PLC0415 - few are refused
 
     slot: Json | None = getattr(error, "next_free", None)
     conflicts: list[Json] = getattr(error, "conflicts", [])

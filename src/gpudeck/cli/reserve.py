@@ -64,7 +64,7 @@ def command(**options: Any) -> None:
 
 def _read(options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]:
     """The hub's question. Raises UsageError."""
-    from gpudeck.cli.moments import read_moment, read_span  # noqa: PLC0415 - the help needs none
+    from gpudeck.model.moments import read_moment, read_span  # noqa: PLC0415 - the help needs none
 
     if (options["span"] is None) == (options["end"] is None):
         raise UsageError("a reservation needs --for or --until, and not both.", "Such as --for 4h.")
@@ -103,7 +103,7 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(made: dict[str, Any], now: float, zone: "tzinfo") -> str:
     from gpudeck.cli.booking import name_gpus  # noqa: PLC0415 - JSON needs none
-    from gpudeck.cli.moments import show_moment  # noqa: PLC0415 - the same
+    from gpudeck.model.moments import show_moment  # noqa: PLC0415 - the same
     from gpudeck.model.quantity import show_span  # noqa: PLC0415 - the same
     from gpudeck.views.safe import clean  # noqa: PLC0415 - the same
 

@@ -1,4 +1,5 @@
-"""Moments as people type them for a booking, in the zone of this machine: 14:00, tomorrow 9:00, +2h."""
+"""Moments as people type them for a booking, in a zone: 14:00, tomorrow 9:00, +2h. Pure, and the same in command line and
+chat."""
 
 import re
 from datetime import date, datetime, timedelta, tzinfo

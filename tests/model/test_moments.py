@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpudeck.cli.moments import read_moment, read_span, show_moment
+from gpudeck.model.moments import read_moment, read_span, show_moment
 from gpudeck.model.errors import UsageError
 
 BERLIN = ZoneInfo("Europe/Berlin")
