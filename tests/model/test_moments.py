@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpudeck.model.moments import read_moment, read_span, show_moment
 from gpudeck.model.errors import UsageError
+from gpudeck.model.moments import read_moment, read_span, show_moment
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 15, 16, 20, 30, tzinfo=BERLIN).timestamp()

@@ -1,4 +1,4 @@
-"""Moments as people type them for a booking, in a zone: 14:00, tomorrow 9:00, +2h. Pure, and the same in command line and
+"""Moments as people type them for a booking, in a zone: 14:00, tomorrow 9:00, +2h. Pure: for the command line and for
 chat."""
 
 import re
