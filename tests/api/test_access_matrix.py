@@ -37,6 +37,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/metrics"): (EVERYBODY, READERS),
     ("GET", "/api/v1/fleet"): (EVERYBODY, READERS),
     ("GET", "/api/v1/totals"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/people"): (EVERYBODY, READERS),
     ("GET", "/api/v1/stream"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),

@@ -17,7 +17,7 @@ from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.api.first_look import put_first_look
 from gpudeck.api.headers import PAGE_POLICY, WORKER_POLICY
 from gpudeck.api.login import TheAuth, describe
-from gpudeck.api.text import NotUnderstood, TextViews, is_on, read_wish
+from gpudeck.api.text import NotUnderstood, TextViews, is_on, read_refresh, read_wish
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 
@@ -90,12 +90,16 @@ async def _answer_in_text(
     caller = caller_of(request)
     policy.check("read", caller)
     headers = {"Vary": "User-Agent, Term", "Cache-Control": "no-store"}
+    parameters = dict(request.query_params.multi_items())
     try:
-        wish = read_wish(dict(request.query_params.multi_items()), request.headers.get("term", ""), host)
+        wish = read_wish(parameters, request.headers.get("term", ""), host)
+        pause = read_refresh(parameters.get("refresh"))
     except NotUnderstood as error:
         return Response(f"{error}\n".encode(), status_code=400, media_type=MediaType.TEXT, headers=headers)
     answer = await texts.render(hub.stream.document(policy.sight(caller)), wish)
-    return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers)
+    # For browsers, whose page is live by itself: curl shows it once.
+    again = {} if pause is None else {"Refresh": str(pause)}
+    return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers | again)
 
 
 def _wants_text(agent: str, term: str | None) -> bool:

@@ -1,6 +1,6 @@
 """The fleet as text over HTTP: what was asked for, rendered once for all who ask for the same in the same second.
 
-?detail=true  ?free  ?user=NAME  ?q=WORDS  ?width=N  ?color=never|always|auto  ?term=true
+?detail=true  ?users  ?free  ?user=NAME  ?q=WORDS  ?width=N  ?color=never|always|auto  ?term=true  ?refresh=SECONDS
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
 from gpudeck.views.filter import Json, parse_query
+from gpudeck.views.people_table import render_people
 from gpudeck.views.reading import read_for_table
 from gpudeck.views.safe import clean
 from gpudeck.views.table import LEAST
@@ -20,8 +21,9 @@ from gpudeck.views.text import NO_HOST, render_fleet
 _MOST_KEPT = 64
 _WIDEST = 1000
 _LONGEST = 256
+_LONGEST_PAUSE = 86_400
 _NOTHING_FITS = "Nothing fits."
-_NAMES = ("detail", "free", "user", "q", "width", "color", "term")
+_NAMES = ("detail", "users", "free", "user", "q", "width", "color", "term", "refresh")
 _PAGE_NAMES = ("view", "sort")
 """In addresses copied from the page. They mean nothing here."""
 
@@ -31,6 +33,7 @@ class Wish(Struct, frozen=True):
 
     host: str | None = None
     detail: bool = False
+    users: bool = False
     query: str = ""
     user: str | None = None
     width: int | None = None
@@ -62,11 +65,21 @@ def read_wish(parameters: Mapping[str, str], terminal: str, host: str | None) ->
     return Wish(
         host=host,
         detail=is_on(parameters.get("detail")),
+        users=is_on(parameters.get("users")),
         query=query,
         user=parameters.get("user") or None,
         width=_read_width(parameters.get("width")),
         colour=_wants_colour(parameters.get("color", "auto"), terminal),
     )
+
+
+def read_refresh(text: str | None) -> int | None:
+    """Seconds after which a browser is to ask again; None where it is not. Raises NotUnderstood."""
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _LONGEST_PAUSE:
+        raise NotUnderstood(f"refresh has to be 1 to {_LONGEST_PAUSE} seconds, not {clean(text[:40])!r}")
+    return int(text)
 
 
 def is_on(flag: str | None) -> bool:
@@ -115,7 +128,7 @@ class TextViews:
 
 
 def _render(document: bytes, wish: Wish) -> Answer:
-    fleet: Json = msgspec.json.decode(document) if wish.detail else read_for_table(document)
+    fleet: Json = msgspec.json.decode(document) if wish.detail or wish.users else read_for_table(document)
     part = choose_hosts(fleet, [wish.host]) if wish.host else fleet
     if wish.host and not part["hosts"]:
         return Answer(404, _no_host(fleet, wish.host).encode())
@@ -123,6 +136,8 @@ def _render(document: bytes, wish: Wish) -> Answer:
         part, _ = choose_words(part, wish.query)
     if wish.user:
         part = choose_user(part, wish.user)
+    if wish.users:
+        return Answer(200, render_people(part, width=wish.width, colour=wish.colour).encode())
     empty = _NOTHING_FITS if fleet["hosts"] else NO_HOST
     return Answer(
         200, render_fleet(part, detail=wish.detail, width=wish.width, colour=wish.colour, empty=empty).encode()

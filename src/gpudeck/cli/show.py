@@ -44,6 +44,7 @@ Examples:
   gpudeck show gpu07 --detail     one host with its processes
   gpudeck show free --watch 5     what is free, again every five seconds
   gpudeck show --json | jq '.totals.free'
+  gpudeck show --users            who is on which GPUs, the most memory first
   gpudeck show --csv > fleet.csv
   gpudeck show --html fleet.html  one file to mail or print, for any browser
   gpudeck show --local            this machine, without any hub
@@ -65,14 +66,18 @@ class Look(Struct, frozen=True):
     form: str
     detail: bool
     color: str
+    is_by_user: bool = False
+    columns: str | None = None
 
 
 @click.command("show", cls=WordsCommand, epilog=_AFTER)
 @click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_words)
 @click.option("--detail", is_flag=True, help="A box a host, with processes and faults.")
+@click.option("--users", is_flag=True, help="A line a person: memory, processes, and where.")
 @click.option("--watch", type=str, metavar="[S]", help="Again every S seconds (2) in place, until Ctrl-C.")
 @click.option("--json", "form", flag_value="json", help="As JSON, as the API has it.")
 @click.option("--csv", "form", flag_value="csv", help="As CSV, a line a GPU, for spreadsheets.")
+@click.option("--columns", type=click.Choice(["web-gpu-monitor"]), help="With --csv: those of its load_data.csv.")
 @click.option("--html", metavar="FILE", help="Into FILE, as a page that needs nothing else; - is the standard output.")
 @click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="auto: if it is a terminal."
@@ -86,8 +91,10 @@ def command(
     words: tuple[str, ...],
     *,
     detail: bool,
+    users: bool,
     watch: str | None,
     form: str | None,
+    columns: str | None,
     html: str | None,
     color: str,
     hub: str,
@@ -105,11 +112,15 @@ def command(
         raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
     if detail and form == "csv":
         raise UsageError("--detail and --csv exclude each other: a line is a GPU.", "--json has the processes too.")
+    if users and (detail or form == "csv" or html is not None):
+        raise UsageError("--users goes with --json, --watch or nothing: its lines are people, not GPUs.")
+    if columns is not None and form != "csv":
+        raise UsageError("--columns goes with --csv.")
     if html is not None:
         from gpudeck.cli.page_file import check_alone  # noqa: PLC0415 - few ask for it
 
         form = check_alone(form, detail=detail, watch=watch)
-    look = Look(form or "text", detail, color)
+    look = Look(form or "text", detail, color, users, columns)
     read = _choose_source(hub, local=local, ssh=ssh, is_table=look.form == "text")
     if watch is not None:
         _watch(read, words, look, _read_interval(watch, look))
@@ -148,8 +159,14 @@ def _choose_source(hub: str, *, local: bool, ssh: str | None, is_table: bool) ->
 
 
 def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
+    if look.is_by_user:
+        return _present_people(fleet, look)
     if look.form == "json":
         return f"{msgspec.json.encode(fleet).decode()}\n"
+    if look.columns is not None:
+        from gpudeck.compat.web_gpu_monitor.columns import write_load_data  # noqa: PLC0415 - few ask for it
+
+        return write_load_data(fleet)
     if look.form == "csv":
         from gpudeck.views.sheet import render_sheet  # noqa: PLC0415 - few ask for it
 
@@ -160,6 +177,15 @@ def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
         return render_page(fleet)
     empty = "Nothing fits." if words else NO_HOST
     text = render_fleet(fleet, detail=look.detail, width=terminal_width(), colour=wants_colour(look.color), empty=empty)
+    return text if knows_our_signs() else in_ascii(text)
+
+
+def _present_people(fleet: Json, look: Look) -> str:
+    from gpudeck.views.people_table import describe_people, render_people  # noqa: PLC0415 - few ask for it
+
+    if look.form == "json":
+        return f"{msgspec.json.encode({'time': fleet['time'], 'people': describe_people(fleet)}).decode()}\n"
+    text = render_people(fleet, width=terminal_width(), colour=wants_colour(look.color))
     return text if knows_our_signs() else in_ascii(text)
 
 

@@ -11,13 +11,13 @@ Value = str | float | None
 _FORMULAS = tuple("=+-@")
 
 
-def write_csv(rows: Iterable[Sequence[Value]]) -> str:
-    """One line a row, each ending in CR and LF. None is an empty field; numbers stay numbers.
+def write_csv(rows: Iterable[Sequence[Value]], line_end: str = "\r\n") -> str:
+    """One line a row, each ending in CR and LF unless told otherwise. None is an empty field; numbers stay numbers.
 
     A text that a spreadsheet would take for a formula, as it does with `=` at the front, gets an apostrophe before it.
     """
     written = io.StringIO(newline="")
-    csv.writer(written, lineterminator="\r\n").writerows([_field(value) for value in row] for row in rows)
+    csv.writer(written, lineterminator=line_end).writerows([_field(value) for value in row] for row in rows)
     return written.getvalue()
 
 

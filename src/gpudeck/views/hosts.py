@@ -10,7 +10,7 @@ from gpudeck.views.text import name_problem
 
 _COLUMNS = (
     Column("HOST", keep=100, widest=40),
-    Column("VIA", keep=90, widest=10),
+    Column("VIA", keep=90, widest=18),
     Column("STATUS", keep=99, widest=8),
     Column("GPUS", keep=80, align="right", widest=6),
     Column("FREE", keep=70, align="right", widest=6),
