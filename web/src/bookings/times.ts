@@ -45,11 +45,6 @@ export function lengthText(seconds: number): string {
   return parts.filter(([count]) => count > 0).map(([count, unit]) => `${count}${unit}`).join(' ') || '0m'
 }
 
-/** The next quarter of an hour: where a booking of later begins unless somebody says otherwise. */
-export function nextQuarter(unix: number): number {
-  return Math.ceil(unix / (15 * MINUTE)) * 15 * MINUTE
-}
-
 /** `14:00` today, `Nov 16, 14:00` on another day, with the year in another one, with the offset where the clock shows it twice. */
 export function timeText(unix: number, now: number): string {
   const at = new Date(unix * 1000)

@@ -33,3 +33,5 @@ it('tells another page from other parameters', () => {
   expect(isSamePage(parseRoute('#/events?a=1'), parseRoute('#/events'))).toBe(true)
   expect(isSamePage(parseRoute('#/host/a'), parseRoute('#/host/b'))).toBe(false)
 })
+
+it('knows the page of bookings', () => expect(parseRoute('#/bookings?view=day').page).toBe('bookings'))
