@@ -113,6 +113,11 @@ describe('the order', () => {
     const idle = sortPeople(people, readOrder('-idle')).map(({ user }) => user)
     expect(idle.at(-1)).toBeNull()
   })
+  it('has more processes first among those of the same memory', () => {
+    const same = peopleNow([host('a', [used([on('ann', 1, 20)]), used([on('ben', 2, 10), on('ben', 3, 10)])])])
+    expect(sortPeople(same, readOrder('memory')).map(({ user }) => user)).toEqual(['ben', 'ann'])
+    expect(sortPeople(same, readOrder('-memory')).map(({ user }) => user)).toEqual(['ann', 'ben'])
+  })
   it('is the usual one for nonsense', () => expect(readOrder('-nonsense')).toEqual({ by: 'gpus', isTurned: false }))
   it('turns with the second click', () => {
     expect(turnOrder(readOrder(''), 'memory')).toBe('memory')

@@ -181,7 +181,8 @@ const RANKS: Record<Exclude<PeopleSort, 'user'>, (person: Person) => number | nu
   since: (person) => (person.since === null ? null : -person.since),
 }
 
-/** What is not known comes last either way. Equal ones are by name, whom nobody could name after all others. */
+/** What is not known comes last either way. Of the same memory who has more processes comes first; equal ones are by
+ *  name, whom nobody could name after all others. */
 export function sortPeople(people: readonly Person[], { by, isTurned }: Order): Person[] {
   const turn = isTurned ? -1 : 1
   return [...people].sort((a, b) => {
@@ -189,7 +190,7 @@ export function sortPeople(people: readonly Person[], { by, isTurned }: Order): 
     const left = RANKS[by](a)
     const right = RANKS[by](b)
     if (left === null || right === null) return Number(left === null) - Number(right === null) || names(a, b)
-    return turn * (right - left) || names(a, b)
+    return turn * (right - left) || (by === 'memory' ? turn * ((b.processes ?? -1) - (a.processes ?? -1)) : 0) || names(a, b)
   })
 }
 
