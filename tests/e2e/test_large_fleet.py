@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from e2e.looking import count_hosts
+from e2e.looking import NO_WORKER, count_hosts
 from fakes.hubs import HubProcess, running_hub, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -18,7 +18,7 @@ MOST_NODES = 6000
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
     folder = tmp_path_factory.mktemp("large")
-    # The whole fleet counts as some forty requests (api/limits.py): a test that asks for it again and again has to wait.
+    # The whole fleet counts as some forty requests (api/limits.py): who asks for it again and again has to wait.
     (folder / "gpudeck.yaml").write_text("limits: {unlimited: [127.0.0.1]}\n")
     with running_hub(folder, "--demo", str(HOSTS)) as hub:
         wait_until(lambda: count_hosts(hub) > 0.95 * HOSTS, "the simulated fleet", seconds=90)
@@ -65,6 +65,37 @@ def test_the_keyboard_walks_beyond_what_exists(large: HubProcess, visit: Visits)
     expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
     page.locator("[data-slot='-1']").first.focus()
     page.keyboard.press("End")
-    focused = page.locator("[data-slot]:focus")
-    expect(focused).to_be_in_viewport()
-    assert page.evaluate("scrollY") > 1000
+    wait_until(lambda: page.evaluate("scrollY") > 20_000, "the end of a thousand rows")
+    expect(page.locator("[data-slot]:focus")).to_be_in_viewport()
+
+
+@pytest.fixture
+def first_look(large: HubProcess, visit: Visits) -> tuple[Page, list[Route]]:
+    """A page that has only what came with it: its stream is kept waiting."""
+    page, waiting = visit(large.url + "/?sort=name"), list[Route]()
+
+    def keep(route: Route) -> None:
+        waiting.append(route)
+
+    page.add_init_script(NO_WORKER)
+    page.route("**/api/v1/stream", keep)
+    page.reload()
+    expect(page.locator(".board")).to_have_attribute("aria-busy", "true", timeout=30_000)
+    return page, waiting
+
+
+def test_the_end_may_be_asked_for_before_it_is_here(first_look: tuple[Page, list[Route]]) -> None:
+    page, waiting = first_look
+    page.locator("[data-slot='-1']").first.focus()
+    page.keyboard.press("End")
+    waiting.pop().continue_()
+    wait_until(lambda: page.evaluate("scrollY") > 20_000, "the end of a thousand rows")
+    expect(page.locator("[data-slot]:focus")).to_be_in_viewport()
+
+
+def test_nothing_is_said_to_be_missing_before_all_is_here(first_look: tuple[Page, list[Route]]) -> None:
+    page, waiting = first_look
+    page.get_by_role("searchbox").fill("user:nobody-of-that-name")
+    expect(page.get_by_text("The fleet is on its way")).to_be_visible()
+    waiting.pop().continue_()
+    expect(page.get_by_text("No GPU fits")).to_be_visible(timeout=30_000)

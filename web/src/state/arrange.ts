@@ -98,6 +98,13 @@ function descending(a: number | null, b: number | null): number {
   return (b ?? -Infinity) - (a ?? -Infinity) || 0
 }
 
+/** `next` in the order of `before`, for who is at work on the board; as it is where it shows a place that is new. */
+export function inOldOrder(next: readonly Placed[], before: readonly Placed[]): readonly Placed[] {
+  const places = new Map(before.map((placed, i) => [keyOf(placed), i]))
+  if (!next.every((placed) => places.has(keyOf(placed)))) return next
+  return [...next].sort((a, b) => places.get(keyOf(a))! - places.get(keyOf(b))!)
+}
+
 /** Whether both boards show the same lines in the same places, so that nothing needs to move. */
 export function isSameBoard(a: readonly Placed[], b: readonly Placed[]): boolean {
   return a.length === b.length && a.every((placed, i) => isSamePlace(placed, b[i]!))

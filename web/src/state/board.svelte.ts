@@ -10,7 +10,7 @@ import { Follower, type ReadFleet } from '../stream/follower'
 import type { Line, LineListener } from '../stream/line'
 import { judgeLink, LOST_AFTER_SECONDS, RESTING } from '../stream/link'
 import { readAddress, type Address } from './address'
-import { arrange, isSameBoard, type Placed, type Sort } from './arrange'
+import { arrange, inOldOrder, isSameBoard, type Placed, type Sort } from './arrange'
 import type { FirstFleet } from './first'
 import { FleetModel } from './fleet'
 import { Glances, type ReadTotals } from './glances.svelte'
@@ -69,8 +69,6 @@ export class Board {
 
   readonly query = $derived(parseQuery(this.text))
   readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now))
-  /** Free GPUs as far as they are known at this moment; also while the page rests. */
-  readonly free = $derived(this.link === RESTING ? this.glances.free : this.link.phase === 'live' ? (this.totals?.free ?? null) : null)
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
@@ -104,6 +102,12 @@ export class Board {
       read,
     )
     this.line = connect({ event: (event) => this.follower.take(event), running: () => void this.follower.catchUp(), trouble })
+  }
+
+  /** Free GPUs as far as they are known at this moment; also while the page rests. */
+  get free(): number | null {
+    if (this.link === RESTING) return this.glances.free
+    return this.link.phase === 'live' ? (this.totals?.free ?? null) : null
   }
 
   start(): void {
@@ -220,7 +224,7 @@ export class Board {
     this.trouble = null
     const offset = this.fleet.time - this.now
     if (Math.abs(offset - this.hubOffset) > DRIFT_SECONDS) this.hubOffset = offset
-    if (reshaped || this.isSettled()) this.arrange(reshaped)
+    if (reshaped || this.isSettled()) this.arrange(reshaped, this.isAttended())
   }
 
   private onTrouble(trouble: Trouble): void {
@@ -235,13 +239,18 @@ export class Board {
   }
 
   private isSettled(): boolean {
-    return this.now - this.arrangedAt >= SETTLE_SECONDS && this.now - this.attendedAt >= ATTENDED_SECONDS
+    return this.now - this.arrangedAt >= SETTLE_SECONDS && !this.isAttended()
   }
 
-  /** A reshaped host needs new measures even where the order stays. */
-  private arrange(reshaped = false): void {
+  private isAttended(): boolean {
+    return this.now - this.attendedAt < ATTENDED_SECONDS
+  }
+
+  /** A reshaped host needs new measures even where the order stays, as it does where `isKept`. */
+  private arrange(reshaped = false, isKept = false): void {
     this.arrangedAt = seconds()
-    const placed = inGroups(arrange(this.fleet.entries.values(), this.query, this.sort, this.folds), this.group)
+    const sorted = inGroups(arrange(this.fleet.entries.values(), this.query, this.sort, this.folds), this.group)
+    const placed = isKept ? inOldOrder(sorted, this.placed) : sorted
     if (reshaped || !isSameBoard(placed, this.placed)) this.placed = placed
   }
 }

@@ -52,6 +52,16 @@ describe('order', () => {
     expect(ids()).toEqual(['a', 'b'])
   })
 
+  it('stays also where a host falls silent under the pointer', async () => {
+    snapshot()
+    board.attend()
+    const silent = { id: 'b', status: 'late', gpus: ['b-0', 'b-1'].map((uuid) => ({ uuid, availability: 'unknown' })) }
+    await beat(1, { time: NOW, totals: totals(), changes: [silent] })
+    expect(ids()).toEqual(['b', 'a'])
+    await beat(7)
+    expect(ids()).toEqual(['a', 'b'])
+  })
+
   it('follows at once when a host goes', async () => {
     snapshot()
     board.attend()

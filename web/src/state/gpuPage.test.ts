@@ -32,7 +32,7 @@ test('a GPU that cannot be reached is offered to nobody', () => {
 
 test('a booking is said where there is one', () => {
   expect(text({}).booking).toBeNull()
-  expect(text({ reservation: { id: 1, kind: 'booking', user: 'dan', until: NOW + 60, note: '' } }).booking).toMatch(/^Booked by dan until /)
+  expect(text({ reservation: { id: 1, kind: 'booking', user: 'dan', until: NOW + 60, note: '' } }).booking?.text).toMatch(/^Booked by dan until /)
 })
 
 test('a GPU of the past is called what its last run called it', () => {

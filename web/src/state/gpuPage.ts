@@ -1,8 +1,9 @@
 /** The page of one GPU in words. */
 import type { Run } from '../api/history'
 import type { Gpu, Host } from '../api/types'
+import { bookingText, type BookingText } from './booking'
 import { cudaVisibleDevices, gpuDetail, isMissing, type GpuDetail } from './detail'
-import { bytes, celsius, clockTime, DASH, fraction, gib, percent, plain, watts } from './format'
+import { bytes, celsius, DASH, fraction, gib, percent, plain, watts } from './format'
 import { alarmText } from './lines'
 
 export interface BigFigure {
@@ -23,7 +24,7 @@ export interface GpuPageText {
   alarm: { reason: string; action: string | null; isCritical: boolean } | null
   /** Null where nothing can run on it. */
   devices: string | null
-  booking: string | null
+  booking: BookingText | null
 }
 
 /** `now` is the hub's clock. */
@@ -56,13 +57,6 @@ function figuresOf(gpu: Gpu): BigFigure[] {
     figure('Temperature', 'temperature_celsius', celsius(gpu.temperature_celsius).replace('°', ' °C')),
     figure('SM clock', 'clock_sm_mhz', gpu.clock_sm_mhz === null ? DASH : `${Math.round(gpu.clock_sm_mhz)} MHz`),
   ]
-}
-
-function bookingText(gpu: Gpu, now: number): string | null {
-  const booking = gpu.reservation
-  if (!booking) return null
-  if (booking.kind === 'hold') return plain(`Taken by ${booking.user}, starting`)
-  return plain(`Booked by ${booking.user} until ${clockTime(booking.until, now)}${booking.note ? `: ${booking.note}` : ''}`)
 }
 
 /** What the past tells of a GPU that is in the fleet no more. */
