@@ -1,6 +1,7 @@
 /** The page of one host in words. */
 import type { Gpu, Host } from '../api/types'
 import { hostDetail, type HostDetail } from './about'
+import { bookingText, type BookingText } from './booking'
 import { inUnit } from './detail'
 import type { HostEntry } from './fleet'
 import { bytes, DASH, fraction, gib, percent, plain, watts } from './format'
@@ -14,6 +15,7 @@ export interface HostGpu {
   line: GpuLine
   model: string
   power: string
+  booking: BookingText | null
   alarm: string | undefined
   isCritical: boolean
   /** Null where the list could not be read; `why` then says why. */
@@ -65,6 +67,7 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
     line: gpuLine(gpu, host, now),
     model: plain(gpu.display_name),
     power: watts(gpu.power_watts),
+    booking: bookingText(gpu, now),
     alarm: alarmText(gpu),
     isCritical: gpu.health === 'critical',
     processes: processRows(gpu, now),
