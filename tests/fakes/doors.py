@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from litestar import Litestar
 from fakes.offers import FakeHolds
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Commands, Policy
-from gpudeck.api.app import FrontDoor, build_framework
+from gpudeck.api.app import FrontDoor, SideDoor, build_framework
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.headers import SafeApp
 from gpudeck.api.host_book import AddedHosts, NewHost
@@ -82,6 +82,7 @@ def make_door(
     events: Events | None = None,
     reservations: Reservations | None = None,
     waiting: Queue | None = None,
+    side_doors: Callable[[House, Doorkeeper], Sequence[SideDoor]] = lambda *_: (),
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
@@ -112,7 +113,7 @@ def make_door(
         waiting=waiting or Queue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
-    return SafeApp(FrontDoor(house, grant_by(auth), keeper))
+    return SafeApp(FrontDoor(house, grant_by(auth), keeper, side_doors(house, keeper)))
 
 
 def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
