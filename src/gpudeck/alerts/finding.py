@@ -1,0 +1,70 @@
+"""What a rule is, and what it says of one subject at one moment. Pure."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from gpudeck.alerts.limits import Limits
+from gpudeck.alerts.message import MessageKind
+from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.model.event import Severity
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something is so. `title` is a sentence without its full stop.
+
+    `gpu` is a UUID; `part` tells several of one subject apart. With `is_bad` false it has eased, but is not over: an
+    alert that fires goes on, a new one does not begin. `since` is when it began, where the rule itself knows.
+    `severity` and `action` count before those of the rule. `users` are logins on the host, `accounts` people of the
+    hub. `is_personal`: for them alone.
+    """
+
+    title: str
+    gpu: str | None = None
+    label: str | None = None
+    model: str | None = None
+    part: str = ""
+    is_bad: bool = True
+    severity: Severity | None = None
+    action: str | None = None
+    since: float | None = None
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    is_personal: bool = False
+
+
+Find = Callable[[SeenHost, Sequence[View], Limits, Around], Sequence[Finding]]
+"""All that is so on a host, of these of its GPUs. Called once a second for each host: what is fine is not mentioned."""
+
+WhyUnknown = Callable[[SeenHost, str, str], str | None]
+"""Why it cannot be told of the GPU and the part whether it is still so; None where it can."""
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """`find` tells what is so. Where an alert's subject is not among it, it is over, unless it is not known: a metric
+    in `needs` could not be read, the host is silent, or `why_unknown` says so.
+
+    `sees_silent`: the rule is about hosts that do not report. `many` is the title of several in one message, and
+    `over` that of the end, with {place}; `tells_end` false: nobody waits for the end.
+    """
+
+    name: str
+    scope: Literal["host", "gpu", "hub"]
+    find: Find
+    action: str
+    many: str
+    over: str = ""
+    over_many: str = ""
+    needs: tuple[str, ...] = ()
+    why_unknown: WhyUnknown | None = None
+    sees_silent: bool = False
+    tells_end: bool = True
+    kind: MessageKind = "alert"
+
+
+def place_of(host: str | None, label: str | None) -> str:
+    """GPU 3 of gpu-01, gpu-01, or the fleet."""
+    if host is None:
+        return "the fleet"
+    return host if label is None else f"GPU {label} of {host}"

@@ -1,0 +1,84 @@
+"""Rules about GPUs that are kept from others: by somebody who does nothing, or by nobody at all."""
+
+from collections.abc import Sequence
+
+from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.limits import Limits
+from gpudeck.alerts.snapshot import Around, SeenHost, View
+
+
+def find_held(host: SeenHost, gpus: Sequence[View], _: Limits, around: Around) -> Sequence[Finding]:
+    """For their owners. On a GPU that is theirs by booking they may idle."""
+    held = [gpu for gpu in gpus if gpu["availability"] == "held" and gpu["users"]]
+    if not held:
+        return ()
+    return [_hold(host, gpu, around) for gpu in held if not _is_booked_by(gpu)]
+
+
+def _is_booked_by(gpu: View) -> bool:
+    return gpu["reservation"] is not None and gpu["reservation_conflict"] is None
+
+
+def _hold(host: SeenHost, gpu: View, around: Around) -> Finding:
+    users = tuple(gpu["users"])
+    return Finding(
+        title=f"{' and '.join(users[:3])} hold{'s' if len(users) == 1 else ''} GPU {gpu['label']} of {host.name} idle",
+        gpu=gpu["uuid"],
+        label=gpu["label"],
+        model=gpu["name"],
+        since=min(around.now, gpu["since"]),
+        users=users,
+        is_personal=True,
+    )
+
+
+def find_orphaned(host: SeenHost, gpus: Sequence[View], _: Limits, around: Around) -> Sequence[Finding]:
+    """Memory in use without a process. A process list that could not be read proves nothing."""
+    suspects = [gpu for gpu in gpus if gpu["availability"] == "held" and gpu["processes"] is not None]
+    if not suspects:
+        return ()
+    return [
+        Finding(
+            title=f"{(gpu['memory_used_bytes'] or 0) / 2**30:.1f} GiB of GPU {gpu['label']} of {host.name} "
+            "are held, but no process is on it",
+            gpu=gpu["uuid"],
+            label=gpu["label"],
+            model=gpu["name"],
+            since=min(around.now, gpu["since"]),
+        )
+        for gpu in suspects
+        if all(process["display"] for process in gpu["processes"])
+    ]
+
+
+def why_no_processes(host: SeenHost, gpu: str, _: str) -> str | None:
+    board = host.boards.get(gpu)
+    if board is None or board.view["processes"] is None or board.view["availability"] == "unknown":
+        return "who is on it is not known now"
+    return None
+
+
+HOLDER_RULES = (
+    Rule(
+        name="gpu_held_idle",
+        scope="gpu",
+        find=find_held,
+        action="If you do not need it now, end your process, so that others can use it.",
+        many="{count} GPUs are held idle",
+        over="{place} is no longer held idle",
+        over_many="{count} GPUs are no longer held idle",
+        why_unknown=why_no_processes,
+        tells_end=False,
+    ),
+    Rule(
+        name="orphaned_memory",
+        scope="gpu",
+        find=find_orphaned,
+        action="Look for what is left of a process there (fuser -v /dev/nvidia*), or reset the GPU.",
+        many="Memory of {count} GPUs is held by nobody",
+        over="The memory of {place} is free again",
+        over_many="The memory of {count} GPUs is free again",
+        needs=("memory_used_bytes",),
+        why_unknown=why_no_processes,
+    ),
+)

@@ -1,0 +1,185 @@
+"""Rules about hosts: silent, late, without a driver, short of disk or RAM, with a wrong clock or an old agent."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.limits import Limits
+from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.model.quantity import show_span
+
+_OWN_AGENTS: Final = frozenset({"push", "pull", "simulated"})
+"""Ways in on which an agent of ours tells its version."""
+_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?$")
+_FULL_PERCENT: Final = 99.0
+"""From here on a disk is as good as full, which is critical."""
+
+
+def find_down(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> Sequence[Finding]:
+    if host.status != "down":
+        return ()
+    return (Finding(title=f"{host.name} has stopped reporting", since=min(around.now, host.silent_since)),)
+
+
+def find_late(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
+    above, clear = limits.above or 0.0, limits.clear or 0.0
+    if host.late_times < max(clear, 1.0):
+        return ()
+    title = f"{host.name} reports late again and again: {host.late_times} times within an hour"
+    return (Finding(title=title, is_bad=host.late_times >= above),)
+
+
+def find_unanswering(host: SeenHost, _: Sequence[View], __: Limits, ___: Around) -> Sequence[Finding]:
+    reason = why_no_driver(host)
+    return () if reason is None else (Finding(title=f"The GPUs of {host.name} cannot be read: {reason.rstrip('.')}"),)
+
+
+def why_no_driver(host: SeenHost) -> str | None:
+    """Why none of the GPUs of a host that reports can be read; None where some can, or where it has none.
+
+    A machine without GPUs says that nothing could be read too, but has no problem with it.
+    """
+    reason: str | None = (host.view.get("reasons") or {}).get("gpus")
+    if reason is not None:
+        has_trouble = any(problem and problem in reason for problem in host.view["problems"])
+        return reason if host.boards or has_trouble else None
+    missing = {gpu.missing for gpu in host.boards.values()}
+    # One GPU alone that is missing is that GPU's affair.
+    return next(iter(missing)) if len(host.boards) > 1 and len(missing) == 1 else None
+
+
+def find_full_disk(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
+    view = host.view
+    used, total, clear = view["disk_used_bytes"], view["disk_total_bytes"], limits.clear or 0.0
+    is_root_full = used is not None and total and 100.0 * used >= clear * total
+    disks = view["disks"]
+    if not is_root_full and not any(100.0 * disk.used_bytes >= clear * disk.total_bytes > 0 for disk in disks):
+        return ()
+    return [_describe_disk(host, mount, share, limits) for mount, share in _disks(host) if share >= clear]
+
+
+def _describe_disk(host: SeenHost, mount: str, share: float, limits: Limits) -> Finding:
+    return Finding(
+        title=f"{mount} of {host.name} is {share:.0f} % full",
+        part=mount,
+        is_bad=share >= (limits.above or 0.0),
+        severity="critical" if share >= max(_FULL_PERCENT, limits.above or 0.0) else None,
+    )
+
+
+def _disks(host: SeenHost) -> Iterator[tuple[str, float]]:
+    view = host.view
+    if view["disk_used_bytes"] is not None and view["disk_total_bytes"]:
+        yield "/", 100.0 * view["disk_used_bytes"] / view["disk_total_bytes"]
+    for disk in view["disks"]:
+        if disk.total_bytes > 0 and disk.mount != "/":
+            yield disk.mount, 100.0 * disk.used_bytes / disk.total_bytes
+
+
+def why_no_disk(host: SeenHost, _: str, mount: str) -> str | None:
+    return None if any(name == mount for name, _ in _disks(host)) else f"the host does not tell of {mount} now"
+
+
+def find_full_ram(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
+    used, total = host.view["memory_used_bytes"], host.view["memory_total_bytes"]
+    if used is None or not total or 100.0 * used < (limits.clear or 0.0) * total:
+        return ()
+    share = 100.0 * used / total
+    return (Finding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= (limits.above or 0.0)),)
+
+
+def find_skew(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
+    skew = host.view["clock_skew_seconds"]
+    if skew is None or abs(skew) < max(limits.clear or 0.0, 0.1):
+        return ()
+    title = f"The clock of {host.name} is {show_span(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the hub's"
+    return (Finding(title=title, is_bad=abs(skew) >= (limits.above or 0.0)),)
+
+
+def find_outdated(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> Sequence[Finding]:
+    view = host.view
+    version = view["agent_version"]
+    if version == around.version or view["via"] not in _OWN_AGENTS:
+        return ()
+    own, others = _read_version(around.version), _read_version(version)
+    if own is None or others is None or others >= own:
+        return ()
+    return (Finding(title=f"The agent of {host.name} is {version}, the hub is {around.version}"),)
+
+
+def _read_version(text: str) -> tuple[int, ...] | None:
+    """None for what is no release: nobody knows what is newer then."""
+    match = _VERSION.match(text)
+    return None if match is None else tuple(int(part or 0) for part in match.groups())
+
+
+HOST_RULES = (
+    Rule(
+        name="host_down",
+        scope="host",
+        find=find_down,
+        action="Look whether it has power and network, and whether its agent runs.",
+        many="{count} hosts have stopped reporting",
+        over="{place} reports again",
+        over_many="{count} hosts report again",
+        sees_silent=True,
+    ),
+    Rule(
+        name="host_late",
+        scope="host",
+        find=find_late,
+        action="Look at its load and at the network between it and the hub.",
+        many="{count} hosts report late again and again",
+        over="{place} reports in time",
+        over_many="{count} hosts report in time",
+    ),
+    Rule(
+        name="driver_not_answering",
+        scope="host",
+        find=find_unanswering,
+        action="Look at nvidia-smi and at the kernel log (dmesg) there; a restart of the host often is what helps.",
+        many="The drivers of {count} hosts do not answer",
+        over="The GPUs of {place} can be read again",
+        over_many="The GPUs of {count} hosts can be read again",
+    ),
+    Rule(
+        name="disk_full",
+        scope="host",
+        find=find_full_disk,
+        action="Delete or move what is not needed: old checkpoints, caches, logs.",
+        many="{count} disks are nearly full",
+        over="A disk of {place} has room again",
+        over_many="{count} disks have room again",
+        why_unknown=why_no_disk,
+    ),
+    Rule(
+        name="ram_full",
+        scope="host",
+        find=find_full_ram,
+        action="Look which process takes it, before the kernel ends one.",
+        many="The RAM of {count} hosts is nearly full",
+        over="{place} has free RAM again",
+        over_many="{count} hosts have free RAM again",
+        needs=("memory_used_bytes", "memory_total_bytes"),
+    ),
+    Rule(
+        name="clock_skew",
+        scope="host",
+        find=find_skew,
+        action="Check its time service (chronyc tracking, timedatectl).",
+        many="The clocks of {count} hosts are wrong",
+        over="The clock of {place} is right again",
+        over_many="The clocks of {count} hosts are right again",
+        needs=("clock_skew_seconds",),
+    ),
+    Rule(
+        name="agent_outdated",
+        scope="host",
+        find=find_outdated,
+        action="Update gpudeck there.",
+        many="The agents of {count} hosts are older than the hub",
+        over="The agent of {place} is up to date",
+        over_many="The agents of {count} hosts are up to date",
+    ),
+)

@@ -1,0 +1,71 @@
+"""The fleet and its recent past as rules see them. Pure.
+
+A host's view is that of the hub itself, lent for as long as one rule looks at it: thousands of GPUs are not copied once
+a second. Nobody here changes it or keeps it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from gpudeck.model.view import HostStatus
+
+View = Mapping[str, Any]
+
+
+class GoneGpu(Struct, frozen=True):
+    """A GPU that a host had and no longer tells of."""
+
+    uuid: str
+    label: str
+    model: str
+
+
+class SeenHost(Struct, frozen=True, kw_only=True):
+    """`view` is its metrics and facts, `gpus` are those of its GPUs whose values are of now. `boards` are all of them,
+    by UUID. `silent_since` is when it last reported, `late_times` how often it came late within the last hour."""
+
+    id: str
+    name: str
+    status: HostStatus
+    view: View
+    gpus: Sequence[View] = ()
+    boards: Mapping[str, Any] = field(default_factory=dict)
+    silent_since: float = 0.0
+    late_times: int = 0
+    gone: tuple[GoneGpu, ...] = ()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.view.get("labels") or {}
+
+
+class LateBooking(Struct, frozen=True):
+    """A booking that has begun and that nobody uses; `deadline` is when it is released."""
+
+    id: int
+    user: str
+    gpus: str
+    host: str | None
+    deadline: float
+
+
+class Around(Struct, frozen=True, kw_only=True):
+    """What concerns the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts.
+
+    `free` and `known` are how many GPUs are free, and of how many it is known what they do.
+    """
+
+    now: float
+    version: str = ""
+    critical_celsius: float = 95.0
+    power_limits: Mapping[str, float] = field(default_factory=dict)
+    late_bookings: tuple[LateBooking, ...] = ()
+    history_problem: str | None = None
+    free: int = 0
+    known: int = 0
+
+
+HUB = SeenHost(id="", name="", status="up", view={})
+"""The subject of what is no single host's."""
