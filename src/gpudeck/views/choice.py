@@ -16,9 +16,9 @@ def choose_hosts(fleet: Json, names: Sequence[str]) -> Json:
     return _with_hosts(fleet, [host for host in fleet["hosts"] if host["name"] in names or host["id"] in names])
 
 
-def choose_user(fleet: Json, user: str) -> Json:
-    """The GPUs that this user is on."""
-    return _with_gpus(fleet, lambda _, gpu: user in gpu["users"], lambda _: False)
+def choose_user(fleet: Json, *users: str) -> Json:
+    """The GPUs that any of these users is on."""
+    return _with_gpus(fleet, lambda _, gpu: any(user in gpu["users"] for user in users), lambda _: False)
 
 
 def choose_words(fleet: Json, text: str) -> tuple[Json, Query]:

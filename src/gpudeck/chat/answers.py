@@ -1,0 +1,171 @@
+"""What the bot says about the fleet, for a phone: one line a thing, and a snippet where that is too much. Pure.
+
+Takes the fleet as the API's JSON has it (see model.view.Fleet), already without what the asker may not see.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from gpudeck.chat.blocks import Answer, attach, say, tell
+from gpudeck.chat.escape import escape
+from gpudeck.chat.lines import (
+    command_lines,
+    command_sheet,
+    count,
+    count_states,
+    free_lines,
+    gpu_line,
+    gpu_lines,
+    host_line,
+    notes,
+    title_of,
+    who_lines,
+)
+from gpudeck.chat.wants import Asked
+from gpudeck.model.wanted import OfferedGpu, choose, fits, is_usable, offer, rank
+from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
+from gpudeck.views.filter import Json, join
+from gpudeck.views.free import render_free
+from gpudeck.views.hosts import render_hosts
+from gpudeck.views.safe import clean
+from gpudeck.views.text import name_problem, render_fleet
+
+_WIDTH: Final = 160
+"""Columns of a snippet: people turn their phones for those."""
+
+
+def answer_free(fleet: Json, asked: Asked, names: Collection[str], kept: Collection[str]) -> Answer:
+    """What whoever has these `names` could use now; `kept` are the GPUs that wait for others."""
+    part, query = choose_words(fleet, join(asked.words))
+    if query.unclear:
+        return say(f"“{escape(query.unclear[0])}” is not understood. `help` tells the words.")
+    offered = [offer(host, gpu) for host in part["hosts"] for gpu in host["gpus"]]
+    usable = [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in kept]
+    fitting = [gpu for gpu in usable if fits(gpu, asked.wanted)]
+    if asked.is_counted:
+        return _answer_counted(fleet, asked, usable, fitting)
+    found = rank(fitting)
+    total = fleet["totals"]["gpus"]
+    title = f"{len(found)} of {count(total, 'GPU')} can be used now"
+    if not found:
+        return say(f"*{title}.*", "`watch` tells you when there is one.", *notes(fleet))
+    return tell(title, free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
+
+
+def _answer_counted(fleet: Json, asked: Asked, usable: list[OfferedGpu], fitting: list[OfferedGpu]) -> Answer:
+    found = choose(asked.wanted, usable)
+    wanted = escape(asked.wanted.describe())
+    if found is None:
+        return say(f"*Not free now: {wanted}.* {len(fitting)} such are.", "`watch` tells you when there are enough.")
+    return tell(f"Free: {wanted}", free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
+
+
+def answer_hosts(fleet: Json) -> Answer:
+    hosts = fleet["hosts"]
+    totals = fleet["totals"]
+    title = f"{totals['hosts_up']} of {count(len(hosts), 'host')} up, {totals['free']} of {totals['gpus']} GPUs free"
+    return tell(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", notes(fleet))
+
+
+def answer_fleet(fleet: Json, words: Sequence[str], *, detail: bool = False, commands: bool = False) -> Answer:
+    """All GPUs, or those that fit the words: one line each, with `detail` as curl shows it, with `commands` each
+    process and what it was started with."""
+    part, query = choose_words(fleet, join(words))
+    if query.unclear:
+        return say(f"“{escape(query.unclear[0])}” is not understood. `help` tells the words.")
+    if not part["hosts"]:
+        return say("Nothing fits." if fleet["hosts"] else "No host has reported yet.")
+    totals = part["totals"]
+    title = f"{count(totals['gpus'], 'GPU')} on {count(totals['hosts'], 'host')}: {count_states(totals)}"
+    if commands:
+        return tell(title, command_lines(part), lambda: command_sheet(part), "commands", notes(part))
+    if detail:
+        # Boxes are drawn in letters of one width, however few there are.
+        return attach(title, render_fleet(part, detail=True, width=_WIDTH), "detail", notes(part))
+    lines = [line for host in part["hosts"] for line in gpu_lines(host)]
+    return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", notes(part))
+
+
+def answer_host(fleet: Json, name: str) -> Answer | None:
+    """The GPUs of a host and who is on them; None where there is no such host."""
+    part = _find_host(fleet, name)
+    if part is None:
+        return None
+    host = part["hosts"][0]
+    problems = [escape(name_problem(host["name"], problem), 300) for problem in host["problems"][:5]]
+    return tell(
+        title_of(host, fleet["time"]), gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", problems
+    )
+
+
+def answer_who(fleet: Json, place: str) -> Answer:
+    """Who is on a host or on one GPU: HOST, HOST:GPU or a UUID."""
+    host_name, _, labels = place.partition(":")
+    part = _find_host(fleet, host_name) or _find_gpu(fleet, place)
+    if part is None:
+        return no_such_host(fleet, place)
+    host = part["hosts"][0]
+    wanted = {label.strip() for label in labels.split(",") if label.strip()}
+    gpus = [gpu for gpu in host["gpus"] if not wanted or gpu["label"] in wanted or str(gpu["index"]) in wanted]
+    if not gpus:
+        return say(f"{escape(host['name'])} has no GPU {escape(labels) or 'at all'}.")
+    lines = [line for gpu in gpus for line in who_lines(gpu, fleet["time"])]
+    return tell(title_of(host, fleet["time"]), lines, lambda: render_fleet(part, width=_WIDTH), "who")
+
+
+def answer_where(fleet: Json, name: str, logins: Collection[str]) -> Answer:
+    """The GPUs that somebody is on, under any of these logins."""
+    part = choose_user(fleet, *logins)
+    lines = [gpu_line(host, gpu) for host in part["hosts"] for gpu in host["gpus"]]
+    if not lines:
+        return say(f"{escape(name)} is on no GPU that can be seen.")
+    title = f"{escape(name)} is on {count(len(lines), 'GPU')}"
+    return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "where", notes(fleet))
+
+
+def answer_everybody(fleet: Json) -> Answer:
+    """Who is where: one line a person."""
+    places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for host in fleet["hosts"]:
+        for gpu in host["gpus"]:
+            for user in gpu["users"] if gpu["availability"] != "unknown" else ():
+                places[user][host["name"]].append(gpu["label"])
+    if not places:
+        return say("Nobody is seen on any GPU.")
+    people = sorted(places.items(), key=lambda item: (-sum(map(len, item[1].values())), item[0]))
+    seats = [(user, " ".join(f"{host}:{','.join(labels)}" for host, labels in at.items())) for user, at in people]
+    lines = [f"*{escape(user)}*  {escape(at, 400)}" for user, at in seats]
+    title = f"{count(len(lines), 'person', 'people')} on GPUs"
+    return tell(
+        title, lines, lambda: "".join(clean(f"{user}  {at}") + "\n" for user, at in seats), "where", notes(fleet)
+    )
+
+
+def no_such_host(fleet: Json, name: str) -> Answer:
+    near = near_hosts(fleet, name.partition(":")[0])
+    hint = f" Did you mean {' or '.join(map(escape, near))}?" if near else " `hosts` lists them."
+    return say(f"No host or GPU is called “{escape(name)}”.{hint}")
+
+
+def find_name(fleet: Json, name: str) -> str | None:
+    """A host's name as it is written, from one in any case; None where there is none."""
+    part = _find_host(fleet, name)
+    return None if part is None else str(part["hosts"][0]["name"])
+
+
+def _find_host(fleet: Json, name: str) -> Json | None:
+    exact = choose_hosts(fleet, [name])
+    if exact["hosts"]:
+        return exact
+    wanted = name.lower()
+    found = [host["id"] for host in fleet["hosts"] if wanted in {host["name"].lower(), host["display_name"].lower()}]
+    return choose_hosts(fleet, found[:1]) if found else None
+
+
+def _find_gpu(fleet: Json, uuid: str) -> Json | None:
+    for host in fleet["hosts"]:
+        gpus = [gpu for gpu in host["gpus"] if gpu["uuid"].lower() == uuid.lower()]
+        if gpus:
+            return {**fleet, "hosts": [{**host, "gpus": gpus}]}
+    return None

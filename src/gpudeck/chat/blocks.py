@@ -1,0 +1,124 @@
+"""An answer as Slack shows it: Block Kit within its limits, and a snippet for what is too long for a phone. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+Block = dict[str, Any]
+
+SECTION: Final = 3000
+MOST_BLOCKS: Final = 50
+BUTTON_VALUE: Final = 2000
+MOST_LINES: Final = 25
+"""In the message itself. More is a snippet, which is folded up."""
+MOST_TEXT: Final = 6000
+_FALLBACK: Final = 300
+
+
+class Snippet(Struct, frozen=True):
+    """A text file below the message."""
+
+    title: str
+    name: str
+    text: str
+
+
+class Answer(Struct, frozen=True):
+    """`text` is what notifications and screen readers say; it is escaped as the blocks are.
+
+    `is_private` is for whoever asked, and for nobody else in the channel.
+    """
+
+    text: str
+    blocks: tuple[Block, ...]
+    snippet: Snippet | None = None
+    is_private: bool = False
+
+
+def say(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> Answer:
+    """A few lines, escaped already. What is too much for a message is cut."""
+    blocks = [*_sections(lines), *_actions(buttons)]
+    return Answer(lines[0][:_FALLBACK], tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
+
+
+def tell(title: str, lines: Sequence[str], sheet: Callable[[], str], name: str, notes: Iterable[str] = ()) -> Answer:
+    """A list below its title: as lines where a phone can show them, else as a snippet of `sheet`, plain text.
+
+    `notes` stand below in small print.
+    """
+    if len(lines) > MOST_LINES or sum(map(len, lines)) > MOST_TEXT:
+        return attach(title, sheet(), name, notes)
+    return Answer(title[:_FALLBACK], (*_sections([f"*{title}*", *lines]), *_small(notes)))
+
+
+def attach(title: str, text: str, name: str, notes: Iterable[str] = ()) -> Answer:
+    """A snippet below its title."""
+    snippet = Snippet(f"gpudeck {name}", f"gpudeck-{name}.txt", text)
+    return Answer(title[:_FALLBACK], (*_sections([f"*{title}*"]), *_small(notes)), snippet)
+
+
+def button(text: str, action: str, value: str, *, sure: str | None = None, primary: bool = False) -> Block | None:
+    """None where its value is more than a button can carry. `sure` is asked before it counts."""
+    if len(value) > BUTTON_VALUE:
+        return None
+    made: Block = {"type": "button", "text": _plain(text), "action_id": action, "value": value}
+    if primary:
+        made["style"] = "primary"
+    if sure is not None:
+        made["confirm"] = {
+            "title": _plain("Are you sure?"),
+            "text": _plain(sure),
+            "confirm": _plain("Yes"),
+            "deny": _plain("No"),
+        }
+    return made
+
+
+def show_time(at: float) -> str:
+    """A moment on the clock of whoever reads it; Slack knows their zone."""
+    plain = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"<!date^{int(at)}^{{date_short_pretty}} {{time}}|{plain}>"
+
+
+def shorten_for_slack(text: str, most: int) -> str:
+    """The first lines, as many as fit, where a snippet cannot be sent."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        most -= len(line) + 1
+        if most < 0:
+            return "\n".join([*kept, "…"])
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def code(text: str) -> Block:
+    """Lines in letters of one width. `text` is escaped already."""
+    return {"type": "section", "text": {"type": "mrkdwn", "text": f"```{text[: SECTION - 6]}```", "verbatim": True}}
+
+
+def _sections(lines: Iterable[str]) -> list[Block]:
+    """As few sections as hold the lines; none is cut in two."""
+    texts: list[str] = []
+    for line in lines:
+        short = line[:SECTION]
+        if texts and len(texts[-1]) + 1 + len(short) <= SECTION:
+            texts[-1] += f"\n{short}"
+        else:
+            texts.append(short)
+    # What is not marked up stays text: verbatim makes no links of names that look like addresses.
+    return [{"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts if text]
+
+
+def _small(notes: Iterable[str]) -> list[Block]:
+    texts = [{"type": "mrkdwn", "text": note[:SECTION], "verbatim": True} for note in notes]
+    return [{"type": "context", "elements": texts[:10]}] if texts else []
+
+
+def _actions(buttons: Sequence[Block]) -> list[Block]:
+    return [{"type": "actions", "elements": list(buttons[:5])}] if buttons else []
+
+
+def _plain(text: str) -> Block:
+    return {"type": "plain_text", "text": text[:75], "emoji": False}

@@ -1,0 +1,146 @@
+"""The lines of which the bot's answers are made: a GPU, a host, a process each, in Slack's markup. Pure.
+
+What is unknown is a dash, never a zero. Everything that comes from outside is escaped.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from gpudeck.chat.escape import escape
+from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.wanted import OfferedGpu
+from gpudeck.views.cells import show_number
+from gpudeck.views.filter import Json
+from gpudeck.views.safe import clean
+
+SIGNS: Final = {"free": "🟢", "busy": "🔴", "held": "🟡", "booked": "🔵", "unknown": "⚪"}
+_STATUS: Final = {"up": "🟢", "late": "🟡", "down": "🔴", "never": "⚪"}
+_MOST_USERS: Final = 6
+_MOST_PROCESSES: Final = 20
+_DEMO: Final = "DEMO DATA, simulated"
+
+
+def free_lines(found: Sequence[OfferedGpu]) -> list[str]:
+    """A line a host and model, in the order in which they fit."""
+    groups: dict[tuple[str, str, str], list[OfferedGpu]] = defaultdict(list)
+    for gpu in found:
+        groups[gpu.host, gpu.display_name, show_gib(gpu.memory_total_bytes, 0)].append(gpu)
+    return [
+        f"{SIGNS['free']} *{escape(host)}:{join_labels(gpu.label for gpu in gpus)}*  {escape(model)}, {memory} GiB"
+        for (host, model, memory), gpus in groups.items()
+    ]
+
+
+def host_line(host: Json) -> str:
+    name = f"{_STATUS[host['status']]} *{escape(host['name'])}*  {host['status']}"
+    if host["status"] == "never" or not host["gpus"]:
+        reason = host["problems"][0] if host["problems"] else host["reasons"].get("gpus", "no GPUs")
+        return f"{name}: {escape(reason)}"
+    states = Counter(gpu["availability"] for gpu in host["gpus"])
+    return f"{name}, {count_states(states)}"
+
+
+def title_of(host: Json, now: float) -> str:
+    seen = host["last_report_at"]
+    age = "" if host["status"] == "up" or seen is None else f", last report {show_span(now - seen)} ago"
+    states = count_states(Counter(gpu["availability"] for gpu in host["gpus"]))
+    return f"{escape(host['name'])} is {host['status'] if host['status'] != 'never' else 'awaited'}{age}: {states}"
+
+
+def gpu_lines(host: Json) -> list[str]:
+    return [gpu_line(host, gpu) for gpu in host["gpus"]] or [host_line(host)]
+
+
+def gpu_line(host: Json, gpu: Json) -> str:
+    """What is unknown is a dash, never a zero."""
+    state = gpu["availability"]
+    figures = [
+        f"{state}",
+        escape(gpu["display_name"]),
+        show_number(gpu["utilization_percent"], " %"),
+        f"{show_gib(gpu['memory_used_bytes'], 0)}/{show_gib(gpu['memory_total_bytes'], 0)} GiB",
+        show_number(gpu["temperature_celsius"], " °C"),
+    ]
+    whose = _users(gpu["users"]) or _booked_by(gpu)
+    health = f"  ⚠ {escape(gpu['health_reason'])}" if gpu["health_reason"] else ""
+    return f"{SIGNS[state]} *{escape(host['name'])}:{escape(gpu['label'])}*  {' · '.join(figures)}{whose}{health}"
+
+
+def who_lines(gpu: Json, now: float) -> list[str]:
+    since = show_span(now - gpu["since"])
+    head = f"{SIGNS[gpu['availability']]} *{escape(gpu['label'])}*  {gpu['availability']} for {since}{_booked_by(gpu)}"
+    if gpu["availability"] == "unknown":
+        return [f"{head}: {escape(gpu['availability_reason'] or 'not known')}"]
+    processes = gpu["processes"]
+    if processes is None:
+        return [f"{head}: {escape(gpu['reasons'].get('processes', 'its processes are not known'))}"]
+    return [head, *(f"      {_process(process, now)}" for process in processes[:_MOST_PROCESSES])]
+
+
+def _process(process: Json, now: float) -> str:
+    started = process["started_at"]
+    age = "" if started is None else f", {show_span(now - started)}"
+    return f"*{_user(process)}*  {show_gib(process['memory_used_bytes'])} GiB, pid {process['pid']}{age}"
+
+
+def command_lines(fleet: Json) -> list[str]:
+    """One line a process; what the asker may not see is told apart from what is not known."""
+    lines = []
+    for host in fleet["hosts"]:
+        for gpu in host["gpus"]:
+            place = f"{SIGNS[gpu['availability']]} *{escape(host['name'])}:{escape(gpu['label'])}*"
+            if not gpu["processes"]:
+                lines.append(f"{place}  {gpu['availability']}")
+            lines += [f"{place}  *{_user(one)}*  {_command(one)}" for one in gpu["processes"] or ()]
+    return lines
+
+
+def command_sheet(fleet: Json) -> str:
+    """As plain text, and of a command line as much as there is."""
+    return "\n".join(
+        clean(f"{host['name']}:{gpu['label']}  {one['user'] or '?'}  pid {one['pid']}  {_plain_command(one)}")
+        for host in fleet["hosts"]
+        for gpu in host["gpus"]
+        for one in gpu["processes"] or ()
+    )
+
+
+def _user(process: Json) -> str:
+    return escape(process["user"]) if process["user"] is not None else "somebody"
+
+
+def _command(process: Json) -> str:
+    return f"`{escape(process['command'], 100)}`" if process["command"] else f"_{escape(_plain_command(process))}_"
+
+
+def _plain_command(process: Json) -> str:
+    return str(process["command"] or process["reasons"].get("command", "not known"))
+
+
+def _users(users: Sequence[str]) -> str:
+    more = f" and {len(users) - _MOST_USERS} more" if len(users) > _MOST_USERS else ""
+    return f"  *{', '.join(map(escape, users[:_MOST_USERS]))}*{more}" if users else ""
+
+
+def _booked_by(gpu: Json) -> str:
+    found: Any = gpu["reservation"]
+    return "" if found is None else f"  booked by {escape(found['user'])}"
+
+
+def count_states(counts: Json) -> str:
+    told = [f"{sign} {counts[state]} {state}" for state, sign in SIGNS.items() if counts[state]]
+    return " ".join(told) or "no GPUs"
+
+
+def join_labels(labels: Iterable[str]) -> str:
+    return escape(",".join(labels))
+
+
+def notes(fleet: Json) -> list[str]:
+    demo = [_DEMO] if fleet["demo"] else []
+    return [*demo, *(f"⚠ {escape(problem, 300)}" for problem in fleet["problems"][:3])]
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
