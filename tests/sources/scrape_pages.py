@@ -79,6 +79,11 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):
             type(self).answer(self)
 
+    def do_POST(self) -> None:
+        # What is left unread would be taken for the next question.
+        self.posted = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.do_GET()
+
     def log_message(self, *_: object) -> None:
         """Nothing is logged."""
 

@@ -19,6 +19,7 @@ from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.times import parse_span, parse_time
 
+_UNUSED = "A booking that nobody uses is given back after reservations.no_show, an hour unless set: gpu-monitor kept it."
 _LOOK = 'It looks like {"gpu01": [{"name": "ada", "date": "2026-12-01 18:00", "comment": "paper"}]}.'
 _MOST = 100_000
 _INDEX = re.compile(r"[0-9]{1,4}")
@@ -47,6 +48,7 @@ def plan_bookings(content: bytes, file: str, here: Here, plan: Plan) -> None:
             plan.left.append(Left(entry.place, f"{quote(str(entry.told))} is no booking"))
         else:
             _plan_entry(entry, here, plan)
+    plan.notes += [_UNUSED] if plan.steps else []
 
 
 def _plan_entry(entry: Entry, here: Here, plan: Plan) -> None:
