@@ -186,3 +186,56 @@ vesta_hosts = Table(
     Column("seen_at", Float(53), nullable=False),  # to the hour
 )
 """Hosts whose vesta senders have registered: a sender goes on with its id when the hub is started again."""
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("key", String(256), nullable=False),  # which news it is: sent to each place once
+    Column("destination", String(128), nullable=False),
+    Column("channel", String(32), nullable=False),
+    Column("account", String(64), nullable=True),  # for somebody by themselves
+    Column("message", Text, nullable=False),  # JSON; empty when it is done
+    Column("state", String(16), nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("due_at", Float(53), nullable=False),
+    Column("claimed_until", Float(53), nullable=True),  # somebody is sending it
+    Column("done_at", Float(53), nullable=True),
+    Column("tries", Integer, nullable=False),
+    Column("trouble", String(256), nullable=False, server_default=""),
+    CheckConstraint("state IN ('waiting', 'sent', 'failed')", name="state"),
+    UniqueConstraint("fleet", "key", "destination"),
+    Index("ix_outbox_channel_state_due_at", "channel", "state", "due_at"),
+    sqlite_autoincrement=True,
+)
+"""Messages on their way to people, and for a while those that arrived."""
+
+mutes = Table(
+    "mutes",
+    metadata,
+    Column("account", String(64), primary_key=True),
+    Column("rule", String(64), primary_key=True),
+)
+"""What somebody does not want to hear of, beside what the settings say."""
+
+watches = Table(
+    "watches",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("user", String(160), nullable=False),
+    Column("account", String(64), nullable=True),
+    Column("gpus", Integer, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=True),
+    Column("model", String(256), nullable=True),
+    Column("host", String(256), nullable=True),
+    Column("same_host", Integer, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("expires_at", Float(53), nullable=False),
+    Column("fired_at", Float(53), nullable=True),
+    Column("found", Text, nullable=True),  # JSON: the GPUs that were free then
+    Index("ix_watches_fleet_expires_at", "fleet", "expires_at"),
+    sqlite_autoincrement=True,
+)
+"""Who wants to be told when GPUs are free."""

@@ -1,0 +1,55 @@
+"""A message in the words in which it is sent. Pure."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers import escape
+
+_MOST_TITLE = 200
+_MOST_LINES = 30
+_MOST_LINE = 400
+_MOST_BODY = 3000
+"""What Telegram, Slack and ntfy take in one piece."""
+
+Escape = Callable[[str], str]
+
+
+class Letter(Struct, frozen=True):
+    """`title` is one line. `body` may be empty. `page` is the address of the page, of ours alone."""
+
+    title: str
+    body: str
+    mood: str
+    """How Apprise calls it: info, success, warning, failure."""
+
+
+def write_letter(message: Message, escaped: Escape, page: str | None = None) -> Letter:
+    """`escaped` is for where it goes: see `escape`."""
+    lines = [escaped(_cut(line, _MOST_LINE)) for line in message.lines[:_MOST_LINES]]
+    if more := len(message.lines) - _MOST_LINES:
+        lines += [f"… and {more} more"] if more > 0 else []
+    action = [escaped(_cut(message.action, _MOST_LINE))] if message.action else []
+    body = _cut("\n".join([*lines, *action]), _MOST_BODY)
+    link = f"{page.rstrip('/')}/{message.link}" if page and message.link else page or ""
+    title = escaped(_cut(message.title, _MOST_TITLE))
+    return Letter(title, "\n".join(part for part in (body, link) if part), _mood(message))
+
+
+def escape_for(scheme: str) -> Escape:
+    """Mail and machines get the text as it is, all others what no chat acts upon."""
+    return escape.plain if scheme in _AS_IT_IS else escape.for_chat
+
+
+_AS_IT_IS = {"mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "syslog", "mqtt", "mqtts"}
+
+
+def _mood(message: Message) -> str:
+    if message.kind in {"resolved", "watch"}:
+        return "success"
+    return {"info": "info", "warning": "warning", "critical": "failure"}[message.severity]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

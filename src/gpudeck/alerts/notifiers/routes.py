@@ -1,0 +1,92 @@
+"""Where a message goes. Pure: the message, the routes and what is known of people in, destinations out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from msgspec import Struct
+
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.settings import NotifySettings, Route
+from gpudeck.model.event import SEVERITIES
+
+
+class Destination(Struct, frozen=True):
+    """A channel; with `account` somebody by themselves, whom that channel reaches."""
+
+    channel: str
+    account: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is kept under."""
+        return self.channel if self.account is None else f"{self.channel} {self.account}"
+
+
+class Reached(Protocol):
+    """What is known of a person."""
+
+    @property
+    def mail(self) -> str | None: ...
+    @property
+    def slack(self) -> str | None: ...
+    @property
+    def group(self) -> str | None: ...
+
+
+FindPerson = Callable[[str], Reached]
+IsMuted = Callable[[str, str], bool]
+"""Whether an account wants to hear nothing of a rule."""
+
+
+def find_destinations(
+    message: Message, settings: NotifySettings, person_of: FindPerson, is_muted: IsMuted
+) -> list[Destination]:
+    """Each once. Somebody who has mail and Slack gets both; who muted the rule gets none, and neither does a channel
+    instead of them."""
+    channels = [] if message.is_personal else _find_channels(message, settings, person_of)
+    found = [Destination(name) for name in channels]
+    for account in message.people:
+        if not is_muted(account, message.rule):
+            found += _ways_to(account, settings, person_of(account))
+    return list(dict.fromkeys(found))
+
+
+def has_way(settings: NotifySettings, person: Reached) -> bool:
+    """Whether somebody can be told by themselves."""
+    return any(True for _ in _ways_to("", settings, person))
+
+
+def _ways_to(account: str, settings: NotifySettings, person: Reached) -> Iterator[Destination]:
+    if settings.mail is not None and person.mail is not None:
+        yield Destination(settings.mail, account)
+    if settings.slack is not None and person.slack is not None:
+        yield Destination(settings.slack, account)
+
+
+def _find_channels(message: Message, settings: NotifySettings, person_of: FindPerson) -> Sequence[str]:
+    routes = settings.routes or [Route(to=list(settings.channels))]
+    groups = [group for account in message.people if (group := person_of(account).group) is not None]
+    found: list[str] = []
+    for route in routes:
+        if _fits(route, message, groups):
+            found += route.to
+            if not route.goes_on:
+                break
+    return found
+
+
+def _fits(route: Route, message: Message, groups: Sequence[str]) -> bool:
+    if SEVERITIES.index(message.severity) < SEVERITIES.index(route.severity):
+        return False
+    labels = message.labels
+    return (
+        _any(route.rules, [message.rule])
+        and _any(route.people, message.people)
+        and _any(route.groups, groups)
+        and all(name in labels and fnmatchcase(labels[name], wanted) for name, wanted in route.labels.items())
+    )
+
+
+def _any(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -1,0 +1,60 @@
+"""A courier's process: takes one order after another from its standard input, and answers each with one line.
+
+It ends when its input does, when the hub dies, and when an order takes longer than it may. It may use so much memory and
+no more: a service that answers without end harms nobody else.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from typing import Final
+
+import msgspec
+
+from gpudeck.alerts.notifiers.order import Order, Outcome
+
+_MEMORY: Final = 1 << 30
+_SPARE_SECONDS: Final = 2.0
+"""The hub ends us when the time is up; we end ourselves only if it did not."""
+_DIE_WITH_PARENT: Final = 1
+"""PR_SET_PDEATHSIG."""
+
+
+def main() -> None:
+    _guard()
+    # Whatever a library prints must not get between the answers, nor anywhere else: it may hold a secret.
+    answers = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    for line in sys.stdin.buffer:
+        answers.write(msgspec.json.encode(_carry_out(msgspec.json.decode(line, type=Order))) + b"\n")
+        answers.flush()
+
+
+def _carry_out(order: Order) -> Outcome:
+    from gpudeck.alerts.notifiers.by_apprise import send  # noqa: PLC0415 - takes a while, and libraries print
+
+    signal.setitimer(signal.ITIMER_REAL, order.seconds + _SPARE_SECONDS)
+    try:
+        return send(order)
+    except MemoryError:
+        return Outcome("temporary", "it answers without end.")
+    except Exception as error:  # noqa: BLE001 - a service of Apprise may fail in any way, with a secret in its text
+        return Outcome("temporary", f"sending failed with {type(error).__name__}, which may be a mistake of Apprise.")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _guard() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+
+
+if __name__ == "__main__":
+    main()

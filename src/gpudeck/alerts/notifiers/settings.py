@@ -1,0 +1,121 @@
+"""What an operator decides about messages. Needs nothing that only a hub's install has."""
+
+import re
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct, field
+
+from gpudeck.model.errors import UsageError
+from gpudeck.model.event import Severity
+from gpudeck.model.settings import Duration
+
+ChannelName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9](?:[a-z0-9_-]{0,30}[a-z0-9])?$(?!\n)",
+        extra={"config_words": "a channel's name: at most 32 lower-case letters, digits, and _ - between them"},
+    ),
+]
+_Pattern = Annotated[str, Meta(min_length=1, max_length=128)]
+_Kind = Annotated[
+    str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "a kind of event, such as host_down"})
+]
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
+
+
+class Channel(Struct, frozen=True):
+    """Somewhere messages go: a room of a chat, a mailing list, a webhook. Its address holds secrets, and is shown
+    nowhere."""
+
+    config_shorthand: ClassVar[str] = "url"
+
+    url: str | None = None
+    """The address, as Apprise writes it: mailto://, slack://, discord://, ntfy://, json:// and about a hundred more. One
+    that begins with https:// is a webhook that takes `{"text": …}`, as those of Slack and Mattermost do."""
+    url_file: str | None = None
+    """A file with the address, so that this one holds no secret. It is read for every message."""
+    events: list[_Kind] = field(default_factory=list)
+    """Events that are told here as they happen, beside what the routes send: host_down, host_up, host_seen."""
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.url_file is None):
+            raise ValueError("a channel has either a url or a url_file")
+        if self.url is not None and not _SCHEME.match(self.url.strip()):
+            raise ValueError("url has to be an address such as mailto://… or slack://…")
+
+
+class Route(Struct, frozen=True):
+    """Which messages go to which channels. All conditions have to fit; one that is left out always does."""
+
+    to: Annotated[list[ChannelName], Meta(min_length=1)]
+    """The channels."""
+    severity: Severity = "warning"
+    """At least so bad."""
+    rules: list[_Pattern] = field(default_factory=list)
+    """Names of rules, any of which fits: gpu_lost, host_*."""
+    labels: dict[str, _Pattern] = field(default_factory=dict)
+    """Labels of the host, with `host` and `model` beside them, all of which fit: `rack: r1*`."""
+    people: list[_Pattern] = field(default_factory=list)
+    """Accounts whose business it is, any of which fits."""
+    groups: list[_Pattern] = field(default_factory=list)
+    """Groups of those people (`people.NAME.group`), any of which fits."""
+    goes_on: bool = field(default=False, name="continue")
+    """Whether the routes below are tried too for a message that fits."""
+
+
+class NotifySettings(Struct, frozen=True):
+    """Who is told, and how. Without routes every channel gets what is a warning or worse."""
+
+    channels: dict[ChannelName, Channel] = field(default_factory=dict)
+    """Where messages go, by names of your own."""
+    routes: list[Route] = field(default_factory=list)
+    """From top to bottom; a message goes along the first that fits."""
+    mail: ChannelName | None = None
+    """The channel whose mail server sends to people by themselves, at `people.NAME.mail`."""
+    slack: ChannelName | None = None
+    """The channel with a bot's token that writes to people by themselves, at `people.NAME.slack`."""
+    page: (
+        Annotated[str, Meta(pattern=r"^https?://\S+$(?!\n)", extra={"config_words": "the page's address, https://…"})]
+        | None
+    ) = None
+    """Where people open the page: messages then end with a link."""
+    deadline: Annotated[Duration, Meta(ge=1, le=300)] = 20.0
+    """How long one message may take; then it is tried again later."""
+    give_up: Annotated[Duration, Meta(ge=60, le=604_800)] = 86_400.0
+    """How long a message is tried that a channel does not take."""
+
+    def __post_init__(self) -> None:
+        for index, route in enumerate(self.routes):
+            _check(f"routes: number {index + 1} names", route.to, self.channels)
+        _check("mail names", [self.mail] if self.mail else [], self.channels)
+        _check("slack names", [self.slack] if self.slack else [], self.channels)
+
+
+def read_url(name: str, channel: Channel) -> str:
+    """The channel's address, which is a secret. Blocks. Raises UsageError where its file cannot be read or holds
+    none."""
+    if channel.url is not None:
+        return channel.url.strip()
+    place = f"the file with the address of the channel {name}, {channel.url_file},"
+    try:
+        text = Path(channel.url_file or "").expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        words = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"{place} cannot be read: {words.lower()}.") from error
+    if "\n" in text or not _SCHEME.match(text):
+        raise UsageError(f"{place} does not hold one address such as mailto://… alone.")
+    return text
+
+
+def scheme_of(url: str) -> str:
+    """`mailto` of an address, in lower case: all that may be shown of it."""
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else ""
+
+
+def _check(what: str, names: list[ChannelName], known: dict[ChannelName, Channel]) -> None:
+    for name in names:
+        if name not in known:
+            there = f"channels has {', '.join(known)}" if known else "channels is empty"
+            raise ValueError(f"{what} the channel {name}, which is not there; {there}")

@@ -1,0 +1,132 @@
+"""Messages on their way, in the database, those of each fleet by themselves: a row for each message and place.
+
+A row stays for a while after it was sent, so that the same news is not sent again by a hub that was started anew.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.routes import Destination
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import outbox as table
+
+REAL: Final = "real"
+"""The fleet that is not simulated."""
+KEPT_SECONDS: Final = 30 * 86_400.0
+_MOST_KEY: Final = 256
+
+
+class Parcel(Struct, frozen=True):
+    """One message for one place. `tries` is how often it failed."""
+
+    id: int
+    message: Message
+    account: str | None
+    created_at: float
+    tries: int
+
+
+class OutboxStore:
+    """One fleet's messages. All of it raises Temporary where the database does not answer."""
+
+    def __init__(self, database: Database, fleet: str = REAL) -> None:
+        self._database = database
+        self._fleet = fleet
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hubs may write to the same tables."""
+        return self._database.kind == "postgresql"
+
+    async def add(self, parcels: Iterable[tuple[Message, Destination]], now: float) -> None:
+        """Keep these; one whose key went to that place already, or is on its way, stays as it is."""
+        rows = [self._row(message, destination, now) for message, destination in parcels]
+        if rows:
+            insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
+            async with self._database.begin() as connection:
+                await connection.execute(insert(table).on_conflict_do_nothing(), rows)
+
+    async def next(self, channel: str, now: float) -> Parcel | None:
+        """What is to be sent now; the longest due comes first."""
+        free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
+        wanted = select(table).where(*self._waiting(channel), table.c.due_at <= now, free)
+        async with self._database.begin() as connection:
+            found = (await connection.execute(wanted.order_by(table.c.due_at, table.c.id).limit(1))).mappings().first()
+        return None if found is None else _read(dict(found))
+
+    async def next_due(self, channel: str) -> float | None:
+        """When there is something to do; None for nothing."""
+        due = func.min(func.coalesce(table.c.claimed_until, table.c.due_at))
+        async with self._database.begin() as connection:
+            return (await connection.execute(select(due).where(*self._waiting(channel)))).scalar()
+
+    async def claim(self, number: int, until: float, now: float) -> bool:
+        """False where another hub was first."""
+        free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
+        mine = update(table).where(table.c.id == number, table.c.state == "waiting", free)
+        async with self._database.begin() as connection:
+            return (await connection.execute(mine.values(claimed_until=until))).rowcount == 1
+
+    async def note_sent(self, number: int, now: float) -> None:
+        await self._change(number, state="sent", done_at=now, message="", trouble="")
+
+    async def note_failed(self, number: int, now: float, trouble: str) -> None:
+        """It is given up."""
+        await self._change(number, state="failed", done_at=now, message="", trouble=trouble[:256])
+
+    async def note_trouble(self, number: int, due_at: float, trouble: str) -> None:
+        """It is tried again at `due_at`."""
+        await self._change(number, due_at=due_at, claimed_until=None, tries=table.c.tries + 1, trouble=trouble[:256])
+
+    async def release(self) -> None:
+        """Forget what an earlier process of this hub was sending when it ended: it is sent again."""
+        mine = update(table).where(table.c.fleet == self._fleet, table.c.state == "waiting")
+        async with self._database.begin() as connection:
+            await connection.execute(mine.values(claimed_until=None))
+
+    async def count_waiting(self) -> dict[str, int]:
+        """By channel."""
+        waiting = (table.c.fleet == self._fleet) & (table.c.state == "waiting")
+        wanted = select(table.c.channel, func.count()).where(waiting).group_by(table.c.channel)
+        async with self._database.begin() as connection:
+            return {channel: count for channel, count in (await connection.execute(wanted)).all()}
+
+    async def trim(self, now: float) -> None:
+        old = (table.c.state != "waiting") & (table.c.done_at < now - KEPT_SECONDS)
+        # What waits for a channel that is in no settings any more.
+        lost = (table.c.state == "waiting") & (table.c.created_at < now - KEPT_SECONDS)
+        async with self._database.begin() as connection:
+            await connection.execute(delete(table).where(or_(old, lost)))
+
+    def _waiting(self, channel: str) -> tuple[Any, ...]:
+        return table.c.fleet == self._fleet, table.c.channel == channel, table.c.state == "waiting"
+
+    def _row(self, message: Message, destination: Destination, now: float) -> dict[str, Any]:
+        return {
+            "fleet": self._fleet,
+            "key": message.key[:_MOST_KEY],
+            "destination": destination.name,
+            "channel": destination.channel,
+            "account": destination.account,
+            "message": msgspec.json.encode(message).decode(),
+            "state": "waiting",
+            "created_at": now,
+            "due_at": now,
+            "tries": 0,
+            "trouble": "",
+        }
+
+    async def _change(self, number: int, **values: Any) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(update(table).where(table.c.id == number).values(values))
+
+
+def _read(row: dict[str, Any]) -> Parcel:
+    message = msgspec.json.decode(row["message"], type=Message)
+    return Parcel(row["id"], message, row["account"], row["created_at"], row["tries"])
