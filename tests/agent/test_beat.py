@@ -80,3 +80,22 @@ def test_a_jump_of_the_clock_neither_floods_nor_stalls() -> None:
     assert beat._next(1001.0) == 90_002.0
     clock.now = 5.0
     assert beat._next(90_002.0) == 7.0
+
+
+def test_long_pauses_between_reports_have_a_pulse_too() -> None:
+    clock, stop, pulses = FakeClock(), threading.Event(), list[float]()
+
+    class Waiting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            clock.now += timeout or 0.0
+            return stop.is_set()
+
+    def pulse() -> None:
+        pulses.append(clock.now)
+
+    script = Script(GOOD, GOOD)
+    script.stop = stop
+    reporter = Reporter("gpu01", "id-1", lambda _: "boot", script)
+    began = clock.now
+    Beat([reporter], [], interval=60.0, now=clock, pulse=pulse, pulse_pause=25.0).run(Waiting())
+    assert [at - began for at in pulses] == [0.0, 25.0, 50.0, 60.0]

@@ -54,3 +54,13 @@ def test_a_report_dropped_while_it_was_sent_takes_no_other_with_it() -> None:
     assert sending is first
     outbox.done(first)
     assert take_all(outbox) == [1, 2]
+
+
+def test_what_waits_in_another_is_taken_over_in_order_and_within_the_limits() -> None:
+    before, after = Outbox(10, 1000), Outbox(2, 1000)
+    for number in range(3):
+        before.put(Parcel("gpu01", bytes([number])))
+    after.take_over(before)
+    first = after.wait(0)
+    assert first is not None
+    assert (first.body, len(after), after.dropped) == (b"\x01", 2, 1)

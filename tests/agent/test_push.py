@@ -11,7 +11,7 @@ import pytest
 from fakes.hubs import wait_until
 from gpudeck.agent.outbox import Outbox, Parcel
 from gpudeck.agent.push import LONGEST_PAUSE, Backoff, Sender, read_token
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 
 class MoodyHub:
@@ -189,3 +189,20 @@ def test_a_file_without_a_token_is_named(tmp_path: Path, content: bytes) -> None
     file.write_bytes(content)
     with pytest.raises(UsageError, match=str(file)):
         read_token(file)
+
+
+def test_single_report_arrives_past_the_outbox(hub: MoodyHub, outbox: Outbox, token_file: Path) -> None:
+    Sender(outbox, hub.url, token_file, pace=0.0).send_now(Parcel("gpu01", b"one"))
+    assert hub.taken == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("mood", "kind"), [(401, GpudeckError), (403, GpudeckError), (422, GpudeckError), (503, Unreachable)]
+)
+def test_single_report_that_is_not_taken_says_why(
+    hub: MoodyHub, outbox: Outbox, token_file: Path, mood: int, kind: type[GpudeckError]
+) -> None:
+    hub.moods = [mood]
+    with pytest.raises(GpudeckError) as raised:
+        Sender(outbox, hub.url, token_file, pace=0.0).send_now(Parcel("gpu01", b"one"))
+    assert type(raised.value) is kind

@@ -96,12 +96,22 @@ class Beat:
     """Runs the reporters in the calling thread until `stop` is set. A reporter that is behind skips beats."""
 
     def __init__(
-        self, reporters: Sequence[Reporter], takers: Sequence[Taker], interval: float, now: clock.Clock = clock.wall
+        self,
+        reporters: Sequence[Reporter],
+        takers: Sequence[Taker],
+        interval: float,
+        now: clock.Clock = clock.wall,
+        *,
+        pulse: Callable[[], None] = lambda: None,
+        pulse_pause: float | None = None,
     ) -> None:
+        """`pulse` is called after every report, and while the beat waits for longer than `pulse_pause` seconds."""
         self._reporters = reporters
         self._takers = takers
         self._interval = interval
         self._now = now
+        self._pulse = pulse
+        self._pulse_pause = pulse_pause
 
     def run(self, stop: threading.Event) -> None:
         """Every reporter at once first, so that the hub shows something; then each at its own moment."""
@@ -111,16 +121,25 @@ class Beat:
                 return
         start, step = self._now(), self._interval / len(self._reporters)
         due = [(start + (at + 1) * step, at) for at in range(len(self._reporters))]
-        while not stop.wait(max(0.0, due[0][0] - self._now())):
+        while not self._wait(stop, due[0][0]):
             moment, at = due[0]
             self._send(self._reporters[at])
             heapq.heapreplace(due, (self._next(moment), at))
+
+    def _wait(self, stop: threading.Event, moment: float) -> bool:
+        """Until the moment. True: until `stop` was set."""
+        while self._pulse_pause is not None and moment - self._now() > self._pulse_pause:
+            if stop.wait(self._pulse_pause):
+                return True
+            self._pulse()
+        return stop.wait(max(0.0, moment - self._now()))
 
     def _send(self, reporter: Reporter) -> None:
         parcel = reporter.report(self._now(), self._interval)
         if parcel is not None:
             for taker in self._takers:
                 taker.put(parcel)
+        self._pulse()
 
     def _next(self, moment: float) -> float:
         """The next moment of the same rhythm; after a sleep or a jump of the clock, the next one from now on."""

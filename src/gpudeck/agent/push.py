@@ -14,7 +14,7 @@ import urllib3
 from gpudeck.agent.outbox import Outbox, Parcel
 from gpudeck.agent.route import PROXY_WANTS_LOGIN, explain, open_pool
 from gpudeck.model import clock
-from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,10 @@ class _Later(GpudeckError):
     def __init__(self, message: str, pause: float | None = None) -> None:
         super().__init__(message)
         self.pause = pause
+
+
+class _TokenRefused(_Later):
+    """The hub does not take this token. It may be given another, or the file may."""
 
 
 class Backoff:
@@ -88,6 +92,20 @@ class Sender:
                 stop.wait(self._send(parcel))
         self._pool.clear()
 
+    def send_now(self, parcel: Parcel) -> None:
+        """One report, tried once and past the outbox. Raises Unreachable when the hub may take it later, GpudeckError
+        when it refuses it."""
+        try:
+            is_taken = self._post(parcel)
+        except _TokenRefused as refused:
+            raise GpudeckError(refused.message, "Copy the hub's token file again.") from refused
+        except _Later as later:
+            raise Unreachable(later.message) from later
+        finally:
+            self._pool.clear()
+        if not is_taken:
+            raise GpudeckError("the hub refused the report: the line above has its reason.")
+
     def _send(self, parcel: Parcel) -> float:
         """Send one report; returns how long to pause."""
         try:
@@ -121,7 +139,7 @@ class Sender:
             return False
         if answer.status in {401, 403}:
             self._read_token_again()
-            raise _Later(told, pause=15.0)
+            raise _TokenRefused(told, pause=15.0)
         raise _Later(told, pause=_retry_after(answer.headers.get("Retry-After")))
 
     def _read_token_again(self) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -13,11 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from gpudeck.agent.beat import Beat, Reporter, Taker
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
+from gpudeck.app.orders import Orders
+from gpudeck.app.renewal import Renewal
+from gpudeck.app.supervisor import Supervisor
 from gpudeck.collectors.host import boot_id, host_name, machine_id
 from gpudeck.collectors.machine import watch_this_machine
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
@@ -40,31 +43,89 @@ def run_agent(
     seed: int,
     until_stdin_closes: bool,
     as_node: GpuClusterStatusSettings | None = None,
+    reload: Callable[[], AgentSettings] | None = None,
 ) -> None:
     """Run until SIGTERM, SIGINT, or (as a child of the hub) until the hub is gone. Raises UsageError at the start.
 
-    With `as_node` an agent that listens answers a main of GPU Cluster Status Monitor too.
+    With `as_node` an agent that listens answers a main of GPU Cluster Status Monitor too. `reload` reads the settings
+    again when SIGHUP comes, and raises UsageError where they make no sense.
     """
+    complete = partial(_complete, is_child=until_stdin_closes)
+    settings = complete(settings)
+    check_settings(settings, simulate)
+    supervisor, orders = Supervisor.of_this_process(), Orders()
     if until_stdin_closes:
+        threading.Thread(target=_wait_for_parent, args=(orders.end,), daemon=True).start()
+    renewal = Renewal(
+        supervisor,
+        read=lambda: settings if reload is None else complete(reload()),
+        rehearse=partial(_rehearse, simulate=simulate),
+    )
+    backlog: Outbox | None = None
+    wanted: AgentSettings | None = settings
+    while wanted is not None:
+        settings = wanted
+        reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
+        with contextlib.ExitStack() as parts:
+            for reporter in reporters:
+                parts.callback(reporter.close)
+            ways = _open_ways_out(
+                settings, parts, reporters, is_simulated=simulate is not None, as_node=as_node, backlog=backlog
+            )
+            supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
+            pulse = partial(_pulse, supervisor, ways.threads)
+            beat = Beat(reporters, ways.takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
+            wanted = _beat_until_told(beat, orders, partial(renewal.look, settings))
+            if wanted is None:
+                supervisor.stopping()
+        # What waits is of a host of this name: under another one the hub might refuse it, and all that comes after.
+        backlog = ways.outbox if wanted is not None and wanted.name == settings.name else None
+
+
+def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
+    if is_child:
         # The hub's own agent: the hub is on this machine, and nobody else asks.
         settings = msgspec.structs.replace(settings, listen=None, proxy="none")
     if settings.hub is None and settings.listen is None:
         settings = msgspec.structs.replace(settings, hub=DEFAULT_HUB)
-    _check(settings, simulate)
-    reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
-    stop = threading.Event()
-    with contextlib.ExitStack() as parts:
-        for reporter in reporters:
-            parts.callback(reporter.close)
-        takers = _open_ways_out(settings, parts, stop, reporters, is_simulated=simulate is not None, as_node=as_node)
-        _stop_on_signals(stop.set)
-        if until_stdin_closes:
-            threading.Thread(target=_wait_for_parent, args=(stop.set,), daemon=True).start()
-        parts.callback(stop.set)
-        Beat(reporters, takers, settings.interval).run(stop)
+    return settings
 
 
-def _check(settings: AgentSettings, simulate: int | None) -> None:
+def _beat_until_told(
+    beat: Beat, orders: Orders, read_again: Callable[[], AgentSettings | None]
+) -> AgentSettings | None:
+    """Until other settings count, which are returned; None: until it is over."""
+    while True:
+        beat.run(orders.told)
+        orders.told.clear()
+        if orders.is_over:
+            return None
+        if (wanted := read_again()) is not None:
+            return wanted
+
+
+def _pulse(supervisor: Supervisor, threads: Sequence[threading.Thread]) -> None:
+    """An agent whose reports go nowhere, as the thread that sends them has died, is not alive."""
+    if all(thread.is_alive() for thread in threads):
+        supervisor.alive()
+
+
+def _rehearse(settings: AgentSettings, before: AgentSettings, *, simulate: int | None) -> None:
+    """Try what may be refused, as long as the agent still runs as before. Raises UsageError."""
+    check_settings(settings, simulate)
+    if settings.hub is not None:
+        make_sender(settings, settings.hub, Outbox(1, 1), 1)
+    if settings.tls is not None:
+        from gpudeck.app.tls import Tls  # noqa: PLC0415 - an agent that only pushes needs no server
+
+        Tls(settings.tls)
+    if settings.listen is not None and settings.listen != before.listen:
+        from gpudeck.model.listening import open_socket  # noqa: PLC0415 - the same
+
+        open_socket(settings.listen).close()
+
+
+def check_settings(settings: AgentSettings, simulate: int | None) -> None:
     """Raises UsageError for what can be said before anything is opened."""
     if settings.hub is not None and settings.token_file is None:
         raise UsageError("the agent needs the hub's token.", "Give --token-file with a copy of the hub's token file.")
@@ -80,32 +141,47 @@ def _check(settings: AgentSettings, simulate: int | None) -> None:
         )
 
 
+class _Ways(Struct, frozen=True):
+    """Where reports go, and the threads that see to it. `outbox` is None where nothing is pushed."""
+
+    takers: list[Taker]
+    threads: list[threading.Thread]
+    outbox: Outbox | None
+
+
 def _open_ways_out(
     settings: AgentSettings,
     parts: contextlib.ExitStack,
-    stop: threading.Event,
     reporters: Sequence[Reporter],
     *,
     is_simulated: bool,
     as_node: GpuClusterStatusSettings | None,
-) -> list[Taker]:
-    """Everything that may be refused is opened first, then started; each is stopped when `parts` are closed."""
+    backlog: Outbox | None,
+) -> _Ways:
+    """Everything that may be refused is opened first, then started; each is stopped when `parts` are closed. `backlog`
+    is what an agent with other settings has not sent."""
     takers: list[Taker] = []
+    threads: list[threading.Thread] = []
+    outbox: Outbox | None = None
     names = _names(reporters)
     if settings.hub is not None:
         # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
         outbox = Outbox(len(reporters) if is_simulated else settings.outbox_reports, settings.outbox_size)
-        sender = _make_sender(settings, settings.hub, outbox, len(reporters))
+        if backlog is not None:
+            outbox.take_over(backlog)
+        sender = make_sender(settings, settings.hub, outbox, len(reporters))
         takers.append(outbox)
     if settings.listen is not None:
-        takers.append(parts.enter_context(_listening(settings, settings.listen, names, as_node)))
+        desk, thread = parts.enter_context(_listening(settings, settings.listen, names, as_node))
+        takers.append(desk)
+        threads.append(thread)
     if settings.hub is not None:
-        parts.enter_context(_sending(sender, stop))
+        threads.append(parts.enter_context(_sending(sender)))
         log.info("reporting %s to %s every %g s", names, mask_password(settings.hub), settings.interval)
-    return takers
+    return _Ways(takers, threads, outbox)
 
 
-def _make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
+def make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
     # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
     # its senders down by itself, as each waits for its answer.
     pace = settings.interval / (50 * hosts)
@@ -114,11 +190,12 @@ def _make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) 
 
 
 @contextlib.contextmanager
-def _sending(sender: Sender, stop: threading.Event) -> Iterator[None]:
+def _sending(sender: Sender) -> Iterator[threading.Thread]:
+    stop = threading.Event()
     thread = threading.Thread(target=sender.run, args=(stop,), name="sender")
     thread.start()
     try:
-        yield
+        yield thread
     finally:
         stop.set()
         thread.join(timeout=20)
@@ -127,7 +204,7 @@ def _sending(sender: Sender, stop: threading.Event) -> Iterator[None]:
 @contextlib.contextmanager
 def _listening(
     settings: AgentSettings, address: Address, names: str, as_node: GpuClusterStatusSettings | None
-) -> Iterator[Taker]:
+) -> Iterator[tuple[Taker, threading.Thread]]:
     """A desk that others can ask on that address. Raises UsageError."""
     from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
     from gpudeck.agent.listen import Listener, Token  # noqa: PLC0415 - the same
@@ -144,7 +221,7 @@ def _listening(
     whom = "this machine, without a token" if token is None else f"whoever brings the token of {settings.token_file}"
     log.info("listening on %s: answering for %s, read every %g s, to %s", shown, names, settings.interval, whom)
     try:
-        yield desk
+        yield desk, thread
     finally:
         listener.stop()
         thread.join(timeout=20)
@@ -196,11 +273,6 @@ def _simulated(hosts: int, seed: int) -> list[Reporter]:
 
 def _names(reporters: Sequence[Reporter]) -> str:
     return reporters[0].host if len(reporters) == 1 else f"{len(reporters)} simulated hosts"
-
-
-def _stop_on_signals(stop: Callable[[], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
 
 
 def _wait_for_parent(stop: Callable[[], None]) -> None:

@@ -1,7 +1,9 @@
 """gpudeck agent: reports this machine to a hub, or answers hubs that ask for its report."""
 
+import logging
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -10,12 +12,17 @@ from gpudeck.cli.logs import start_logging
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Address
 
+if TYPE_CHECKING:
+    from gpudeck.agent.settings import AgentSettings
+    from gpudeck.app.settings import Settings
+
 _EXAMPLES = """\b
 Examples:
   gpudeck agent --hub http://hub:8042 --token-file ~/agent.token
   gpudeck agent --hub https://hub.example --ca-file company-ca.pem --token-file ~/agent.token
   gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that ask, and push nothing
   gpudeck agent --config /etc/gpudeck/gpudeck.yaml
+  gpudeck agent --once --config /etc/gpudeck/gpudeck.yaml    one report, for a line in a crontab
   gpudeck agent --debug                                      what would be reported, printed once
 """
 
@@ -33,6 +40,7 @@ Examples:
 )
 @click.option("--seed", type=int, default=1, help="Which simulated fleet: the same seed gives the same one.")
 @click.option("--debug", is_flag=True, help="Print one report as JSON and exit; nothing is sent anywhere.")
+@click.option("--once", is_flag=True, help="Push one report and end; --interval says when the next one comes (1m).")
 @click.option("--until-stdin-closes", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more.")
 def command(
@@ -47,28 +55,35 @@ def command(
     simulate: int | None,
     seed: int,
     debug: bool,
+    once: bool,
     until_stdin_closes: bool,
     verbose: bool,
 ) -> None:
     """Report this machine's GPUs to a hub until stopped, or to hubs that ask. Survives the hub's absence."""
     start_logging(verbose)
+    if once and not verbose:
+        # What a crontab calls is mailed to somebody as soon as it says anything.
+        logging.getLogger().setLevel(logging.WARNING)
     from gpudeck.app.agent import report_once, run_agent  # noqa: PLC0415
-    from gpudeck.app.settings import find_token_file, load_settings  # noqa: PLC0415
 
-    settings, _ = load_settings(config)
     given: dict[str, Any] = {"hub": hub, "token_file": token_file, "ca_file": ca_file, "name": name}
     try:
         if listen is not None:
             given["listen"] = _read_address(listen)
         if interval is not None:
             given["interval"] = _read_interval(interval)
-        agent = msgspec.structs.replace(
-            settings.agent, **{key: value for key, value in given.items() if value is not None}
-        )
     except ValueError as error:
         raise UsageError(str(error).rstrip(".") + ".") from error
-    if agent.token_file is not None:
-        agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
+    given = {key: value for key, value in given.items() if value is not None}
+    settings, agent = _load(config, given)
+    if once:
+        _check_once(listen, simulate)
+        from gpudeck.app.agent_once import push_once  # noqa: PLC0415 - not in an agent that stays
+
+        told = push_once(agent, every=given.get("interval"))
+        if verbose or sys.stdout.isatty():
+            click.echo(told)
+        return
     if debug:
         click.echo(report_once(agent, simulate=simulate, seed=seed))
         return
@@ -78,7 +93,29 @@ def command(
         seed=seed,
         until_stdin_closes=until_stdin_closes,
         as_node=settings.compat.gpu_cluster_status,
+        reload=lambda: _load(config, given)[1],
     )
+
+
+def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentSettings]":
+    """The whole file, and what it says of the agent where nothing was given for it. Raises UsageError."""
+    from gpudeck.app.settings import find_token_file, load_settings  # noqa: PLC0415
+
+    settings, _ = load_settings(config)
+    try:
+        agent = msgspec.structs.replace(settings.agent, **given)
+    except ValueError as error:
+        raise UsageError(str(error).rstrip(".") + ".") from error
+    if agent.token_file is not None:
+        agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
+    return settings, agent
+
+
+def _check_once(listen: str | None, simulate: int | None) -> None:
+    if listen is not None or simulate is not None:
+        raise UsageError(
+            "--once pushes one report of this machine to a hub.", "Leave out --listen and --simulate, or --once."
+        )
 
 
 def _read_address(text: str) -> Address:
