@@ -8,11 +8,13 @@ Sizes are in MiB. Version 1.0.0 writes some of its numbers as text.
 """
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from gpudeck.collectors.redaction import show
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.report import GpuReading, Process, Report
 
@@ -105,7 +107,7 @@ def _read_process(told: dict[str, Any]) -> Process | None:
     pid = _number(told.get("pid"))
     if pid is None or not 0 <= pid < 2**32:
         return None
-    user, command = _text(told.get("user"), 256), _text(told.get("name"), 1024)
+    user, command = _text(told.get("user"), 256), _redact(_text(told.get("name"), 1024))
     memory = _number(told.get("used_memory"))
     memory = None if memory is None or not 0 <= memory < 2**32 else memory
     known = {"user": user, "command": command, "memory_used_bytes": memory}
@@ -117,6 +119,12 @@ def _read_process(told: dict[str, Any]) -> Process | None:
         evidence="vesta",
         reasons={name: _ABSENT for name, value in known.items() if value is None},
     )
+
+
+@lru_cache(4096)
+def _redact(name: str | None) -> str | None:
+    """Senders tell programs as they find them, with whatever stands on their command lines."""
+    return None if name is None else show([name], name, "redacted")
 
 
 def _number(told: object) -> int | None:

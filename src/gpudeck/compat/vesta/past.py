@@ -34,10 +34,11 @@ class PastOfHost:
         self._sight = sight
         self._models: dict[str, str] = {gpu["uuid"]: gpu["name"] for gpu in view["gpus"]} if view is not None else {}
 
-    def read(self, until: float, count: int) -> list[Moment]:
+    def read(self, until: float, count: int, pace: float = 0.0) -> list[Moment]:
         """The `count` newest samples before `until`, in order of time; fewer where there are no more. Blocks.
 
-        Of a host that has been silent for long they are those of minutes instead of seconds. Raises Temporary.
+        They are told to ten seconds; of a host that has been silent for long, to minutes. `pace` is how far apart it
+        posts: what lies closer together is of one post, which counts for some time. Raises Temporary.
         """
         for span in (_FINE_SPAN, _LONG_SPAN):
             try:
@@ -45,7 +46,7 @@ class PastOfHost:
             except HistoryRefused:
                 return []
             if found:
-                return found[-count:]
+                return _thin(found, pace - _STEP)[-count:]
         return []
 
     def _read(self, start: float, end: float) -> list[Moment]:
@@ -85,6 +86,15 @@ class PastOfHost:
             "user": run.user,
             "used_memory": mebibytes(run.mean_memory_bytes),
         }
+
+
+def _thin(moments: list[Moment], pace: float) -> list[Moment]:
+    """The newest, and before each those that lie at least so far apart."""
+    kept: list[Moment] = []
+    for moment in reversed(moments):
+        if not kept or kept[-1][0] - moment[0] >= pace:
+            kept.append(moment)
+    return kept[::-1]
 
 
 def _is_on(run: Run, uuid: str, at: float) -> bool:

@@ -1,9 +1,10 @@
 """The hosts whose senders have registered: in memory for every post, in the database for the next start."""
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -14,12 +15,18 @@ from gpudeck.model.clock import Clock
 
 MOST_HOSTS: Final = 10_000
 SEEN_EVERY: Final = 3600.0
+POSTS_KEPT: Final = 60
+BYTES_KEPT: Final = 64 * 1024 * 1024
+"""Of the last posts of all hosts together."""
 _TRIES: Final = 5
 
 
 class Registered(Struct):
     """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub,
-    None where it has not since the start; `gap` is how long it took between its last two posts."""
+    None where it has not since the start; `gap` is how long it took between its last two posts.
+
+    `timestamps` are those of its newest post; `posts` are the last ones as they came, with when, the newest last.
+    """
 
     id: str
     name: str
@@ -29,7 +36,8 @@ class Registered(Struct):
     posted_at: float | None = None
     gap: float | None = None
     sequence: int = 0
-    timestamps: dict[str, str] = {}
+    timestamps: dict[str, str] = field(default_factory=dict)
+    posts: deque[tuple[float, bytes]] = field(default_factory=deque)
 
     def note_post(self, now: float, timestamps: dict[str, str]) -> None:
         self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
@@ -49,6 +57,7 @@ class Register:
         self._forget_after = forget_after
         self._by_id: dict[str, Registered] = {}
         self._by_name: dict[str, Registered] = {}
+        self._bytes_kept = 0
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(list(self._by_id.values()))
@@ -122,6 +131,13 @@ class Register:
             changed = update(table).where(table.c.id == host.id).values(seen_at=now, address=address)
             await connection.execute(changed)
 
+    def keep_post(self, host: Registered, at: float, body: bytes) -> None:
+        """For `fetch_num`, without a look into the history. The newest one is always kept."""
+        host.posts.append((at, body))
+        self._bytes_kept += len(body)
+        while len(host.posts) > POSTS_KEPT or (self._bytes_kept > BYTES_KEPT and len(host.posts) > 1):
+            self._bytes_kept -= len(host.posts.popleft()[1])
+
     async def _make_room(self) -> None:
         old = self._now() - self._forget_after
         silent = [host for host in self._by_id.values() if max(host.seen_at, host.posted_at or 0.0) < old]
@@ -137,5 +153,6 @@ class Register:
         return made
 
     def _drop(self, host: Registered) -> None:
+        self._bytes_kept -= sum(len(body) for _, body in host.posts)
         self._by_id.pop(host.id, None)
         self._by_name.pop(host.name, None)

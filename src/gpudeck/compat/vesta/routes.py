@@ -25,10 +25,10 @@ from gpudeck.api.reports import read_body
 from gpudeck.api.text import is_on
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta.ingest import read_post
-from gpudeck.compat.vesta.past import MOST, PastOfHost
+from gpudeck.compat.vesta.past import MOST, Moment, PastOfHost
 from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.settings import VestaSettings
-from gpudeck.compat.vesta.states import Json, Shown, States
+from gpudeck.compat.vesta.states import Json, Shown, States, describe_post
 from gpudeck.compat.vesta.text import draw_boxes, draw_table
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
@@ -148,6 +148,7 @@ class VestaDoor:
         now = self._now()
         post = read_post(body, host.host)
         host.note_post(now, post.timestamps)
+        self._register.keep_post(host, now, body)
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
 
     def _seal(self, host: Registered, report: Report, now: float) -> Envelope:
@@ -232,17 +233,24 @@ class VestaDoor:
         return json.dumps(told).encode()
 
     async def _describe(self, one: Shown, sight: Sight, count: int) -> Json:
-        """Its newest state is the last; what the history has of before stands in front of it."""
+        """Its newest state is the last. Before it stand its last posts, and before them what the history has."""
+        wanted = min(count, MOST) - (one.state is not None)
+        posts = list(one.registered.posts)[:-1] if one.registered is not None and one.is_of_vesta else []
+        posts = posts[max(0, len(posts) - wanted) :]
+        past = await self._read_history(one, sight, posts[0][0] if posts else None, wanted - len(posts))
+        past += [(at, describe_post(read_post(body, one.id), sight)) for at, body in posts]
+        return self._states.describe(one, sight, [self._states.entry(gpus, at) for at, gpus in past])
+
+    async def _read_history(self, one: Shown, sight: Sight, until: float | None, wanted: int) -> list[Moment]:
+        if self._history is None or wanted <= 0:
+            return []
         state = one.state
-        wanted = min(count, MOST) - (state is not None)
-        past: list[Json] = []
-        if self._history is not None and wanted > 0:
-            reader = PastOfHost(self._history, one.id, None if state is None else state.view, sight)
-            # A sample stands for ten seconds: the one that the newest state is in is told as that state.
-            until = self._now() if state is None else state.observed_at // 10 * 10
-            found = await asyncio.to_thread(reader.read, until, wanted)
-            past = [self._states.entry(gpus, at) for at, gpus in found]
-        return self._states.describe(one, sight, past)
+        newest = self._now() if state is None else state.observed_at
+        pace = one.registered.gap if one.registered is not None and one.is_of_vesta else None
+        reader = PastOfHost(self._history, one.id, None if state is None else state.view, sight)
+        # A sample stands for ten seconds: one that lasts until what is told by itself is that very one.
+        end = (newest if until is None else until) // 10 * 10 + (10 if state is None else 0)
+        return await asyncio.to_thread(reader.read, end, wanted, pace or 0.0)
 
     def _tell(self, about: str, sentence: str) -> None:
         """Once a minute at most for each: who does something wrong does it often. A query is never told: the token."""

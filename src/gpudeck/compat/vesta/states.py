@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from gpudeck.compat.vesta.ingest import MIB
+from gpudeck.compat.vesta.ingest import MIB, Post
 from gpudeck.compat.vesta.names import make_name
 from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.settings import VestaSettings
@@ -22,7 +23,7 @@ from gpudeck.hub.sight import EVERYTHING, Sight
 
 Json = dict[str, Any]
 _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
-_NO_ADDRESS: Final = ""
+_METRICS: Final = ("temperature_celsius", "memory_total_bytes", "memory_used_bytes", "utilization_percent")
 
 
 class Shown(Struct, frozen=True):
@@ -42,11 +43,16 @@ class Shown(Struct, frozen=True):
         return self.name if self.registered is None else self.registered.host
 
     @property
+    def is_of_vesta(self) -> bool:
+        """Whether what the fleet knows of it is what its sender posts."""
+        return self.registered is not None and (self.state is None or self.state.via == "vesta")
+
+    @property
     def address(self) -> str:
         if self.registered is not None and self.registered.address:
             return self.registered.address
         addresses = self.state.view["addresses"] if self.state is not None else []
-        return str(addresses[0]) if addresses else _NO_ADDRESS
+        return str(addresses[0]) if addresses else ""
 
     @property
     def status(self) -> Literal["running", "down"]:
@@ -107,8 +113,7 @@ class States:
 
     def _stamps(self, one: Shown) -> dict[str, str]:
         """When its GPUs were read, in the sender's own words; empty for a host of whom another way tells more."""
-        is_own = one.registered is not None and one.state is not None and one.state.via == "vesta"
-        return one.registered.timestamps if is_own and one.registered is not None else {}
+        return one.registered.timestamps if one.registered is not None and one.is_of_vesta else {}
 
     def _part(self, one: Shown, sight: Sight) -> bytes:
         """`"name": {…}`. As long as a host's own view is not encoded anew, this one stays too."""
@@ -150,6 +155,20 @@ def gpu_data(view: View, stamps: dict[str, str]) -> Json:
     """The GPUs of a host's view, in vesta's words. What is unknown is null."""
     told_at = _format(view["last_report_at"] or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
     return {f"gpu:{gpu['label']}": _describe_gpu(gpu, stamps.get(gpu["uuid"]) or told_at) for gpu in view["gpus"]}
+
+
+def describe_post(post: Post, sight: Sight) -> Json:
+    """The same for a post from before."""
+    told = {}
+    for gpu in post.report.gpus or ():
+        view = {name: gpu.metrics.get(name) for name in _METRICS} | {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "processes": None if gpu.processes is None else [asdict(process) for process in gpu.processes],
+        }
+        told[f"gpu:{gpu.index}"] = _describe_gpu(sight.gpu(view), post.timestamps[gpu.uuid])
+    return told
 
 
 def _describe_gpu(gpu: View, stamp: str) -> Json:
