@@ -62,7 +62,7 @@ class VestaHub:
         self.hub = Hub(now=self.clock)
         self.register = Register(self._auth.database, self.clock, forget_after=30 * 86_400.0)
         asyncio.run(self.register.load())
-        self._door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
+        self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
 
     def _side_doors(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
         return [
@@ -79,7 +79,7 @@ class VestaHub:
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._door)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.door)  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, path, **options)
 
