@@ -14,9 +14,14 @@ from typing import Protocol, TypeVar
 
 import pytest
 
+from compat.nodes import CAPTURES, GPU_STATS
 from fakes.hubs import wait_until
 from fakes.reports import make_envelope, make_gpu
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
+from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
+from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
+from gpudeck.compat.settings import CompatSettings
+from gpudeck.compat.ways import make_ways
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival, Source
@@ -150,10 +155,22 @@ def by_scrape(_: Path) -> AbstractContextManager[Subject]:
     return over_http(make, load(EIGHT).encode, "text/plain")
 
 
+def by_gpumonitor(_: Path) -> AbstractContextManager[Subject]:
+    make = make_ways(CompatSettings(gpumonitor=GpumonitorSettings(deadline=5.0)))["gpumonitor"].make
+    return over_http(make, lambda: GPU_STATS, "text/xml")
+
+
+def by_gpu_monitor(_: Path) -> AbstractContextManager[Subject]:
+    make = make_ways(CompatSettings(gpu_monitor=GpuMonitorSettings(deadline=5.0)))["gpu-monitor"].make
+    return over_http(make, (CAPTURES / "gpu-monitor-data" / "gputest001_gpus.csv").read_bytes, "text/csv")
+
+
 SUBJECTS = [
     pytest.param(over_ssh, id="ssh", marks=pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)),
     pytest.param(by_pull, id="pull"),
     pytest.param(by_scrape, id="scrape"),
+    pytest.param(by_gpumonitor, id="gpumonitor"),
+    pytest.param(by_gpu_monitor, id="gpu-monitor"),
 ]
 
 
