@@ -148,6 +148,12 @@ def no_such_host(fleet: Json, name: str) -> Answer:
     return say(f"No host or GPU is called “{escape(name)}”.{hint}")
 
 
+def no_such_command(fleet: Json, name: str) -> str:
+    near = near_hosts(fleet, name)
+    hint = f" Did you mean the host {' or '.join(map(escape, near))}?" if near else ""
+    return f"I do not understand “{escape(name)}”.{hint}"
+
+
 def find_name(fleet: Json, name: str) -> str | None:
     """A host's name as it is written, from one in any case; None where there is none."""
     part = _find_host(fleet, name)

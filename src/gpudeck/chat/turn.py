@@ -1,0 +1,269 @@
+"""One question of one person: asked of the rooms of the hub, with what that person may see and do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import tzinfo
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpudeck.api.access import Policy
+from gpudeck.api.booking_desk import BookingDesk
+from gpudeck.api.questions import Questions
+from gpudeck.auth.caller import NOBODY
+from gpudeck.chat import answers
+from gpudeck.chat.askers import Asker, Askers, explain_role, explain_stranger
+from gpudeck.chat.blocks import Answer, say, show_time
+from gpudeck.chat.bookings import (
+    BOOK,
+    RELEASE,
+    Offer,
+    Return,
+    answer_booked,
+    answer_bookings,
+    answer_conflict,
+    answer_released,
+    read_button,
+)
+from gpudeck.chat.commands import Command, Name, read_mention
+from gpudeck.chat.escape import escape
+from gpudeck.chat.help import answer_help
+from gpudeck.chat.reports import answer_report, read_report
+from gpudeck.chat.wants import read_asked, read_booking, read_kind, split_clauses
+from gpudeck.chat.watching import WatchDesk
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.sight import Sight
+from gpudeck.model.errors import UsageError
+from gpudeck.model.moments import read_span
+from gpudeck.queueing.queue import Queue
+from gpudeck.reservations.drafts import Draft
+from gpudeck.reservations.refusals import Conflict
+from gpudeck.reservations.store import ReservationAsk
+from gpudeck.views.filter import Json
+
+MOST_BOOKINGS = 200
+FindZone = Callable[[str], Awaitable[tzinfo]]
+"""The zone of somebody in Slack, by their ID."""
+
+
+class Place(Struct, frozen=True):
+    """The rooms that the bot asks. Without one it says so."""
+
+    hub: Hub
+    policy: Policy
+    askers: Askers
+    desk: BookingDesk
+    questions: Questions
+    waiting: Queue | None = None
+    watches: WatchDesk | None = None
+
+
+class Turn:
+    """One question of one person."""
+
+    def __init__(self, place: Place, find_zone: FindZone, asker: Asker, *, is_private: bool) -> None:
+        self._place = place
+        self._find_zone = find_zone
+        self._asker = asker
+        # What stands in a channel is read by everybody there: they see what a stranger may see.
+        self._sight: Sight = place.policy.sight(asker.caller if is_private else NOBODY)
+
+    async def take(self, command: Command) -> Answer:
+        """Raises GpudeckError."""
+        takers: dict[Name, Callable[[tuple[str, ...]], Awaitable[Answer]]] = {
+            "help": self._help,
+            "free": self._free,
+            "hosts": self._hosts,
+            "all": self._all,
+            "all_cmd": partial(self._all, commands=True),
+            "all_detail": partial(self._all, detail=True),
+            "who": self._who,
+            "where": self._where,
+            "bookings": self._bookings,
+            "book": self._book,
+            "release": self._release,
+            "report": self._report,
+            "watch": self._watch,
+            "watches": self._watches,
+            "unwatch": self._unwatch,
+            "other": self._other,
+        }
+        return await takers[command.name](command.words)
+
+    async def press(self, action: str, value: str) -> Answer:
+        """Raises GpudeckError."""
+        found = read_button(value, Offer) if action == BOOK else read_button(value, Return)
+        if found is None or action not in {BOOK, RELEASE}:
+            return say("I no longer know that button. Ask again.", is_private=True)
+        if found.asker != self._asker.slack_id:
+            return say("That was offered to somebody else. Ask me yourself.", is_private=True)
+        if isinstance(found, Offer):
+            return await self._write_booking(found.draft)
+        return await self._give_back(found.number)
+
+    async def _look(self, question: Callable[[Json], Answer]) -> Answer:
+        """In a thread: a large fleet takes a while to read."""
+        document = self._place.hub.stream.document(self._sight)
+        return await asyncio.to_thread(lambda: question(msgspec.json.decode(document)))
+
+    async def _help(self, _: tuple[str, ...]) -> Answer:
+        return answer_help()
+
+    async def _hosts(self, _: tuple[str, ...]) -> Answer:
+        return await self._look(answers.answer_hosts)
+
+    async def _all(self, words: tuple[str, ...], *, detail: bool = False, commands: bool = False) -> Answer:
+        return await self._look(lambda fleet: answers.answer_fleet(fleet, words, detail=detail, commands=commands))
+
+    async def _free(self, words: tuple[str, ...]) -> Answer:
+        asked = read_asked(words)
+        caller = self._asker.caller
+        names = frozenset((caller.name,)) if caller.name else frozenset[str]()
+        kept = () if self._place.waiting is None else tuple(self._place.waiting.kept)
+        return await self._look(lambda fleet: answers.answer_free(fleet, asked, names, kept))
+
+    async def _who(self, words: tuple[str, ...]) -> Answer:
+        if len(words) != 1:
+            return (
+                await self._look(answers.answer_everybody)
+                if not words
+                else say("Such as `who gpu07` or `who gpu07:3`.")
+            )
+        return await self._look(lambda fleet: answers.answer_who(fleet, words[0]))
+
+    async def _where(self, words: tuple[str, ...]) -> Answer:
+        """Somebody by login, account or mention; a host, as the predecessor's WHERE took one."""
+        if not words:
+            return await self._look(answers.answer_everybody)
+        word = words[0]
+        if (mentioned := read_mention(word)) is not None:
+            known = self._place.askers.logins_of_slack(mentioned)
+            if known is None:
+                return say("I do not know who that is on the hosts: `people` of gpudeck.yaml names no such Slack ID.")
+            word, logins = known
+        else:
+            logins = self._place.askers.logins_of(word)
+
+        def find(fleet: Json) -> Answer:
+            name = None if mentioned else answers.find_name(fleet, word)
+            return answers.answer_where(fleet, word, logins) if name is None else answers.answer_who(fleet, name)
+
+        return await self._look(find)
+
+    async def _other(self, words: tuple[str, ...]) -> Answer:
+        name = words[0]
+
+        def find(fleet: Json) -> Answer:
+            found = answers.answer_host(fleet, name) if len(words) == 1 else None
+            if found is None and len(words) == 1 and (":" in name or name.upper().startswith(("GPU-", "MIG-"))):
+                return answers.answer_who(fleet, name)
+            return found or answer_help(answers.no_such_command(fleet, name))
+
+        return await self._look(find)
+
+    async def _bookings(self, words: tuple[str, ...]) -> Answer:
+        word = words[0] if words else None
+        is_own = word is not None and word.lower() in {"mine", "my", "me"}
+        host = None if word is None or is_own else self._spell(word)
+        user = self._asker.caller.name if is_own else word if host is None else None
+        if is_own and not user:
+            return say(explain_stranger(self._asker), is_private=True)
+        now = self._place.desk.now()
+        found = await self._place.desk.search(ReservationAsk(start=now, host=host, user=user, limit=MOST_BOOKINGS))
+        return answer_bookings(self._place.desk.show_all(found), now)
+
+    async def _book(self, words: tuple[str, ...]) -> Answer:
+        if (refusal := self._refuse_write()) is not None:
+            return refusal
+        zone = await self._find_zone(self._asker.slack_id)
+        draft = read_booking(words, self._place.desk.now(), zone)
+        if draft.wish.host is not None:
+            wish = replace(draft.wish, host=self._spell(draft.wish.host) or draft.wish.host)
+            draft = replace(draft, wish=wish)
+        return await self._write_booking(draft)
+
+    async def _write_booking(self, draft: Draft) -> Answer:
+        """As whoever asks, and never as anybody else: the desk is told no other name."""
+        if (refusal := self._refuse_write()) is not None:
+            return refusal
+        try:
+            made = await self._place.desk.book(draft, self._asker.caller, None)
+        except Conflict as conflict:
+            return answer_conflict(conflict, self._asker.slack_id, draft.note)
+        return answer_booked(made, self._asker.slack_id)
+
+    async def _release(self, words: tuple[str, ...]) -> Answer:
+        return await self._give_back(read_number(words, "release 12"))
+
+    async def _give_back(self, number: int) -> Answer:
+        if (refusal := self._refuse_write()) is not None:
+            return refusal
+        after = await self._place.desk.release(number, self._asker.caller)
+        return answer_released(after, after.state)
+
+    async def _report(self, words: tuple[str, ...]) -> Answer:
+        zone = await self._find_zone(self._asker.slack_id)
+        ask = read_report(words, self._place.questions.now(), zone)
+        body = await self._place.questions.ask(lambda store: msgspec.json.encode(store.usage(ask)))
+        usage: dict[str, Any] = msgspec.json.decode(body)
+        return answer_report(usage)
+
+    async def _watch(self, words: tuple[str, ...]) -> Answer:
+        if not words:
+            return await self._watches(words)
+        if (refusal := self._refuse_write()) is not None:
+            return refusal
+        kind, clauses = split_clauses(words, ("for",))
+        wanted = read_kind(kind)
+        seconds = read_span("for", clauses["for"]) if "for" in clauses else None
+        made = await self._watch_desk.add(wanted, self._asker.caller, seconds)
+        return say(
+            f"I tell you when there are: *{escape(wanted.describe())}*. It is watch {made.id}, "
+            f"until {show_time(made.expires_at)}."
+        )
+
+    async def _watches(self, _: tuple[str, ...]) -> Answer:
+        if (refusal := self._refuse_write()) is not None:
+            return refusal
+        lines = [
+            f"watch {one.id}: {escape(one.wanted.describe())}, until {show_time(one.expires_at)}"
+            for one in await self._watch_desk.of(self._asker.caller)
+        ]
+        return say(*(lines or ["You watch nothing.", "`watch 2 h100 40G` tells you when they are free."]))
+
+    async def _unwatch(self, words: tuple[str, ...]) -> Answer:
+        if (refusal := self._refuse_write()) is not None:
+            return refusal
+        number = read_number(words, "unwatch 3")
+        is_ended = await self._watch_desk.end(number, self._asker.caller)
+        return say(f"Watch {number} is over." if is_ended else f"You have no watch {number}.")
+
+    @property
+    def _watch_desk(self) -> WatchDesk:
+        if self._place.watches is None:
+            raise UsageError("this hub keeps no watches.")
+        return self._place.watches
+
+    def _refuse_write(self) -> Answer | None:
+        """None for whoever may change something."""
+        caller = self._asker.caller
+        if caller.is_at_least("user"):
+            return None
+        is_known = caller.is_at_least("viewer")
+        return say(explain_role(self._asker) if is_known else explain_stranger(self._asker), is_private=True)
+
+    def _spell(self, name: str) -> str | None:
+        """A host's name as it is written, from one in any case; None where there is none."""
+        names = [host.name for host in self._place.hub.fleet.ordered()]
+        return name if name in names else next((one for one in names if one.lower() == name.lower()), None)
+
+
+def read_number(words: tuple[str, ...], example: str) -> int:
+    """Raises UsageError."""
+    text = words[0].lstrip("#") if len(words) == 1 else ""
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise UsageError("which number?", f"Such as '{example}'.")
+    return int(text)
