@@ -1,0 +1,205 @@
+"""gpu-monitor's bookings in comments.json, and the names in its index.php."""
+
+import json
+from datetime import UTC
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gpudeck.compat.gpu_monitor.comments import plan_bookings, write_comments
+from gpudeck.compat.gpu_monitor.importer import read
+from gpudeck.compat.gpu_monitor.php import read_names
+from gpudeck.compat.importing import Here, Left, Plan
+from gpudeck.compat.steps import BookingStep
+from gpudeck.model.errors import UsageError
+
+NOW = 1_530_000_000.0
+"""2018-06-26 08:00 in UTC: before the dates of its README."""
+HERE = Here(NOW, UTC, Path("/nowhere"))
+README = """{
+  "big-one": [  // by place: the first is GPU 0; { "0": {"name": ....} } says the same
+    {  // GPU 0
+      "name": "ada lovelace",
+      "date": "2018-07-02 12:30",  // still to come
+      "comment": "paper"
+    },
+    { // GPU 1
+      "name": "ben",
+      "date": "2017-01-01 00:00",  // over
+      "comment": "booked by Père Noël"
+    }
+  ],
+  "gputest001-pa4": {
+    "1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "see http://lab/x // and <b>this</b>"}
+  },
+  "gputest002-pa4": []  // nothing
+}
+"""
+"""As its README shows such a file."""
+
+
+def plan_of(content: str | bytes, here: Here = HERE) -> Plan:
+    plan = Plan()
+    plan_bookings(content if isinstance(content, bytes) else content.encode(), "comments.json", here, plan)
+    return plan
+
+
+def one(entry: object) -> Plan:
+    return plan_of(json.dumps({"gpu01": [entry]}))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+def test_file_of_the_readme_is_taken_with_its_comments_in_both_forms_and_any_encoding(encoding: str) -> None:
+    plan = plan_of(README.encode(encoding))
+    assert plan.steps == [
+        BookingStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30"),
+        BookingStep(
+            "gputest001-pa4", "1", "pnoël", 1533081600.0, "see http://lab/x // and <b>this</b>", "2018-08-01 00:00"
+        ),
+    ]
+    assert plan.over == [Left("line 2, big-one, GPU 1", "ended 2017-01-01 00:00")]
+    assert plan.left == []
+    assert "no_show" in plan.notes[0]
+
+
+def test_dates_are_of_the_zone_of_the_machine() -> None:
+    plan = plan_of(README, Here(NOW, ZoneInfo("Europe/Paris"), Path("/nowhere")))
+    assert plan.steps[0] == BookingStep("big-one", "0", "ada lovelace", 1530527400.0, "paper", "2018-07-02 12:30")
+
+
+@pytest.mark.parametrize("date", ["2018-07-02 12:30", "2018-07-02 12:30:00", "2018/07/02 12:30", "2018-07-02T12:30Z"])
+def test_date_and_time_in_any_form_that_it_wrote(date: str) -> None:
+    (step,) = one({"name": "ada", "date": date}).steps
+    assert isinstance(step, BookingStep)
+    assert step.end == 1530534600.0
+
+
+def test_what_php_escapes_is_read() -> None:
+    plan = plan_of(r'{"gpu01": [{"name": "\u00c9mile \ud83d\ude80", "date": "2018-07-02", "comment": "a\/b \"q\""}]}')
+    (step,) = plan.steps
+    assert isinstance(step, BookingStep)
+    assert (step.user, step.note) == ("Émile 🚀", 'a/b "q"')
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"name": "ada", "date": "2d"}, "is a length"),
+        ({"name": "ada", "date": "1d 6h"}, "is a length"),
+        ({"name": "ada", "date": "tomorrow"}, "is no date and time"),
+        ({"name": "ada", "date": "2018-13-45 99:00"}, "is no date and time"),
+        ({"name": "", "date": "2018-07-02"}, "nobody is named"),
+        ("ada", "is no booking"),
+        ([1], "is no booking"),
+    ],
+)
+def test_entry_that_makes_no_sense_is_named_with_its_place(entry: object, told: str) -> None:
+    plan = one(entry)
+    assert plan.steps == []
+    (left,) = plan.left
+    assert left.place == "line 1, gpu01, GPU 0"
+    assert told in left.reason
+
+
+@pytest.mark.parametrize("entry", [None, {}, {"name": "", "date": "", "comment": ""}])
+def test_empty_entry_is_no_booking_and_no_trouble(entry: object) -> None:
+    plan = one(entry)
+    assert plan.steps == plan.left == plan.over == []
+
+
+@pytest.mark.parametrize("host", ["../../etc/cron.d/x", "a b", "<script>", ""])
+def test_name_that_is_no_host_is_refused(host: str) -> None:
+    plan = plan_of(json.dumps({host: [{"name": "ada", "date": "2018-07-02"}]}))
+    assert plan.steps == []
+    assert "is no name of a host" in plan.left[0].reason
+
+
+def test_number_that_is_none_is_refused() -> None:
+    plan = plan_of(
+        '{"gpu01": {"../x": {"name": "ada", "date": "2018-07-02"}, "03": {"name": "b", "date": "2018-07-02"}}}'
+    )
+    assert [step.what for step in plan.steps] == ["book gpu01:3 for b until 2018-07-02 00:00"]
+    assert "is no number of a GPU" in plan.left[0].reason
+
+
+def test_nothing_in_a_name_or_comment_moves_a_terminal() -> None:
+    (step,) = one({"name": "a\x1b[2Jda\n", "date": "2018-07-02", "comment": "x\u202ey\x00"}).steps
+    assert isinstance(step, BookingStep)
+    assert (step.user.isprintable(), step.note.isprintable()) == (True, True)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "3", "{", '{"a": [}', "[common]\nhosts = a\n", "{" * 9999, '"' * 9999])
+def test_file_of_another_kind_is_refused(content: str) -> None:
+    with pytest.raises(UsageError, match=r"comments\.json"):
+        plan_of(content)
+
+
+def test_empty_list_is_what_php_writes_for_no_hosts() -> None:
+    assert plan_of("[]").steps == []
+
+
+def test_bookings_are_written_as_they_were_read() -> None:
+    reservations = [
+        {"user": "pnoël", "end": 1533081600.0, "note": "<b>", "gpus": [{"host": "gpu02", "label": "1"}]},
+        {
+            "user": "ada",
+            "end": 1530534600.0,
+            "note": "",
+            "gpus": [{"host": "gpu01", "label": "0"}, {"host": "gpu01", "label": "1"}],
+        },
+    ]
+    text = write_comments(reservations, UTC)
+    assert json.loads(text)["gpu02"] == {"1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "<b>"}}
+    assert [step.what for step in plan_of(text).steps] == [
+        "book gpu01:0 for ada until 2018-07-02 12:30",
+        "book gpu01:1 for ada until 2018-07-02 12:30",
+        "book gpu02:1 for pnoël until 2018-08-01 00:00",
+    ]
+
+
+PHP = """<?php
+// $HOSTS = array("old" => "Old");
+$HOSTS = array(
+    "gpu1" => "Big \\"one\\"", # the first
+    'gpu2' => 'Other // one', /* "gpu3" => "x" */
+    "gpu4" => "gpu4",
+    "gpu5" => strtoupper("x"),
+    "gpu6" => "",
+);
+$SHORT_GPU_NAMES = ["GeForce GTX 1080 Ti" => "1080Ti"];
+system("echo never run");
+"""
+
+
+def test_names_of_its_page_become_settings_and_nothing_is_run(tmp_path: Path) -> None:
+    file = tmp_path / "index.php"
+    file.write_text(PHP)
+    plan = read(file, HERE)
+    assert plan.settings == (
+        'names:\n  hosts:\n    gpu1: Big "one"\n    gpu2: Other // one\n  models:\n    GeForce GTX 1080 Ti: 1080Ti\n'
+    )
+    assert [left.place for left in plan.left] == ["$HOSTS, 'gpu6'"]
+    assert read_names(PHP, "OTHERS") is None
+
+
+def test_page_without_names_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "index.php"
+    file.write_text("<?php phpinfo();")
+    with pytest.raises(UsageError, match=r"\$HOSTS"):
+        read(file, HERE)
+
+
+def test_folder_becomes_a_setting_and_its_bookings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "gpu01_gpus.csv").touch()
+    (tmp_path / "..x_gpus.csv").touch()
+    (tmp_path / "comments.json").write_text('{"gpu01": [{"name": "ada", "date": "2018-07-02"}]}')
+    plan = read(tmp_path, HERE)
+    assert plan.settings == f"compat:\n  gpu_monitor:\n    folder: {tmp_path}\n"
+    assert [step.what for step in plan.steps] == ["book gpu01:0 for ada until 2018-07-02 00:00"]
+    assert plan.left == [Left("'..x'", "is no name of a host")]
+
+
+def test_folder_without_its_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="data"):
+        read(tmp_path, HERE)
