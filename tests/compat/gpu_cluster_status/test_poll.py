@@ -1,0 +1,225 @@
+"""Nodes of GPU Cluster Status Monitor, as small servers of their own: good, hung, wrong and hostile ones."""
+
+import asyncio
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import make_door
+from gpudeck.api.callers import Doorkeeper
+from gpudeck.api.house import House
+from gpudeck.compat.gpu_cluster_status.main import MainDoor
+from gpudeck.compat.gpu_cluster_status.nodes import Nodes
+from gpudeck.compat.gpu_cluster_status.poll import NodeSource
+from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
+from gpudeck.hub.hub import Hub
+from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.target import Target
+from gpudeck.sources.base import Arrival
+
+CAPTURE = (Path(__file__).parents[2] / "captures" / "gpu-cluster-status" / "main.json").read_text()
+NODE = {key: value for key, value in json.loads(CAPTURE)["Nodes"][0].items() if key not in {"status", "version"}}
+SETTINGS = GpuClusterStatusSettings(password="s3cret", deadline=1.0)
+
+
+class _Node(http.server.BaseHTTPRequestHandler):
+    """As node_info.py: one path, to which the password is posted."""
+
+    body: Callable[[], bytes]
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        is_right = self.path == "/get-status" and asked == {"passwd": "s3cret"}
+        answer = type(self).body() if is_right else b"no"
+        self.send_response(200 if is_right else 404)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@contextlib.contextmanager
+def node(answer: Any) -> Iterator[int]:
+    """A node that tells that, or what a function says. Yields its port."""
+    body = answer if callable(answer) else lambda: json.dumps(answer).encode()
+    handler = type("Node", (_Node,), {"body": staticmethod(body)})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def read(port: int, nodes: Nodes | None = None, settings: GpuClusterStatusSettings = SETTINGS) -> Arrival:
+    async def ask() -> Arrival:
+        target = Target(name="gpu01", via="gpu-cluster-status", address="127.0.0.1", port=port, labels={"rack": "b"})
+        source = NodeSource(target, settings, {} if nodes is None else nodes)
+        try:
+            return await source.read(1_790_000_000.0)
+        finally:
+            if nodes is None:
+                await source.close()
+            else:
+                await source._fetcher.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_node_becomes_a_report() -> None:
+    with node(NODE) as port:
+        envelope = read(port).envelope
+    first, second = envelope.report.gpus or ()
+    assert (envelope.host, envelope.report.labels, envelope.report.addresses) == ("gpu01", {"rack": "b"}, ["192.0.2.2"])
+    assert (first.index, first.name, first.metrics["memory_used_bytes"]) == (0, "GeForce GTX 1080 Ti", 8018 << 20)
+    assert (first.metrics["utilization_percent"], first.metrics["temperature_celsius"]) == (92, 80)
+    assert [(process.pid, process.user, process.command) for process in first.processes or ()] == [
+        (17862, "root", "sleep 1000"),
+        (24738, "root", "sleep 1500"),
+    ]
+    assert second.processes == []
+    assert first.unknown["power_watts"] == "gpu-cluster-status does not tell"
+
+
+def test_a_wrong_password_is_told_as_such_and_not_shown() -> None:
+    with node(NODE) as port, pytest.raises(Refused) as raised:
+        read(port, settings=GpuClusterStatusSettings(password="wr0ng"))
+    assert "404" in str(raised.value)
+    assert "compat.gpu_cluster_status.password" in str(raised.value)
+    assert "wr0ng" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        "junk",
+        None,
+        {},
+        {"gpus": None},
+        {"gpus": "x"},
+        {"gpus": [{}] * 513},
+        lambda: b"",
+        lambda: b"<html>",
+        lambda: b"[" * 100_000,
+        lambda: b"\xff\xfe",
+        lambda: b'"' + b"x" * (5 << 20) + b'"',
+    ],
+)
+def test_a_malformed_node_is_told_as_such(answer: Any) -> None:
+    with node(answer) as port, pytest.raises(Temporary):
+        read(port)
+
+
+def test_a_hung_node_ends_with_the_deadline() -> None:
+    ended = threading.Event()
+
+    def hang() -> bytes:
+        ended.wait(20)
+        return b"{}"
+
+    with node(hang) as port, pytest.raises(Temporary, match=r"did not answer within 0\.2 s"):
+        read(port, settings=GpuClusterStatusSettings(password="s3cret", deadline=0.2))
+    ended.set()
+
+
+def test_one_gpu_that_makes_no_sense_hides_no_other() -> None:
+    users: list[Any] = [{"pid": "x"}, 7, {"pid": 5, "username": None, "mem(MiB)": "?", "command": None}]
+    gpus = ["junk", {"index": -1, "name": "", "use_mem": "?", "users": users}, NODE["gpus"][0]]
+    with node(NODE | {"gpus": gpus, "ips": [["eth0"], 5, ["a", "b"]], "hostname": 5}) as port:
+        first, second, third = read(port).envelope.report.gpus or ()
+    assert first.missing
+    assert (second.index, second.unknown["memory_used_bytes"]) == (1, "nvidia-smi says: ?")
+    assert [(one.pid, one.user, one.memory_used_bytes, one.command) for one in second.processes or ()] == [
+        (5, None, None, None)
+    ]
+    assert third.metrics["temperature_celsius"] == 80
+    assert len({gpu.uuid for gpu in (first, second, third)}) == 3
+
+
+def test_secrets_on_command_lines_are_hidden() -> None:
+    gpu = NODE["gpus"][0] | {"users": [{"pid": 1, "username": "a", "mem(MiB)": 1, "command": "x --password=hunter2"}]}
+    with node(NODE | {"gpus": [gpu]}) as port:
+        assert "hunter2" not in repr(read(port).envelope)
+
+
+class Main:
+    """A hub with two hosts of hosts.txt, of which the first one answers."""
+
+    def __init__(self, folder: Path, *, is_readable: bool = True) -> None:
+        self.hub = Hub(now=FakeClock())
+        self.nodes: Nodes = {}
+        self.hub.fleet.expect(
+            [
+                Target(name="gputest001", via="gpu-cluster-status"),
+                Target(name="127.0.0.2", via="gpu-cluster-status"),
+            ]
+        )
+        self.door = make_door(self.hub, folder=folder, is_readable=is_readable, side_doors=self._side_doors)
+
+    def _side_doors(self, house: House, keeper: Doorkeeper) -> list[MainDoor]:
+        return [MainDoor(house.hub, self.nodes, identify=keeper.identify, policy=house.policy)]
+
+    def poll(self, answer: Any) -> None:
+        with node(answer) as port:
+            envelope = read(port, self.nodes).envelope
+        self.nodes["gputest001"] = self.nodes.pop("gpu01")
+        self.hub.ingest.take_fetched(
+            msgspec.structs.replace(envelope, host="gputest001"), via="gpu-cluster-status", target="gputest001"
+        )
+
+    def ask(self, method: str = "GET", **headers: str) -> tuple[int, str]:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door)  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+                return await client.request(method, "/get-status", headers=headers)
+
+        answer = asyncio.run(call())
+        return answer.status_code, answer.text
+
+
+def test_the_hub_answers_as_the_main_did(tmp_path: Path) -> None:
+    main = Main(tmp_path)
+    main.poll(NODE)
+    status, text = main.ask()
+    told, captured = json.loads(text)["Nodes"], json.loads(CAPTURE)["Nodes"]
+    assert (status, {one["hostname"]: one for one in told}) == (200, {one["hostname"]: one for one in captured})
+    # Byte by byte, but for the order of the hosts: by name.
+    assert text == json.dumps({"Nodes": [captured[1], captured[0]]}, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def test_a_node_that_fell_silent_is_down_with_its_last_values(tmp_path: Path) -> None:
+    main = Main(tmp_path)
+    main.poll(NODE)
+    main.hub.fleet.age(main.hub.fleet._register.hosts["gputest001"].observed_at + 3600)
+    (one,) = [one for one in json.loads(main.ask()[1])["Nodes"] if one["hostname"] == "gputest001"]
+    assert (one["status"], one["gpus"][0]["name"]) == (False, "GeForce GTX 1080 Ti")
+
+
+def test_who_may_not_look_finds_nothing_and_is_never_asked_to_log_in(tmp_path: Path) -> None:
+    main = Main(tmp_path, is_readable=False)
+    assert main.ask()[0] == 404
+    assert main.ask(Authorization="Bearer nonsense")[0] == 404
+    assert main.ask(Authorization="Bearer viewer-token")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_the_main_is_only_read(tmp_path: Path, method: str) -> None:
+    assert Main(tmp_path).ask(method)[0] == 405
