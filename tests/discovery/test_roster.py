@@ -136,3 +136,19 @@ def test_roster_of_nobody_says_nothing() -> None:
         return stage.lists
 
     assert asyncio.run(playing()) == []
+
+
+def test_provider_that_stays_keeps_its_list_when_others_come_and_go() -> None:
+    async def work() -> None:
+        staying, going = ScriptedProvider([Target(name="a")]), ScriptedProvider([Target(name="b")])
+        coming = ScriptedProvider([Target(name="c")])
+        stage = Stage(staying, going)
+        stage.roster.start()
+        await eventually(lambda: names(stage.roster.targets) == ["a", "b"], "both lists")
+        await stage.roster.change([coming, staying])
+        await eventually(lambda: names(stage.roster.targets) == ["c", "a"], "the new list before the one that stays")
+        assert ["a"] in stage.lists
+        assert (going.is_closed, staying.is_closed) == (True, False)
+        await stage.roster.stop()
+
+    asyncio.run(work())

@@ -13,6 +13,7 @@ from gpudeck.hub.metrics import View
 from gpudeck.model.availability import AvailabilitySettings
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.view import Host
 from gpudeck.wire import Envelope
@@ -351,3 +352,15 @@ def test_a_host_that_stays_away_is_forgotten() -> None:
 def test_a_state_older_than_the_hub_keeps_its_beginning(stage: Stage, gpu: GpuReading, ago: float) -> None:
     stage.send(make_envelope(gpus=[gpu]))
     assert stage.gpu()["since"] == stage.clock() - ago
+
+
+def test_other_names_are_shown_at_once_and_with_what_is_reported_later(stage: Stage) -> None:
+    stage.send(make_envelope())
+    stage.fleet.take_changes()
+    model = stage.gpu()["name"]
+    stage.fleet.rename(Names(hosts={"gpu01": "Big one"}, models={model: "fast"}))
+    assert (stage.host()["display_name"], stage.gpu()["display_name"]) == ("Big one", "fast")
+    assert (stage.host()["name"], stage.gpu()["name"]) == ("gpu01", model)
+    assert [host.name for host in stage.fleet.take_changes()[0]] == ["gpu01"]
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(uuid="GPU-new")]))
+    assert (stage.host()["display_name"], stage.gpu()["display_name"]) == ("Big one", "fast")

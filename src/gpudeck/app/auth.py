@@ -47,7 +47,7 @@ async def running_auth(
             await auth.load()
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
-        await _note_configuration(auth, data_dir, config)
+        await note_configuration(auth, data_dir, config)
 
         def note_trouble(trouble: str | None) -> None:
             auth.trouble = trouble
@@ -67,7 +67,7 @@ async def running_auth(
         await database.close()
 
 
-async def _note_configuration(auth: Auth, data_dir: Path, config: Path | None) -> None:
+async def note_configuration(auth: Auth, data_dir: Path, config: Path | None) -> None:
     """Write down that the hub runs with another configuration than before. What is in it is nobody else's business."""
     try:
         changed = _keep_hash(data_dir / "config.sha256", config)

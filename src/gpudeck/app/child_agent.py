@@ -7,6 +7,7 @@ with the hub: its standard input is a pipe that closes when the hub dies, howeve
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
@@ -27,6 +28,11 @@ class ChildAgent:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_running())
+
+    def reload(self) -> None:
+        """It reads its settings again, as the hub just has."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGHUP)
 
     async def stop(self) -> None:
         """End the child: politely, and after three seconds not."""

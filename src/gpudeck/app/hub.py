@@ -20,26 +20,26 @@ from gpudeck.api.asgi import App
 from gpudeck.api.headers import SafeApp
 from gpudeck.api.house import House
 from gpudeck.api.limits import LOGINS, LimitedApp
-from gpudeck.app.auth import grant_by, make_keeper, make_policy, running_auth
+from gpudeck.app.auth import grant_by, make_keeper, make_policy, note_configuration, running_auth
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.compat import SideDoors
 from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
+from gpudeck.app.host_lists import HostLists
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
 from gpudeck.app.plan import Plan
+from gpudeck.app.reload import Part, Reload, heeding_hangups
 from gpudeck.app.rooms import Rooms
 from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file, grouped_usage
+from gpudeck.app.supervisor import Supervisor
 from gpudeck.app.tls import Tls
 from gpudeck.app.tokens import ensure_token
 from gpudeck.app.urls import url_elsewhere, url_here, write_url
 from gpudeck.app.watching import Watching
 from gpudeck.app.ways import make_ways
 from gpudeck.auth.parts import Auth
-from gpudeck.compat.ways import make_providers as make_compat_providers
-from gpudeck.discovery.base import Provider
 from gpudeck.discovery.option import OptionHosts
-from gpudeck.discovery.registry import make_providers
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
 from gpudeck.model.errors import UsageError
@@ -83,9 +83,10 @@ class HubServer:
         listening: socket.socket,
         token_file: Path,
         managed: ManagedHosts,
-        providers: Sequence[Provider],
-        ways: dict[str, Way],
+        lists: HostLists,
+        make_ways: Callable[[Settings], dict[str, Way]],
         side_doors: SideDoors,
+        reread: Callable[[], Settings] | None,
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -102,7 +103,11 @@ class HubServer:
         self._side_doors = side_doors
         self._tls = None if settings.tls is None else Tls(settings.tls)
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
-        self._watching = Watching(self.hub, providers, ways)
+        self._lists = lists
+        self._make_ways = make_ways
+        self._watching = Watching(self.hub, lists.providers, make_ways(settings))
+        self._reread = reread
+        self._supervisor = Supervisor.of_this_process()
         self._endings: set[asyncio.Task[None]] = set()
         self._rooms: Rooms | None = None
         self._archive = Archive(
@@ -123,10 +128,12 @@ class HubServer:
         *,
         targets: Sequence[Target] = (),
         ssh_password: str | None = None,
+        reread: Callable[[], Settings] | None = None,
     ) -> "HubServer":
         """`config` is the file that the settings came from, for the hub's own agent to read.
 
         `targets` are hosts that an option names, and `ssh_password` what a person typed for hosts that take no key.
+        `reread` gives the settings as they are written later, for SIGHUP; it raises UsageError.
         """
         problem = exposure_problem(settings.listen, settings.read)
         if problem:
@@ -138,8 +145,6 @@ class HubServer:
         ensure_token(token_file)
         ensure_token(data_dir / "admin.token")
         managed = ManagedHosts(data_dir / "hosts.yaml")
-        providers = make_providers(settings.hosts, settings.discovery, config.name if config else "gpudeck.yaml")
-        providers += make_compat_providers(settings.compat)
         option = [OptionHosts(targets)] if targets else []
         side_doors = SideDoors(settings)
         return cls(
@@ -151,9 +156,10 @@ class HubServer:
             token_file=token_file,
             managed=managed,
             # Whom an option or a file names counts before whom somebody added by hand.
-            providers=[*option, *providers, managed],
-            ways=make_ways(settings, ssh_password, side_doors.nodes),
+            lists=HostLists(settings, config.name if config else "gpudeck.yaml", first=option, last=[managed]),
+            make_ways=lambda settings: make_ways(settings, ssh_password, side_doors.nodes),
             side_doors=side_doors,
+            reread=reread,
         )
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
@@ -170,13 +176,49 @@ class HubServer:
             server = _Server(
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
             )
-            ticking = asyncio.create_task(tick_forever(self.hub.stream, rooms.tick))
+            ticking = asyncio.create_task(tick_forever(self.hub.stream, rooms.tick, self._supervisor.alive))
             try:
-                await server.serve(sockets=[self._listening])
+                with heeding_hangups(self._make_reload(auth), server.end):
+                    await server.serve(sockets=[self._listening])
             finally:
                 await self._watching.stop()
                 ticking.cancel()
                 await rooms.close()
+
+    def _make_reload(self, auth: Auth) -> Reload:
+        """What can change while the hub runs. A part of which nothing stands here needs a restart."""
+
+        async def change_hosts(settings: Settings) -> None:
+            self._lists.change(settings)
+            await self._watching.change(self._lists.providers)
+
+        async def change_ways(settings: Settings) -> None:
+            await self._watching.change(self._lists.providers, self._make_ways(settings))
+
+        async def change_names(settings: Settings) -> None:
+            self.hub.fleet.rename(settings.names)
+
+        async def change_people(settings: Settings) -> None:
+            auth.people.take(settings.people)
+
+        async def change_agent(_: Settings) -> None:
+            if self._child is not None:
+                self._child.reload()
+
+        return Reload(
+            self._settings,
+            self._reread or (lambda: self._settings),
+            [
+                Part(("hosts", "discovery"), change_hosts),
+                Part(("ssh", "pull", "scrape"), change_ways),
+                Part(("names",), change_names),
+                Part(("people",), change_people),
+                Part(("agent",), change_agent),
+            ],
+            supervisor=self._supervisor,
+            tell=lambda problem: self.hub.fleet.say("settings", [] if problem is None else [problem]),
+            note=lambda: note_configuration(auth, self._data_dir, self._config),
+        )
 
     async def _open_door(self, rooms: Rooms, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
         """From the outside in: headers that every answer carries, limits, who it is, the routes."""
@@ -210,6 +252,7 @@ class HubServer:
     async def _end(self) -> None:
         """Before the door closes: the hub's own agent, which would find it closed, and what is kept open: the streams,
         which never end, and the questions of those who wait."""
+        self._supervisor.stopping()
         if self._child is not None:
             await self._child.stop()
         self.hub.stream.close()
@@ -231,6 +274,7 @@ class HubServer:
         self._watching.start()
         if self._rooms is not None:
             self._rooms.start()
+        self._supervisor.ready(f"serving {self._url_elsewhere or self.url}")
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
@@ -277,19 +321,25 @@ class _Server(LimitedServer):
         if self.started:
             self._when_started()
 
+    def end(self) -> None:
+        """As SIGTERM does."""
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._before_end()
         await super().shutdown(sockets)
 
 
-async def tick_forever(stream: Stream, also: Callable[[], None]) -> None:
-    """Publish once a second, and do what else is due. A tick that fails is logged, and the next one comes."""
+async def tick_forever(stream: Stream, also: Callable[[], None], when_done: Callable[[], None] = lambda: None) -> None:
+    """Publish once a second, and do what else is due. A tick that fails is logged, and the next one comes; `when_done`
+    is called after each that does not."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
         try:
             stream.tick()
             also()
+            when_done()
         except Exception:
             log.exception("a tick failed")
         due = max(due + TICK_SECONDS, loop.time())

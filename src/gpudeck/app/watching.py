@@ -43,6 +43,14 @@ class Watching:
         self._leaving.clear()
         await self._poller.stop()
 
+    async def change(self, providers: Sequence[Provider], ways: dict[str, Way] | None = None) -> None:
+        """Other lists from now on, and other ways where some are given: then every host is read anew."""
+        if ways is not None:
+            before, self._poller = self._poller, Poller(ways, self._deliver, self._note_failure)
+            await before.stop()
+            self._watch()
+        await self._roster.change(providers)
+
     def find(self, name: str) -> Target | None:
         """The host that is configured under that name, by whomever. Raises UsageError where nothing is watched, as a
         demo was asked for."""

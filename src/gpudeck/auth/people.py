@@ -15,7 +15,10 @@ class People:
 
     def __init__(self, entries: Entries | None = None) -> None:
         """Raises UsageError where a login or a Slack ID belongs to two accounts."""
-        known = entries or {}
+        self.take(entries or {})
+
+    def take(self, known: Entries) -> None:
+        """These entries count from here on, for everybody who holds this. Raises UsageError, as above."""
         if problem := people_problem(known):
             raise UsageError(f"{problem}.")
         self._persons = {account: read_person(account, entry) for account, entry in known.items()}

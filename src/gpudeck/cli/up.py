@@ -16,6 +16,7 @@ from gpudeck.model.settings import Address
 if TYPE_CHECKING:
     from gpudeck.app.hub import Started
     from gpudeck.app.plan import Plan
+    from gpudeck.app.settings import Settings
     from gpudeck.model.target import Target
 
 _EXAMPLES = """\b
@@ -72,24 +73,34 @@ def command(
             f"the hub's parts are not installed ({error.name}).",
             "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
         ) from error
-    from gpudeck.app.settings import exposure_problem, load_settings  # noqa: PLC0415
     from gpudeck.collectors.machine import has_gpus  # noqa: PLC0415
-    from gpudeck.config import parse_address  # noqa: PLC0415
 
-    settings, file = load_settings(config)
-    if listen is not None:
-        try:
-            address = Address(*parse_address(listen))
-        except ValueError as error:
-            raise UsageError(f"--listen: {error}.") from error
-        problem = exposure_problem(address, settings.read, _file_to_edit(file))
-        if problem is not None:
-            raise UsageError(f"--listen: {problem}.")
-        settings = msgspec.structs.replace(settings, listen=address)
+    settings, file = _load(config, listen)
     targets = _read_ssh(ssh, demo)
     plan = msgspec.structs.replace(make_plan(settings, demo, has_gpus, ssh_hosts=len(targets)), demo_days=demo_days)
     password = _ask_password() if ask_password else None
-    run_hub(HubServer.open(settings, plan, file, targets=targets, ssh_password=password), _greet)
+    opened = HubServer.open(
+        settings, plan, file, targets=targets, ssh_password=password, reread=lambda: _load(config, listen)[0]
+    )
+    run_hub(opened, _greet)
+
+
+def _load(config: Path | None, listen: str | None) -> "tuple[Settings, Path | None]":
+    """The settings, and the file they come from; `listen` counts before what that says. Raises UsageError."""
+    from gpudeck.app.settings import exposure_problem, load_settings  # noqa: PLC0415
+    from gpudeck.config import parse_address  # noqa: PLC0415
+
+    settings, file = load_settings(config)
+    if listen is None:
+        return settings, file
+    try:
+        address = Address(*parse_address(listen))
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}.") from error
+    problem = exposure_problem(address, settings.read, _file_to_edit(file))
+    if problem is not None:
+        raise UsageError(f"--listen: {problem}.")
+    return msgspec.structs.replace(settings, listen=address), file
 
 
 def _read_ssh(ssh: str | None, demo: int | None) -> "list[Target]":

@@ -1,6 +1,5 @@
 """All hosts that anybody names: the providers' lists put together into one, in which a name stands once."""
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from gpudeck.discovery.base import MAX_HOSTS, Provider
@@ -10,6 +9,27 @@ from gpudeck.model.target import Target
 
 MAX_CLASHES = 100
 """Sentences about hosts that are named twice: past so many nobody reads them."""
+
+
+class _Watch:
+    """One provider as the roster follows it: its last list, and what is wrong with it."""
+
+    def __init__(self, provider: Provider, on_change: Callable[[], None]) -> None:
+        self.provider = provider
+        self.targets: list[Target] = []
+        self.trouble: str | None = None
+        self.refresh = Refresh(provider, self._take, self._note)
+        self._on_change = on_change
+
+    def _take(self, targets: list[Target]) -> None:
+        self.targets = targets
+        self._on_change()
+
+    def _note(self, origin: str, trouble: str | None) -> None:
+        kept = len(self.targets)
+        still = f" Its last list of {kept} host{'' if kept == 1 else 's'} counts." if kept else ""
+        self.trouble = trouble and f"{name_trouble(origin, trouble)}{still}"
+        self._on_change()
 
 
 class Roster:
@@ -26,51 +46,51 @@ class Roster:
         on_change: Callable[[list[Target]], None],
         on_problems: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
-        self._providers = list(providers)
         self._on_change = on_change
         self._on_problems = on_problems
-        self._lists: list[list[Target]] = [[] for _ in providers]
-        self._troubles: list[str | None] = [None for _ in providers]
-        self._clashes: list[str] = []
-        self._refreshes = [
-            Refresh(provider, functools.partial(self._take, index), functools.partial(self._note, index))
-            for index, provider in enumerate(providers)
-        ]
+        self._watches = [_Watch(provider, self._put_together) for provider in providers]
         self.targets: list[Target] = []
         self.problems: list[str] = []
 
     def start(self) -> None:
-        for refresh in self._refreshes:
-            refresh.start()
+        for watch in self._watches:
+            watch.refresh.start()
 
     async def stop(self) -> None:
         """May be called twice, and without a start."""
-        for refresh in self._refreshes:
-            await refresh.stop()
+        for watch in self._watches:
+            await watch.refresh.stop()
 
-    def _take(self, index: int, targets: list[Target]) -> None:
-        self._lists[index] = targets
-        together, self._clashes = put_together(self._lists)
-        self._tell_problems()
+    async def change(self, providers: Sequence[Provider]) -> None:
+        """From now on these, while running. One that was there before goes on with the list that it has."""
+        before = {id(watch.provider): watch for watch in self._watches}
+        new = [_Watch(provider, self._put_together) for provider in providers if id(provider) not in before]
+        known = before | {id(watch.provider): watch for watch in new}
+        self._watches = [known[id(provider)] for provider in providers]
+        for watch in before.values():
+            if watch not in self._watches:
+                await watch.refresh.stop()
+        self._put_together()
+        for watch in new:
+            watch.refresh.start()
+
+    def _put_together(self) -> None:
+        together, clashes = put_together([watch.targets for watch in self._watches])
+        self._tell_problems(clashes)
         if together != self.targets:
             self.targets = together
             self._on_change(together)
 
-    def _note(self, index: int, origin: str, trouble: str | None) -> None:
-        kept = len(self._lists[index])
-        still = f" Its last list of {kept} host{'' if kept == 1 else 's'} counts." if kept else ""
-        self._troubles[index] = trouble and f"{name_trouble(origin, trouble)}{still}"
-        self._tell_problems()
-
-    def _tell_problems(self) -> None:
-        problems = [*filter(None, self._troubles), *self._left_out(), *self._clashes]
+    def _tell_problems(self, clashes: list[str]) -> None:
+        troubles = filter(None, (watch.trouble for watch in self._watches))
+        problems = [*troubles, *self._left_out(), *clashes]
         if problems != self.problems:
             self.problems = problems
             self._on_problems(problems)
 
     def _left_out(self) -> Iterator[str]:
-        for provider in self._providers:
-            yield from provider.problems
+        for watch in self._watches:
+            yield from watch.provider.problems
 
 
 def put_together(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:

@@ -94,6 +94,10 @@ class Fleet:
                 host.remark(touched, now)
                 self._register.dirty.add(host.id)
 
+    def rename(self, names: Names) -> None:
+        """What hosts and GPU models are called from here on, where people read them. It is shown at once."""
+        self._register.rename(names)
+
     def expect(self, targets: Iterable[Target]) -> None:
         """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
         named goes, unless it reports by itself."""

@@ -109,6 +109,14 @@ class GpuState:
         self._is_new = False
         return changes
 
+    def rename(self, names: Names) -> View:
+        """Models are called by these names from here on; returns what changed of its view."""
+        self._names = names
+        changes: View = {}
+        note(self.view, changes, {"display_name": names.of_model(self.view["name"])})
+        self.view.update(changes)
+        return changes
+
     def remark(self, now: float) -> View:
         """What reservations say of it has changed: a GPU that nobody is on becomes booked, or free again, at once."""
         changes: View = {}

@@ -200,6 +200,15 @@ class HostState:
         self._show({"status": status})
         return True
 
+    def rename(self, names: Names) -> None:
+        """Hosts and models are called by these names from here on."""
+        self._names = names
+        for uuid, gpu in self._gpus.items():
+            self._note(uuid, gpu.rename(names))
+        changes: View = {}
+        note(self.view, changes, {"display_name": names.of_host(self.name)})
+        self._show(changes)
+
     def remark(self, uuids: Iterable[str], now: float) -> None:
         """What reservations say of these GPUs of its has changed."""
         for uuid in uuids:

@@ -82,6 +82,13 @@ class Register:
         for name, target in wanted.items():
             self._stand_for(target, self._targeted.get(name) or self._find_own(name))
 
+    def rename(self, names: Names) -> None:
+        """What hosts and models are called from here on."""
+        self._names = names
+        for host in self.hosts.values():
+            host.rename(names)
+        self.dirty.update(self.hosts)
+
     def remove(self, host_id: str) -> None:
         """Forget a host; it comes back with its next report."""
         host = self.hosts.pop(host_id)

@@ -1,0 +1,120 @@
+"""Reading a hub's settings again while it runs: what can change does, and what needs a restart is said.
+
+A file with a mistake changes nothing. It is said in the log, and on the page until the next one that has none.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.app.hangup import Terminal
+from gpudeck.app.settings import Settings
+from gpudeck.app.supervisor import Supervisor
+from gpudeck.model.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+
+class Part(Struct, frozen=True):
+    """Something that can be changed while the hub runs: the settings that it is made of, by their names in the file,
+    and what makes new ones count. `take` gets all settings as they are to be, and is called where some of these
+    changed."""
+
+    names: tuple[str, ...]
+    take: Callable[[Settings], Awaitable[None]]
+
+
+class Reload:
+    """`read` gives the settings as they are written now and raises UsageError; `tell` shows a problem on the page, None
+    takes it back."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        read: Callable[[], Settings],
+        parts: Sequence[Part],
+        *,
+        supervisor: Supervisor,
+        tell: Callable[[str | None], None],
+        note: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`note` writes down that other settings count."""
+        self._current = settings
+        self._read = read
+        self._parts = parts
+        self._supervisor = supervisor
+        self._tell = tell
+        self._note = note
+        self._turn = asyncio.Lock()
+
+    async def look(self) -> None:
+        """Read them again, and let count what can. Whatever goes wrong is logged."""
+        async with self._turn:
+            self._supervisor.reloading()
+            try:
+                await self._take(self._read())
+            except UsageError as error:
+                self._refuse(error)
+            except Exception:
+                log.exception("the settings could not be read again")
+            self._supervisor.ready()
+
+    async def _take(self, wanted: Settings) -> None:
+        changed = changed_names(self._current, wanted)
+        for part in self._parts:
+            if changed.intersection(part.names):
+                self._current = msgspec.structs.replace(
+                    self._current, **{name: getattr(wanted, name) for name in part.names}
+                )
+                await part.take(self._current)
+        self._tell(None)
+        self._say(sorted(changed), sorted(changed_names(self._current, wanted)))
+        if changed:
+            await self._note()
+
+    def _refuse(self, error: UsageError) -> None:
+        told = f"the settings from before stay, as the new ones cannot be used: {error}"
+        self._tell(f"{told.splitlines()[0]}; mend that and reload the hub again")
+        log.error("%s", told)
+
+    def _say(self, changed: list[str], waiting: list[str]) -> None:
+        now = [name for name in changed if name not in waiting]
+        if now:
+            log.info("read the settings again: %s changed", ", ".join(now))
+        if waiting:
+            log.warning("these settings have changed and count after a restart: %s", ", ".join(waiting))
+        if not changed:
+            log.info("read the settings again: nothing has changed")
+
+
+@contextlib.contextmanager
+def heeding_hangups(reload: Reload, end: Callable[[], None]) -> Iterator[None]:
+    """SIGHUP reads the settings again as long as the block lasts; that of a terminal which was closed is the end."""
+    loop, terminal, looks = asyncio.get_running_loop(), Terminal(), set[asyncio.Task[None]]()
+    # nohup: whoever started this wants it to outlive its terminal.
+    outlives_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+    def hang_up() -> None:
+        if not terminal.is_gone():
+            look = loop.create_task(reload.look())
+            looks.add(look)
+            look.add_done_callback(looks.discard)
+        elif not outlives_terminal:
+            end()
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        for look in looks:
+            look.cancel()
+
+
+def changed_names(before: Settings, after: Settings) -> set[str]:
+    return {name for name in Settings.__struct_fields__ if getattr(before, name) != getattr(after, name)}
