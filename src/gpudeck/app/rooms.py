@@ -1,8 +1,9 @@
-"""What stands around the live fleet of a hub: its events, reservations, queue and history, in the order in which each
-needs the one before."""
+"""What stands around the live fleet of a hub: its events, reservations, queue, messages and history, in the order in
+which each needs the one before."""
 
 from gpudeck.app.diary import Diary
 from gpudeck.app.history import Archive
+from gpudeck.app.messages import Messages
 from gpudeck.app.queue import WaitingLine
 from gpudeck.app.reservations import Bookings
 from gpudeck.app.settings import Settings
@@ -28,20 +29,31 @@ class Rooms:
             history=archive.store,
             demo=demo,
         )
+        self.messages = Messages(
+            hub,
+            auth,
+            settings.notify,
+            self.diary.events,
+            spoken_for=lambda: self.line.queue.kept,
+            demo=demo,
+        )
 
     async def open(self) -> None:
         """Raises UsageError when the database does not answer."""
         await self.diary.open()
         await self.bookings.open()
         await self.line.open()
+        await self.messages.open()
 
     def start(self) -> None:
         self.line.start()
+        self.messages.start()
         self.archive.start(self.diary.take_past)
 
     def tick(self) -> None:
         self.archive.tick()
         self.bookings.tick()
+        self.messages.tick()
         self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
 
     def end_demo(self) -> None:
@@ -50,6 +62,7 @@ class Rooms:
         self.diary.end_demo()
         self.bookings.end_demo()
         self.line.end_demo()
+        self.messages.end_demo()
 
     async def hush(self) -> None:
         """Let go of the questions of those who wait, which are kept open."""
@@ -57,6 +70,7 @@ class Rooms:
 
     async def close(self) -> None:
         await self.line.stop()
+        await self.messages.close()
         await self.bookings.close()
         await self.archive.close()
         await self.diary.close()

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
+from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
@@ -79,6 +80,7 @@ class Settings(Struct, frozen=True):
     events: EventSettings = field(default_factory=EventSettings)
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     compat: CompatSettings = field(default_factory=CompatSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 

@@ -25,7 +25,7 @@ _NO_DIRECT = Outcome(
 
 def send(order: Order) -> Outcome:
     scheme = scheme_of(order.url)
-    parts = url_to_dict(order.url)
+    parts: dict[str, Any] | None = url_to_dict(order.url)  # type: ignore[no-untyped-call]
     if scheme in {"http", "https"} and (parts is None or parts["schema"] in {"slack", "http", "https"}):
         return _NO_DIRECT if order.recipient else webhook.post(order)
     if parts is None:

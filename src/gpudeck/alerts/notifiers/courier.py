@@ -1,5 +1,5 @@
-"""A channel's own process, which sends: started with the first message, ended when there is nothing to do. What hangs is
-killed with it, and no other channel notices."""
+"""A channel's own process, which sends: started with the first message, ended when there is nothing to do. What hangs
+is killed with it, and no other channel notices."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import msgspec
 from gpudeck.alerts.notifiers.order import Order, Outcome, error_of
 from gpudeck.model.errors import Temporary
 
-_START_SECONDS: Final = 20.0
+START_SECONDS: Final = 20.0
 """For a process to begin on a busy machine; what counts is the time after that, but nobody sees when it begins."""
 _ANSWER_BYTES: Final = 65_536
 
@@ -31,7 +31,7 @@ class Courier:
         try:
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             await process.stdin.drain()
-            limit = order.seconds + (_START_SECONDS if is_new else 0.0)
+            limit = order.seconds + (START_SECONDS if is_new else 0.0)
             line = await asyncio.wait_for(process.stdout.readline(), limit)
             outcome = msgspec.json.decode(line, type=Outcome)
         except TimeoutError:

@@ -1,8 +1,8 @@
 """Text from outside as a chat may show it. Names of hosts, jobs and people come from anywhere: none of them may call a
 whole channel, look like a link that it is not, or be taken for HTML. Pure.
 
-What a chat acts upon is taken apart with a space of no width. A person reads the same; the hundred services that Apprise
-knows differ in their marks, but none of them finds one in it.
+What a chat acts upon is taken apart with a space of no width. A person reads the same; the hundred services that
+Apprise knows differ in their marks, but none of them finds one in it.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A courier's process: takes one order after another from its standard input, and answers each with one line.
 
-It ends when its input does, when the hub dies, and when an order takes longer than it may. It may use so much memory and
-no more: a service that answers without end harms nobody else.
+It ends when its input does, when the hub dies, and when an order takes longer than it may. It may use so much memory
+and no more: a service that answers without end harms nobody else.
 """
 
 import contextlib

@@ -31,8 +31,8 @@ class Channel(Struct, frozen=True):
     config_shorthand: ClassVar[str] = "url"
 
     url: str | None = None
-    """The address, as Apprise writes it: mailto://, slack://, discord://, ntfy://, json:// and about a hundred more. One
-    that begins with https:// is a webhook that takes `{"text": …}`, as those of Slack and Mattermost do."""
+    """The address, as Apprise writes it: mailto://, slack://, discord://, ntfy://, json:// and about a hundred more.
+    One that begins with https:// is a webhook that takes `{"text": …}`, as those of Slack and Mattermost do."""
     url_file: str | None = None
     """A file with the address, so that this one holds no secret. It is read for every message."""
     events: list[_Kind] = field(default_factory=list)

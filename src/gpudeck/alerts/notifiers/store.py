@@ -95,7 +95,7 @@ class OutboxStore:
         waiting = (table.c.fleet == self._fleet) & (table.c.state == "waiting")
         wanted = select(table.c.channel, func.count()).where(waiting).group_by(table.c.channel)
         async with self._database.begin() as connection:
-            return {channel: count for channel, count in (await connection.execute(wanted)).all()}
+            return {row[0]: row[1] for row in (await connection.execute(wanted)).all()}
 
     async def trim(self, now: float) -> None:
         old = (table.c.state != "waiting") & (table.c.done_at < now - KEPT_SECONDS)

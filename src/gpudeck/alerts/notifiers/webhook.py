@@ -1,4 +1,5 @@
-"""A webhook that takes `{"text": …}`: those of Slack, Mattermost and Rocket.Chat, and whatever does as they do. Blocks."""
+"""A webhook that takes `{"text": …}`: those of Slack, Mattermost and Rocket.Chat, and whatever does as they do.
+Blocks."""
 
 import msgspec
 import urllib3

@@ -1,0 +1,187 @@
+"""One channel's worker: takes what is due out of the database, sends it, and keeps its own pace when that fails."""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.store import OutboxStore, Parcel
+from gpudeck.model import clock
+from gpudeck.model.errors import GpudeckError, Refused, Temporary
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE: Final = 5.0
+LONGEST_REST: Final = 300.0
+"""A channel that fails is tried with one message at least this often."""
+LONGEST_PAUSE: Final = 3600.0
+_WATCH_SECONDS: Final = 3600.0
+"""That GPUs were free an hour ago is no news."""
+_CLAIM_SECONDS: Final = 120.0
+"""Longer than any message may take: another hub that shares the database leaves it alone until then."""
+_IDLE_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 30.0
+"""Other hubs may leave something behind."""
+_TOLD_AFTER: Final = 2
+"""Failures in a row that are a problem to show: one alone may be a hiccup."""
+
+
+class Failure(Struct, frozen=True):
+    """A message that is given up. `trouble` is why, in words without a secret."""
+
+    channel: str
+    account: str | None
+    message: Message
+    trouble: str
+
+
+class Post(Protocol):
+    """What sends. Raises Temporary or Refused, or UsageError where the settings are wrong; none holds a secret."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds that one message takes at most."""
+        ...
+
+    async def send(self, message: Message, account: str | None) -> None: ...
+
+    async def rest(self) -> None:
+        """Nothing is to be sent for a while: let go of what that needs."""
+        ...
+
+
+class ChannelWorker:
+    """`run` is its task; `wake` it when there is something new. `end` lets it finish what it is sending.
+
+    `problem` is what keeps messages from arriving, "" for nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: OutboxStore,
+        post: Post,
+        *,
+        give_up: float,
+        tell: Callable[[Failure], None] | None = None,
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.wake = asyncio.Event()
+        self.counters: Counter[str] = Counter()
+        self._post = post
+        self._give_up = give_up
+        self._tell = tell
+        self._now = now
+        self._failures = 0
+        self._trouble = ""
+        self._given_up = 0
+        self._rest_until = 0.0
+        self._is_over = False
+
+    @property
+    def problem(self) -> str:
+        lost = f"{self._given_up} given up; " if self._given_up else ""
+        if self._failures < _TOLD_AFTER and not lost:
+            return ""
+        return f"the channel {self.name} does not take messages: {lost}{self._trouble}"
+
+    def end(self) -> None:
+        self._is_over = True
+        self.wake.set()
+
+    async def run(self) -> None:
+        try:
+            while not self._is_over:
+                self.wake.clear()
+                try:
+                    pause = await self._work()
+                except Temporary as error:
+                    log.debug("messages for %s cannot be read: %s", self.name, error)
+                    pause = FIRST_PAUSE
+                except Exception:
+                    log.exception("sending to %s failed", self.name)
+                    pause = FIRST_PAUSE
+                await self._sleep(pause)
+        finally:
+            await self._post.rest()
+
+    async def _work(self) -> float:
+        """Send what is due; returns after how long to look again. Raises Temporary where the database is away."""
+        while not self._is_over:
+            now = self._now()
+            if now < self._rest_until:
+                return self._rest_until - now
+            parcel = await self.store.next(self.name, now)
+            if parcel is None:
+                due = await self.store.next_due(self.name)
+                return _LOOK_SECONDS if due is None else min(max(due - now, 0.05), _LOOK_SECONDS)
+            if await self.store.claim(parcel.id, now + self._post.longest + _CLAIM_SECONDS, now):
+                await self._send(parcel)
+        return 0.0
+
+    async def _send(self, parcel: Parcel) -> None:
+        try:
+            await self._post.send(parcel.message, parcel.account)
+        except GpudeckError as error:
+            await self._note_failure(parcel, error)
+        except Exception as error:
+            log.exception("sending to %s failed", self.name)
+            await self._note_failure(parcel, Temporary(f"the hub made a mistake ({type(error).__name__})."))
+        else:
+            await self._note_success(parcel)
+
+    async def _note_success(self, parcel: Parcel) -> None:
+        self.counters["sent"] += 1
+        if self._failures >= _TOLD_AFTER:
+            log.info("the channel %s takes messages again", self.name)
+        self._failures, self._given_up, self._rest_until = 0, 0, 0.0
+        await self.store.note_sent(parcel.id, self._now())
+
+    async def _note_failure(self, parcel: Parcel, error: GpudeckError) -> None:
+        now = self._now()
+        self.counters["failed"] += 1
+        # A person who cannot be reached says nothing about the channel.
+        is_their_own = parcel.account is not None and isinstance(error, Refused)
+        if not is_their_own:
+            self._failures += 1
+            self._trouble = error.message
+            self._rest_until = now + _pause(self._failures - 1, LONGEST_REST)
+            if self._failures == _TOLD_AFTER:
+                log.warning("the channel %s does not take messages: %s", self.name, error)
+        if now - parcel.created_at >= self._patience(parcel):
+            await self._drop(parcel, error)
+        else:
+            await self.store.note_trouble(parcel.id, now + _pause(parcel.tries, LONGEST_PAUSE), error.message)
+
+    async def _drop(self, parcel: Parcel, error: GpudeckError) -> None:
+        self.counters["given_up"] += 1
+        self._given_up += 1
+        self._trouble = error.message
+        await self.store.note_failed(parcel.id, self._now(), error.message)
+        log.warning("a message to %s is given up: %s", self.name, error)
+        if self._tell is not None:
+            self._tell(Failure(self.name, parcel.account, parcel.message, error.message))
+
+    def _patience(self, parcel: Parcel) -> float:
+        return min(self._give_up, _WATCH_SECONDS) if parcel.message.kind == "watch" else self._give_up
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until it is time, or something is new: but a rest is a rest. The process that sends is not kept for long."""
+        idle = min(seconds, _IDLE_SECONDS)
+        try:
+            await asyncio.wait_for(self.wake.wait(), idle)
+        except TimeoutError:
+            if seconds >= _IDLE_SECONDS:
+                await self._post.rest()
+
+
+def _pause(tries: int, longest: float) -> float:
+    """Longer each time, and never the same for two: what failed together is not tried together."""
+    return float(min(longest, FIRST_PAUSE * 2 ** min(tries, 20)) * random.uniform(0.7, 1.3))  # noqa: S311

@@ -1,0 +1,29 @@
+"""What somebody wants to be told of, and what was free then. Pure."""
+
+from msgspec import Struct, field
+
+from gpudeck.model.wanted import Wanted
+
+
+class FoundGpu(Struct, frozen=True):
+    """A GPU that was free, with the host and the number that it had then."""
+
+    uuid: str
+    host: str
+    host_id: str
+    label: str
+    name: str
+
+
+class Watch(Struct, frozen=True, kw_only=True):
+    """`user` is the account's name, where there is one, else the login that was told. Times are Unix seconds on the
+    hub's clock. `fired_at` is None until `found` was free."""
+
+    id: int
+    user: str
+    account: str | None
+    wanted: Wanted
+    created_at: float
+    expires_at: float
+    fired_at: float | None = None
+    found: list[FoundGpu] = field(default_factory=list)

@@ -1,0 +1,198 @@
+"""Messages of this hub: from whoever has something to tell to channels and people; and the watches, which tell when
+GPUs are free. Wiring of alerts.notifiers and alerts.watches."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.channel import Failure
+from gpudeck.alerts.notifiers.mutes import Mutes
+from gpudeck.alerts.notifiers.outbox import Outbox
+from gpudeck.alerts.notifiers.post import ChannelPost
+from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_way
+from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.alerts.notifiers.store import REAL, OutboxStore
+from gpudeck.alerts.watch import Watch
+from gpudeck.alerts.watch_store import WatchStore
+from gpudeck.alerts.watches import Watches, message_of
+from gpudeck.auth.parts import Auth
+from gpudeck.events.log import Events
+from gpudeck.hub.hub import Hub
+from gpudeck.model import clock
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.event import Event, make_event
+from gpudeck.model.wanted import OfferedGpu, offer
+
+log = logging.getLogger(__name__)
+
+_DEMO: Final = "demo-{}"
+_STEP_SECONDS: Final = 1.0
+_RELOAD_SECONDS: Final = 10.0
+
+SpokenFor = Callable[[], Collection[str]]
+"""The UUIDs of free GPUs that wait for somebody in the queue."""
+
+
+class Messages:
+    """`outbox` takes what people are to be told; `watches` and `mutes` are what the API asks. `open` before the hub
+    serves, `start` when it does, `tick` once a second, `close` at the end, all in the event loop that owns the hub."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        auth: Auth,
+        settings: NotifySettings,
+        events: Events,
+        *,
+        spoken_for: SpokenFor = frozenset,
+        demo: int | None = None,
+        now: Clock = clock.wall,
+    ) -> None:
+        """`demo` is how many hosts are simulated, None when none are."""
+        fleet = REAL if demo is None else _DEMO.format(demo)
+        self._hub = hub
+        self._database = auth.database
+        self._people = auth.people
+        self._settings = settings
+        self._events = events
+        self._spoken_for = spoken_for
+        self._now = now
+        self._next_fleet: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.mutes = Mutes(auth.database)
+        self.watches = Watches(WatchStore(auth.database, fleet), now=now)
+        self.outbox = Outbox(
+            OutboxStore(auth.database, fleet),
+            {name: ChannelPost(name, settings, auth.people.person_of) for name in settings.channels},
+            self._find,
+            give_up=settings.give_up,
+            tell=self._tell_failure,
+            now=now,
+        )
+        # At once: that the hub was started is an event too.
+        self._listen()
+
+    async def open(self) -> None:
+        """Raises UsageError when the database does not answer."""
+        try:
+            await self.mutes.load()
+            await self.watches.load()
+            await self.outbox.open()
+        except Temporary as error:
+            raise UsageError(error.message, error.hint) from error
+
+    def start(self) -> None:
+        self.outbox.start()
+        self._task = asyncio.get_running_loop().create_task(self._step_forever())
+
+    def tick(self) -> None:
+        self._hub.fleet.say("messages", self.outbox.problems)
+
+    def end_demo(self) -> None:
+        """Real hosts report: from here on messages and watches are those of the real fleet."""
+        self._next_fleet = REAL
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.outbox.stop()
+
+    def reaches(self, account: str | None) -> bool:
+        """Whether somebody can be told by themselves."""
+        return account is not None and has_way(self._settings, self._people.person_of(account))
+
+    def is_muted(self, account: str, rule: str) -> bool:
+        """Whether somebody wants to hear nothing of a rule, by the settings or by themselves."""
+        return rule in self._people.person_of(account).mute or rule in self.mutes.of(account)
+
+    def _find(self, message: Message) -> list[Destination]:
+        return find_destinations(message, self._settings, self._people.person_of, self.is_muted)
+
+    def _listen(self) -> None:
+        """Some channels are told of events as they happen."""
+        before = self._events.listener
+
+        def hear(event: Event) -> None:
+            if before is not None:
+                before(event)
+            self._tell_event(event)
+
+        self._events.listener = hear
+
+    def _tell_event(self, event: Event) -> None:
+        for name, channel in self._settings.channels.items():
+            if event.kind in channel.events:
+                self.outbox.put_to(_message_of_event(event), Destination(name))
+
+    def _tell_failure(self, failure: Failure) -> None:
+        where = failure.channel if failure.account is None else f"{failure.account} through {failure.channel}"
+        title = f"A message to {where} was given up"
+        detail = f"{failure.message.title}: {failure.trouble}"
+        self._events.add(make_event(self._now(), "message_failed", title, severity="warning", detail=detail))
+
+    async def _step_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        reload_at = loop.time() + _RELOAD_SECONDS
+        while True:
+            await asyncio.sleep(_STEP_SECONDS)
+            try:
+                await self._change_fleet()
+                if self.watches.is_shared and loop.time() >= reload_at:
+                    await self.mutes.load()
+                    await self.watches.load()
+                    reload_at = loop.time() + _RELOAD_SECONDS
+                await self._look()
+            except Temporary as error:
+                log.debug("watches cannot be told: %s", error)
+            except Exception:
+                log.exception("watches could not be told")
+
+    async def _change_fleet(self) -> None:
+        if self._next_fleet is not None:
+            await self.outbox.change_fleet(OutboxStore(self._database, self._next_fleet))
+            await self.watches.change_fleet(WatchStore(self._database, self._next_fleet))
+            self._next_fleet = None
+
+    async def _look(self) -> None:
+        if not self.watches.open:
+            return
+        for one, gpus in self.watches.look(self._offered(), self._spoken_for()):
+            await self._fire(one, gpus)
+
+    async def _fire(self, one: Watch, gpus: list[OfferedGpu]) -> None:
+        """The message is kept before the watch is over: whoever is killed in between tells it again, under the same
+        key, and so once."""
+        message = message_of(one, gpus, self._now())
+        self.outbox.put(message)
+        await self.outbox.flush()
+        if await self.watches.fire(one, gpus):
+            detail = f"{one.user} wanted to know. {'; '.join(message.lines)}"
+            self._events.add(make_event(self._now(), "watch_fired", message.title, user=one.user, detail=detail))
+
+    def _offered(self) -> list[OfferedGpu]:
+        """Those that somebody could have now; of thousands that are in use none is looked at closer."""
+        return [
+            offer(host.view, gpu)
+            for host in self._hub.fleet.ordered()
+            for gpu in host.view["gpus"]
+            if gpu["availability"] in {"free", "booked"}
+        ]
+
+
+def _message_of_event(event: Event) -> Message:
+    labels = {} if event.host is None else {"host": event.host}
+    return Message(
+        key=f"event {event.id}",
+        at=event.at,
+        kind="alert",
+        rule=event.kind,
+        severity=event.severity,
+        title=event.title,
+        lines=(event.detail,) if event.detail else (),
+        link="#/events",
+        labels=labels,
+    )
