@@ -90,3 +90,27 @@ def test_the_program_is_called_as_it_can_be(unit: Path) -> None:
         words
         == {"gpudeck-hub": ["up"], "gpudeck-agent": ["agent", "--token-file", "/etc/gpudeck/agent.token"]}[unit.stem]
     )
+
+
+def test_systemd_counts_it_as_well_confined(unit: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    # Of 100. What remains is the network, and that the owners of processes can be seen.
+    found = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout
+
+
+def test_one_that_hangs_is_started_again(unit: Path) -> None:
+    assert values_of(unit, "Type") == ["notify"]
+    assert values_of(unit, "Restart") == ["always"]
+    assert values_of(unit, "WatchdogSec") == {"gpudeck-hub": ["1min"], "gpudeck-agent": ["2min"]}[unit.stem]
+
+
+def test_reload_is_a_signal_that_the_program_knows(unit: Path) -> None:
+    assert values_of(unit, "ExecReload") == ["/bin/kill -HUP $MAINPID"]
