@@ -45,8 +45,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     """`find` tells what is so. Where an alert's subject is not among it, it is over, unless it is not known: a metric
     in `needs` could not be read, the host is silent, or `why_unknown` says so.
 
-    `sees_silent`: the rule is about hosts that do not report. `many` is the title of several in one message, and
-    `over` that of the end, with {place}; `tells_end` false: nobody waits for the end.
+    `sees_silent`: the rule is about hosts that do not report; `reads_missing`: about GPUs that cannot be read too.
+    `many` is the title of several in one message, and `over` that of the end, with {place}; `tells_end` false: nobody
+    waits for the end.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     why_unknown: WhyUnknown | None = None
     sees_silent: bool = False
+    reads_missing: bool = False
     tells_end: bool = True
     kind: MessageKind = "alert"
 

@@ -239,3 +239,32 @@ watches = Table(
     sqlite_autoincrement=True,
 )
 """Who wants to be told when GPUs are free."""
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("fleet", String(16), primary_key=True),  # as that of an event
+    Column("id", String(16), primary_key=True),
+    Column("rule", String(64), nullable=False),
+    Column("severity", String(16), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("host", String(256), nullable=True),
+    Column("host_id", String(384), nullable=False),
+    Column("is_open", Integer, nullable=False),  # it fires, or its end has not been told
+    Column("fired_at", Float(53), nullable=False),
+    Column("resolved_at", Float(53), nullable=True),
+    Column("body", Text, nullable=False),  # JSON: all of it
+    Index("ix_alerts_fleet_is_open", "fleet", "is_open"),
+    Index("ix_alerts_resolved_at", "resolved_at"),
+)
+"""What is wrong, or was: from when people were told until it was over."""
+
+alert_silences = Table(
+    "alert_silences",
+    metadata,
+    Column("fleet", String(16), primary_key=True),
+    Column("id", String(16), primary_key=True),
+    Column("end", Float(53), nullable=False),
+    Column("body", Text, nullable=False),  # JSON: what it fits, who made it, and why
+)
+"""Of what nobody is told for a while."""

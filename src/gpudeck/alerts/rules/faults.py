@@ -57,7 +57,8 @@ FAULT_RULES = (
         scope="gpu",
         find=find_faults,
         action="Look at the kernel log (dmesg) of the host.",
-        many="Faults (XID) on {count} GPUs",
+        many="{count} faults of GPUs (XID)",
+        reads_missing=True,
         tells_end=False,
     ),
 )

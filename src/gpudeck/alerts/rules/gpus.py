@@ -102,6 +102,7 @@ GPU_RULES = (
         over="{place} is there again",
         over_many="{count} GPUs are there again",
         why_unknown=why_not_lost,
+        reads_missing=True,
     ),
     Rule(
         name="gpu_hot",

@@ -1,0 +1,463 @@
+"""The life of alerts: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
+
+Once a second: `begin`, `look` at every host, `finish`. In between others may have their turn. What is not known neither
+fires nor resolves anything: an alert whose subject fell silent goes on, and says so.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.grouping import Grouping, Outgoing
+from gpudeck.alerts.life import Life, make_id
+from gpudeck.alerts.limits import Limits
+from gpudeck.alerts.rules.registry import RULES
+from gpudeck.alerts.settings import AlertSettings
+from gpudeck.alerts.silences import Silences, describe
+from gpudeck.alerts.snapshot import HUB, Around, SeenHost, View
+from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
+from gpudeck.model.event import SEVERITIES, Event, make_event
+
+HOUR: Final = 3600.0
+STUCK: Final = 20.0
+"""Where a second took longer than this, it was the hub that was away, and all that it believes to know is old."""
+CATCH_UP: Final = 60.0
+FLAPS: Final = 3
+"""What fires so often within an hour comes and goes: it is over when it has been calm for `FLAP_CALM`."""
+FLAP_CALM: Final = 1800.0
+UNKNOWN_SAID_AFTER: Final = 60.0
+UNKNOWN_ENDS_AFTER: Final = 7 * 86_400.0
+_LOOK_AROUND: Final = 30.0
+_COMES_AND_GOES: Final = "It comes and goes."
+_NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
+
+Subjects = dict[tuple[str, str], Life]
+
+
+class Engine:
+    """`tell` gets every event. `account_of` is the account of a login. One event loop owns it.
+
+    `changed` are lives that are not written down yet, `outgoing` messages that are to be sent after that; whoever
+    writes takes both. `version` grows with whatever others see.
+    """
+
+    def __init__(
+        self,
+        settings: AlertSettings,
+        tell: Callable[[Event], None],
+        account_of: Callable[[str], str | None] = lambda login: login,
+        *,
+        defaults: LimitsByRule | None = None,
+        prefix: str = "",
+        rules: Sequence[Rule] = RULES,
+    ) -> None:
+        self._tell = tell
+        self._account_of = account_of
+        self._thresholds = Thresholds(settings, defaults)
+        self._rules = {rule.name: rule for rule in rules}
+        self._of_hosts = [rule for rule in rules if rule.scope == "host"]
+        self._of_gpus = [rule for rule in rules if rule.scope == "gpu"]
+        self._of_hub = [rule for rule in rules if rule.scope == "hub"]
+        self._by_model = self._thresholds.by_model
+        self._repeat = None if settings.repeat == "off" else settings.repeat
+        self._active: dict[str, dict[str, Subjects]] = {}
+        self._falls: dict[tuple[str, str, str, str], list[float]] = {}
+        self._seen: set[str] = set()
+        self._known: set[str] = set()
+        self._down: set[str] = set()
+        self._begun_at: float | None = None
+        self._calm_until = 0.0
+        self._looked_around_at = 0.0
+        self._around = Around(now=0.0)
+        self.silences = Silences()
+        self._grouping = Grouping(settings, self._rules, self._is_muted, prefix=prefix)
+        self.changed: dict[str, Life] = {}
+        self.outgoing: list[Outgoing] = []
+        self.version = 0
+
+    def load(self, lives: Iterable[Life], now: float) -> None:
+        """What was kept before this start: those that are not over, and those of the last hour that are. Nothing of it
+        is told again."""
+        lives = [life for life in lives if life.rule in self._rules]
+        for life in lives:
+            life.ready_at, life.calm_since, life.unknown_since = now, None, None
+            self._falls[life.key] = sorted({*self._falls.get(life.key, ()), *life.falls})[-64:]
+            if life.is_firing:
+                self._put(life)
+                if life.message is None and (life.people or not life.is_personal):
+                    self._grouping.add(life)
+            elif life.end_message is None:
+                self._grouping.end(life)
+        self.outgoing += self._grouping.rebuild(lives, now)
+        self.version += 1
+
+    def begin(self, around: Around) -> bool:
+        """Once a second, before hosts are looked at. False: not now, as the hub itself was away."""
+        now = around.now
+        if self._begun_at is not None and not 0 <= now - self._begun_at < STUCK:
+            self._calm_until = now + CATCH_UP
+        self._begun_at = now
+        self._around = around
+        self._seen = set()
+        return now >= self._calm_until or now < self._calm_until - CATCH_UP
+
+    def look(self, host: SeenHost) -> None:
+        """At one host of the fleet."""
+        self._seen.add(host.id)
+        active = self._active.get(host.id)
+        if host.status != "up":
+            self._look_at_silent(host, active)
+            return
+        limits = self._thresholds.of(host.name, host.labels)
+        gpus = host.gpus
+        for rule in self._of_hosts:
+            self._apply(rule, host, (), limits[rule.name], active)
+        if not gpus and not host.gone:
+            if active:
+                self._note_unread(host, active)
+            return
+        if self._by_model:
+            self._look_by_model(host, active)
+            return
+        for rule in self._of_gpus:
+            self._apply(rule, host, gpus, limits[rule.name], active)
+
+    def finish(self) -> None:
+        """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come."""
+        now = self._around.now
+        limits = self._thresholds.of("", {})
+        for rule in self._of_hub:
+            self._apply(rule, HUB, (), limits[rule.name], self._active.get(""))
+        for host_id in [host_id for host_id in self._active if host_id and host_id not in self._seen]:
+            self._note_absent(host_id, now)
+        self._known |= self._seen
+        if not 0 <= now - self._looked_around_at < _LOOK_AROUND:
+            self._looked_around_at = now
+            self._look_around(now)
+        self._send(now)
+
+    def firing(self) -> list[Life]:
+        """The worst first, the newest first among them."""
+        lives = [life for life in self._lives() if life.is_firing]
+        return sorted(lives, key=lambda life: (-SEVERITIES.index(life.severity), -(life.fired_at or 0.0), life.id))
+
+    def pending(self) -> list[Life]:
+        return sorted((life for life in self._lives() if life.state == "pending"), key=lambda life: -life.since)
+
+    def find(self, alert_id: str) -> Life | None:
+        return next((life for life in self._lives() if life.id == alert_id), None)
+
+    def acknowledge(self, life: Life, by: str, now: float) -> bool:
+        """Somebody looks after it: it is not told again. False: it does not fire, or somebody does already."""
+        if life.state != "firing":
+            return False
+        life.state, life.acknowledged_at, life.acknowledged_by = "acknowledged", now, by
+        self._note(life)
+        self._tell_of(life, "alert_acknowledged", f"{by} looks after: {life.title}", now)
+        return True
+
+    def refresh_silences(self, now: float) -> None:
+        """After one was made or ended: who is silenced now."""
+        for life in self._lives():
+            silence = self.silences.find(life, now)
+            silenced_by = None if silence is None else silence.id
+            if silenced_by != life.silenced_by:
+                life.silenced_by = silenced_by
+                if life.state != "pending":
+                    self._note(life)
+
+    def note_sent(self, sent: Outgoing, now: float) -> None:
+        """Its message is on its way."""
+        for life in sent.lives:
+            if sent.is_end:
+                life.end_told_at = now
+            else:
+                life.told_at = now
+            self.changed[life.id] = life
+
+    def _look_at_silent(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
+        for rule in self._of_hosts:
+            if rule.sees_silent:
+                limits = self._thresholds.of(host.name, host.labels)[rule.name]
+                self._apply(rule, host, (), limits, self._active.get(host.id))
+        if not active:
+            return
+        why = _NOT_HEARD if host.status == "never" else f"the host is {host.status}"
+        for name, subjects in list(active.items()):
+            if not self._rules[name].sees_silent:
+                for life in list(subjects.values()):
+                    self._note_unknown(life, why)
+
+    def _look_by_model(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
+        """Each model has limits of its own. What a rule says of a whole host it says once."""
+        models: dict[str, list[View]] = {}
+        for gpu in host.gpus:
+            models.setdefault(gpu["name"], []).append(gpu)
+        by_model = {model: self._thresholds.of(host.name, host.labels, model) for model in models}
+        everybody = self._thresholds.of(host.name, host.labels)
+        for rule in self._of_gpus:
+            found: dict[str, tuple[Finding, Limits]] = {}
+            for model, gpus in models.items():
+                limits = by_model[model][rule.name]
+                for finding in rule.find(host, gpus, limits, self._around) if limits.is_on else ():
+                    found[f"{finding.gpu}\0{finding.part}"] = (finding, limits)
+            subjects = active.get(rule.name) if active else None
+            if found or subjects:
+                self._settle(rule, host, list(found.values()), subjects, everybody[rule.name])
+
+    def _apply(
+        self, rule: Rule, host: SeenHost, gpus: Sequence[View], limits: Limits, active: Mapping[str, Subjects] | None
+    ) -> None:
+        found = rule.find(host, gpus, limits, self._around) if limits.is_on else ()
+        subjects = active.get(rule.name) if active else None
+        if found or subjects:
+            self._settle(rule, host, [(finding, limits) for finding in found], subjects, limits)
+
+    def _settle(
+        self,
+        rule: Rule,
+        host: SeenHost,
+        found: Sequence[tuple[Finding, Limits]],
+        subjects: Subjects | None,
+        limits: Limits,
+    ) -> None:
+        there = set()
+        for finding, own in found:
+            subject = (finding.gpu or "", finding.part)
+            there.add(subject)
+            life = subjects.get(subject) if subjects else None
+            if life is not None:
+                self._go_on(life, finding, own)
+            elif finding.is_bad:
+                self._start(rule, host, finding, own)
+        for subject, life in list(subjects.items()) if subjects else ():
+            if subject not in there:
+                why = _why_unknown(rule, host, life) if limits.is_on else None
+                if why is not None:
+                    self._note_unknown(life, why)
+                else:
+                    self._ease(life, limits)
+
+    def _start(self, rule: Rule, host: SeenHost, finding: Finding, limits: Limits) -> None:
+        now = self._around.now
+        people = [*finding.accounts, *(self._account_of(user) for user in finding.users)]
+        key = (rule.name, host.id, finding.gpu or "", finding.part)
+        life = Life(
+            id=make_id(key, now),
+            rule=rule.name,
+            severity=finding.severity or limits.severity,
+            state="pending",
+            title=finding.title,
+            action=finding.action or rule.action,
+            host=host.name or None,
+            host_id=host.id,
+            gpu=finding.gpu or "",
+            part=finding.part,
+            label=finding.label,
+            model=finding.model,
+            labels=dict(host.labels),
+            users=finding.users,
+            people=tuple(dict.fromkeys(person for person in people if person is not None)),
+            is_personal=finding.is_personal,
+            since=now if finding.since is None else min(now, finding.since),
+        )
+        self._put(life)
+        if now - life.since >= limits.wait:
+            self._fire(life)
+
+    def _go_on(self, life: Life, finding: Finding, limits: Limits) -> None:
+        life.title = finding.title
+        if life.calm_since is not None:
+            self._note_return(life)
+        if life.unknown_since is not None:
+            self._know_again(life)
+        if life.state == "pending":
+            if not finding.is_bad:
+                self._drop(life)
+            elif self._around.now - life.since >= limits.wait:
+                life.severity = finding.severity or limits.severity
+                self._fire(life)
+        elif finding.is_bad and finding.severity is not None:
+            self._raise(life, finding)
+
+    def _note_return(self, life: Life) -> None:
+        """It was over, though not for long enough to count: that is a fall like any other."""
+        now = self._around.now
+        life.calm_since = None
+        life.falls = [*(at for at in life.falls if 0 <= now - at < HOUR), now][-64:]
+        self._falls[life.key] = life.falls
+        if len(life.falls) == FLAPS:
+            life.note = _COMES_AND_GOES
+            self._note(life)
+
+    def _raise(self, life: Life, finding: Finding) -> None:
+        """It got worse: that is told as news, also where somebody had acknowledged what was less bad."""
+        severity = finding.severity or life.severity
+        if SEVERITIES.index(severity) <= SEVERITIES.index(life.severity):
+            return
+        life.severity, life.state, life.message, life.told_at = severity, "firing", None, None
+        life.acknowledged_at = life.acknowledged_by = None
+        life.ready_at = self._around.now
+        self._grouping.add(life)
+        self._note(life)
+        self._tell_of(life, "alert_fired", f"It got worse: {life.title}", self._around.now, life.action)
+
+    def _fire(self, life: Life) -> None:
+        now = self._around.now
+        falls = [at for at in self._falls.get(life.key, ()) if 0 <= now - at < HOUR]
+        falls.append(now)
+        self._falls[life.key] = falls[-64:]
+        life.falls = list(self._falls[life.key])
+        life.state, life.fired_at, life.ready_at = "firing", now, now
+        if len(falls) >= FLAPS:
+            life.note = _COMES_AND_GOES
+        silence = self.silences.find(life, now)
+        life.silenced_by = None if silence is None else silence.id
+        if life.rule == "host_down":
+            self._down.add(life.host_id)
+        if not life.is_personal or life.people:
+            self._grouping.add(life)
+        self._note(life)
+        self._tell_of(life, "alert_fired", life.title, now, life.action)
+
+    def _ease(self, life: Life, limits: Limits) -> None:
+        """It is not so any more; how long that has to last depends on how often it came back."""
+        now = self._around.now
+        if life.state == "pending":
+            self._drop(life)
+            return
+        if life.unknown_since is not None:
+            self._know_again(life)
+        if life.calm_since is None or life.calm_since > now:
+            life.calm_since = now
+        recent = [at for at in life.falls if 0 <= now - at < HOUR]
+        needed = FLAP_CALM if len(recent) >= FLAPS else limits.clear_after
+        # What a rule counts for its own time is not waited for once more.
+        if now - life.calm_since >= (needed if life.rule != "xid" else 0.0):
+            self._resolve(life, None)
+
+    def _resolve(self, life: Life, end: str | None) -> None:
+        now = self._around.now
+        life.state, life.resolved_at, life.ready_at, life.end = "resolved", now, now, end
+        self._drop(life)
+        self._grouping.end(life)
+        self._note(life)
+        why = f" ({end})" if end else ""
+        self._tell_of(life, "alert_resolved", f"Over: {life.title}{why}", now)
+
+    def _note_unknown(self, life: Life, why: str) -> None:
+        now = self._around.now
+        if life.state == "pending":
+            # Time in which nobody could look is no time in which it was so.
+            self._drop(life)
+            return
+        life.calm_since = None
+        if life.unknown_since is None or life.unknown_since > now:
+            life.unknown_since = now
+        elif now - life.unknown_since >= UNKNOWN_ENDS_AFTER:
+            self._resolve(life, "nothing has been known of it for a week")
+        elif now - life.unknown_since >= UNKNOWN_SAID_AFTER:
+            note = f"Whether it is still so is not known: {why.rstrip('.')}."
+            if life.note != note:
+                life.note = note
+                self._note(life)
+
+    def _know_again(self, life: Life) -> None:
+        life.unknown_since = None
+        if life.note is not None and life.note.startswith("Whether"):
+            life.note = None
+            self._note(life)
+
+    def _note_unread(self, host: SeenHost, active: Mapping[str, Subjects]) -> None:
+        """None of its GPUs can be read now."""
+        why = (host.view.get("reasons") or {}).get("gpus") or "the host tells of no GPU"
+        for rule in self._of_gpus:
+            for life in list(active.get(rule.name, {}).values()):
+                self._note_unknown(life, why)
+
+    def _note_absent(self, host_id: str, now: float) -> None:
+        """A host that was there in this run was removed; of another one nobody has heard since the hub was started."""
+        lives = [life for subjects in self._active[host_id].values() for life in subjects.values()]
+        for life in lives:
+            if host_id in self._known:
+                self._resolve(life, "the host is no longer in the fleet") if life.is_firing else self._drop(life)
+            else:
+                self._note_unknown(life, _NOT_HEARD)
+
+    def _look_around(self, now: float) -> None:
+        """Twice a minute: silences that ended, what is to be told again, and falls that are forgotten."""
+        for silence in self.silences.take_ended(now):
+            title = f"{silence.created_by}'s silence of {describe(silence)} is over"
+            self._tell(make_event(now, "alert_silence_ended", title, detail=silence.reason))
+        self.refresh_silences(now)
+        self._falls = {key: falls for key, falls in self._falls.items() if now - falls[-1] < HOUR}
+        if self._repeat is None:
+            return
+        for life in self._lives():
+            is_open = life.state == "firing" and life.severity == "critical" and life.told_at is not None
+            if is_open and now - (life.told_at or now) >= self._repeat and not self._is_muted(life, now):
+                life.repeats += 1
+                life.message, life.told_at, life.ready_at = None, None, now
+                self._grouping.add(life)
+                self._note(life)
+
+    def _send(self, now: float) -> None:
+        for sent in self._grouping.due(now):
+            self.outgoing.append(sent)
+            for life in sent.lives:
+                self.changed[life.id] = life
+
+    def _is_muted(self, life: Life, now: float) -> bool:
+        """A host that is down has said so: what else is wrong there is told when it is back."""
+        if life.rule != "host_down" and life.host_id in self._down:
+            return True
+        return self.silences.find(life, now) is not None
+
+    def _lives(self) -> list[Life]:
+        return [life for rules in self._active.values() for subjects in rules.values() for life in subjects.values()]
+
+    def _put(self, life: Life) -> None:
+        self._active.setdefault(life.host_id, {}).setdefault(life.rule, {})[life.gpu, life.part] = life
+        if life.rule == "host_down" and life.is_firing:
+            self._down.add(life.host_id)
+
+    def _drop(self, life: Life) -> None:
+        rules = self._active[life.host_id]
+        del rules[life.rule][life.gpu, life.part]
+        if not rules[life.rule]:
+            del rules[life.rule]
+        if not rules:
+            del self._active[life.host_id]
+        if life.rule == "host_down":
+            self._down.discard(life.host_id)
+
+    def _note(self, life: Life) -> None:
+        self.changed[life.id] = life
+        self.version += 1
+
+    def _tell_of(self, life: Life, kind: str, title: str, now: float, detail: str = "") -> None:
+        where: dict[str, Any] = {"host": life.host, "host_id": life.host_id or None, "gpu": life.gpu or None}
+        user = life.users[0] if life.users else None
+        severity = life.severity if kind == "alert_fired" else "info"
+        said = f"{life.rule}, {life.id}. {detail}".rstrip()
+        self._tell(make_event(now, kind, title, severity=severity, label=life.label, user=user, detail=said, **where))
+
+
+def _why_unknown(rule: Rule, host: SeenHost, life: Life) -> str | None:
+    """Why it cannot be told whether it is still so; None where it can, and it is over."""
+    if rule.why_unknown is not None and (why := rule.why_unknown(host, life.gpu, life.part)) is not None:
+        return why
+    if rule.scope == "hub":
+        return None
+    view: View = host.view
+    if rule.scope == "gpu":
+        board = host.boards.get(life.gpu)
+        if board is None:
+            return "the host does not tell of this GPU"
+        if board.missing is not None and not rule.reads_missing:
+            return str(board.missing)
+        view = board.view
+    unread = next((name for name in rule.needs if view.get(name) is None), None)
+    if unread is None:
+        return None
+    return str((view.get("reasons") or {}).get(unread) or "it could not be read")
