@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,6 +55,14 @@ class LimitedServer(uvicorn.Server):
         if self._tls is not None:
             self._doors = [asyncio.create_task(self._accept_forever(opened, self._tls)) for opened in sockets or ()]
             self._doors.append(asyncio.create_task(self._tls.keep_fresh()))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Without uvicorn's raising of the signal once more: that would end the process while the rooms behind the door
+        still write what they know."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for door in self._doors:
