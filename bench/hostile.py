@@ -43,6 +43,10 @@ class Honest(Struct):
     events: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def answers(self) -> list[float]:
+        return [*self.reports, *self.reads]
+
 
 class Phase(Struct):
     """`busy` and `waiting` are seconds of the hub: on a processor, and ready while others had them."""
@@ -55,6 +59,7 @@ class Phase(Struct):
 
 
 def main() -> None:
+    _go_first()
     rounds = make_rounds(AGENTS, int(SECONDS / INTERVAL) * 2 + 6)
     quiet, attacked = measure("", rounds)
     _, wide = measure(_WIDE, rounds)
@@ -71,6 +76,13 @@ def main() -> None:
     )
     for kind, number in sorted(attacked.honest.errors.items()):
         print(f"  honest error: {kind}: {number}")
+
+
+def _go_first() -> None:
+    """Honest clients sit elsewhere in life: here they must not wait for a processor behind the attackers, which would
+    count as the hub's time. Their children, hub and attackers, do not go first. Only root may."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def measure(limits: str, rounds: list[list[bytes]]) -> tuple[Phase, Phase]:
@@ -205,8 +217,11 @@ def _rows(title: str, phase: Phase, quiet: Phase, is_promised: bool) -> list[tup
     honest, errors = phase.honest, sum(phase.honest.errors.values())
     asked = len(honest.reads) + len(honest.reports) + errors
     rows = [(f"{title}: honest errors", f"{errors} of {asked:,}", "0" if is_promised else "", "")]
-    for word, name in (("a reading of the fleet", "reads"), ("a report", "reports")):
-        times, before = getattr(honest, name), getattr(quiet.honest, name)
+    for word, times, before in (
+        ("any honest answer", honest.answers, quiet.honest.answers),
+        ("a reading of the fleet", honest.reads, quiet.honest.reads),
+        ("a report", honest.reports, quiet.honest.reports),
+    ):
         for percent in (50, 99):
             found, base = percentile(times, percent), percentile(before, percent)
             promised = "≤ 3 ×" if is_promised and percent == 99 else ""
