@@ -92,6 +92,9 @@ def test_terminal_may_ask_for_a_part(api: Api, query: str, shown: set[str]) -> N
     [
         ("fre", "did you mean free?"),
         ("width=wide", "width has to be a number of columns, not 'wide'"),
+        ("refresh=soon", "refresh has to be 1 to 86400 seconds, not 'soon'"),
+        ("refresh=0", "refresh has to be 1 to 86400 seconds, not '0'"),
+        ("refresh=00000000099999999", "refresh has to be 1 to 86400 seconds"),
         ("color=red", "color has to be never, always or auto, not 'red'"),
         ("q=%3Elots", "'>lots' is not understood"),
         (f"user={'x' * 300}", "user is longer than 256 characters"),
@@ -128,3 +131,17 @@ def test_text_is_as_wide_as_asked_within_reason(api: Api, query: str, widest: in
     api.report(host="a-host-with-a-rather-long-name", gpus=[make_busy_gpu()])
     lines = api.get(f"/?{query}&detail=true", headers=CURL).text.splitlines()
     assert max(map(len, lines)) <= widest
+
+
+def test_people_are_a_line_each_in_place_of_the_gpus(api: Api) -> None:
+    api.report(host="gpu01", gpus=[make_busy_gpu(0, "ada"), make_busy_gpu(1, "ada")])
+    text = api.get("/?users", headers=CURL).text
+    assert text.splitlines()[1].split() == ["ada", "40.0", "1", "gpu01-0,1"]
+    assert api.get("/?term=true&users=true").text == text
+    (person,) = api.get("/api/v1/people").json()["people"]
+    assert (person["user"], person["gpu_count"], person["gpus"]) == ("ada", 2, ["gpu01-0,1"])
+
+
+def test_browser_asks_for_the_text_again_where_that_is_wanted(api: Api) -> None:
+    assert api.get("/?term=true&refresh=5").headers["refresh"] == "5"
+    assert "refresh" not in api.get("/?term=true").headers

@@ -53,8 +53,9 @@ class Desk:
 class Step(Protocol):
     """One thing to be done. `kind` is a word for counting ("host", "booking"), `what` a line for people.
 
-    `find` says what of it is there already, None where it has to be done; `apply` does it. Both may raise GpudeckError,
-    which costs that step alone; Unreachable ends the import.
+    `find` says what of it is there already, None where it has to be done; `apply` does it, and says the same where it
+    turns out to be there after all. Both may raise GpudeckError, which costs that step alone; Unreachable ends the
+    import.
     """
 
     @property
@@ -65,7 +66,7 @@ class Step(Protocol):
 
     def find(self, desk: Desk) -> str | None: ...
 
-    def apply(self, desk: Desk) -> None: ...
+    def apply(self, desk: Desk) -> str | None: ...
 
 
 class Left(Struct, frozen=True):
@@ -138,7 +139,7 @@ def carry_out(steps: Sequence[Step], desk: Desk) -> Iterator[Result]:
         try:
             found = step.find(desk)
             if found is None:
-                step.apply(desk)
+                found = step.apply(desk)
         except Unreachable:
             raise
         except GpudeckError as error:

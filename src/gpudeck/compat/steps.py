@@ -10,8 +10,10 @@ from gpudeck.client import Taken
 from gpudeck.compat.importing import Desk, Left, Plan
 from gpudeck.discovery.addresses import read_place
 from gpudeck.discovery.ranges import NAME_WORDS, is_host_name, quote
-from gpudeck.model.errors import GpudeckError
+from gpudeck.model.errors import GpudeckError, UsageError
 
+_THERE = "is there already"
+"""What the hub says of a host that it has: see `Book` in `app.host_book`."""
 _SCHEME = re.compile(r"[A-Za-z]+://")
 
 
@@ -35,8 +37,15 @@ class HostStep(Struct, frozen=True):
         host = desk.hosts.get(self.name)
         return None if host is None else f"{self.name} is there, via {host['via'] or 'none yet'}"
 
-    def apply(self, desk: Desk) -> None:
-        desk.client.add_host({"name": self.name} | self.reach)
+    def apply(self, desk: Desk) -> str | None:
+        try:
+            desk.client.add_host({"name": self.name} | self.reach)
+        except UsageError as error:
+            # One that was added a moment ago is not among the hosts yet.
+            if _THERE not in error.message:
+                raise
+            return error.message
+        return None
 
 
 class BookingStep(Struct, frozen=True):
@@ -73,12 +82,13 @@ class BookingStep(Struct, frozen=True):
     def _is_among(self, gpus: list[dict[str, Any]]) -> bool:
         return any(gpu["host"] == self.host and gpu["label"] == self.label for gpu in gpus)
 
-    def apply(self, desk: Desk) -> None:
+    def apply(self, desk: Desk) -> str | None:
         wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}
         try:
             desk.client.reserve(wanted)
         except Taken as error:
             raise GpudeckError(error.message) from error
+        return None
 
 
 def make_host_step(text: str, via: str, **reach: Any) -> HostStep:

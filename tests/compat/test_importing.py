@@ -1,0 +1,115 @@
+"""What every import keeps to: nothing twice, one failure hides nothing, a dry run changes nothing."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from gpudeck.cli.import_ import _KINDS
+from gpudeck.client import Client
+from gpudeck.compat.importing import KINDS, Desk, Result, carry_out, look, read_small_file
+from gpudeck.compat.steps import make_host_step
+from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+
+DESK = Desk(Client("http://127.0.0.1:9"))
+
+
+class Note(Struct):
+    """A step that keeps what it did. `trouble` is what asking raises, `refusal` what doing does."""
+
+    what: str
+    done: list[str]
+    trouble: GpudeckError | None = None
+    refusal: GpudeckError | None = None
+
+    kind = "note"
+
+    def find(self, _: Desk) -> str | None:
+        if self.trouble is not None:
+            raise self.trouble
+        return "it is there" if self.what in self.done else None
+
+    def apply(self, _: Desk) -> str | None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.done.append(self.what)
+        return None
+
+
+def test_import_that_is_repeated_does_nothing_twice() -> None:
+    done: list[str] = []
+    steps = [Note("a", done), Note("b", done)]
+    assert [result.outcome for result in carry_out(steps, DESK)] == ["new", "new"]
+    assert list(carry_out(steps, DESK)) == [
+        Result("note", "a", "there", "it is there"),
+        Result("note", "b", "there", "it is there"),
+    ]
+    assert done == ["a", "b"]
+
+
+def test_step_that_fails_costs_itself_only() -> None:
+    done: list[str] = []
+    steps = [
+        Note("a", done, refusal=UsageError("no.", "Do this.")),
+        Note("b", done, trouble=GpudeckError("who?")),
+        Note("c", done),
+    ]
+    assert [(result.outcome, result.told) for result in carry_out(steps, DESK)] == [
+        ("failed", "no. Do this."),
+        ("failed", "who?"),
+        ("new", ""),
+    ]
+    assert done == ["c"]
+
+
+def test_dry_run_changes_nothing_and_says_what_is_there() -> None:
+    done = ["a"]
+    steps = [Note("a", done), Note("b", done), Note("c", done, trouble=GpudeckError("who?"))]
+    assert [result.outcome for result in look(steps, DESK)] == ["there", "new", "failed"]
+    assert done == ["a"]
+
+
+def test_dry_run_without_a_hub_tells_all_steps_as_unasked() -> None:
+    steps = [Note("a", []), Note("b", [], trouble=Unreachable("gone.")), Note("c", [])]
+    assert [result.outcome for result in look(steps, DESK)] == ["new", "unasked", "unasked"]
+
+
+def test_hub_that_goes_away_ends_the_import() -> None:
+    done: list[str] = []
+    work = carry_out([Note("a", done), Note("b", done, refusal=Unreachable("gone.")), Note("c", done)], DESK)
+    with pytest.raises(Unreachable):
+        list(work)
+    assert done == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "reach"),
+    [
+        (" gpu01 ", "gpu01", {}),
+        ("gpu01:9000", "gpu01", {"port": 9000}),
+        ("ada@gpu01", "gpu01", {"user": "ada"}),
+        ("https://gpu01.lab:9000/gpus/", "gpu01.lab", {"port": 9000}),
+        ("[2001:db8::1]:9000", "2001-db8--1", {"address": "2001:db8::1", "port": 9000}),
+        ("2001:db8::1", "2001-db8--1", {"address": "2001:db8::1"}),
+    ],
+)
+def test_word_in_a_foreign_file_is_a_host(word: str, name: str, reach: dict[str, object]) -> None:
+    step = make_host_step(word, "pull")
+    assert (step.name, step.reach) == (name, {"via": "pull"} | reach)
+
+
+@pytest.mark.parametrize("word", ["", "..", "../x", "gpu[1-3]", "a b", "x:0", "-o ProxyCommand=x", "a;b", "http://"])
+def test_word_that_is_no_host_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match=r"is no|has no port"):
+        make_host_step(word, "pull")
+
+
+def test_help_names_every_kind() -> None:
+    assert tuple(KINDS) == _KINDS
+
+
+def test_file_that_is_too_large_is_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.compat.importing.BYTES_AT_MOST", 10)
+    (tmp_path / "x").write_bytes(b"x" * 11)
+    with pytest.raises(UsageError, match="something else"):
+        read_small_file(tmp_path / "x")
