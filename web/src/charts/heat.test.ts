@@ -41,6 +41,12 @@ test('times below the map are round where the viewer lives', () => {
   expect(heatTicks(times, HOUR, 480).map(({ text }) => text)).toEqual(['Nov 15', '12:00', 'Nov 16', '12:00'])
 })
 
+test('a time that the edge would cut is left out', () => {
+  const midnight = Date.UTC(2026, 10, 14, 23) / 1000
+  const times = Array.from({ length: 25 }, (_, hour) => midnight + hour * HOUR)
+  expect(heatTicks(times, HOUR, 250).map(({ text }) => text)).toEqual(['Nov 15', '12:00'])
+})
+
 test('lines become rows over the same steps, and what is missing stays unknown', () => {
   const lines = [{ key: 'GPU-1', label: 'GPU 0', step: 10, points: [[20, 50, null, null] as const] }]
   expect(heatOf(lines, 'percent', { start: 15, end: 35 })).toEqual({ metric: '', unit: 'percent', step: 10, times: [10, 20, 30], rows: [{ host: 'GPU-1', name: 'GPU 0', values: [null, 50, null] }] })

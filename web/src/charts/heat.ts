@@ -79,6 +79,8 @@ const HOUR = 3600
 const DAY = 24 * HOUR
 const DISTANCES = [HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY]
 const LEAST_PX = 64
+/** Of a letter, rather too wide: a time that would be cut at the edge is left out. */
+const LETTER_PX = 7
 
 /** Times to be written below the columns, each with the column where it begins, in the viewer's zone. */
 export function heatTicks(times: readonly number[], step: number, width: number): { column: number; text: string }[] {
@@ -86,7 +88,8 @@ export function heatTicks(times: readonly number[], step: number, width: number)
   const distance = DISTANCES.find((each) => each >= step && each * perSecond >= LEAST_PX) ?? 91 * DAY
   const found = times.flatMap((time, column) => (isRound(time, distance, step) ? [column] : []))
   const texts = tickTexts(found.map((column) => times[column] ?? 0), Math.min(distance, DAY))
-  return found.map((column, at) => ({ column, text: texts[at] ?? '' }))
+  const ticks = found.map((column, at) => ({ column, text: texts[at] ?? '' }))
+  return ticks.filter(({ column, text }) => (times.length - column) * step * perSecond >= text.length * LETTER_PX)
 }
 
 function isRound(time: number, distance: number, step: number): boolean {

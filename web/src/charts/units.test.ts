@@ -28,6 +28,7 @@ test('an axis is short and says its unit', () => {
 test('a readout never shows an unknown value as a number', () => {
   expect(readoutText(null, 'percent')).toBe('–')
   expect([readoutText(97.4, 'percent'), readoutText(2.25, 'gpus'), readoutText(0.5, 'share')]).toEqual(['97 %', '2.3', '50 %'])
+  expect([readoutText(2792, 'watts'), readoutText(26_280, 'watts')]).toEqual(['2792 W', '26.3 kW'])
 })
 
 test('memory is divided by powers of two', () => {

@@ -48,6 +48,7 @@ export function axisText(value: number, unit: string): string {
 export function readoutText(value: number | null, unit: string): string {
   if (value === null) return DASH
   if (unit === 'gpus' || unit === 'load') return value.toFixed(1)
+  if (unit === 'watts' && value >= 10_000) return `${(value / 1000).toFixed(1)} kW`
   if (unit === 'share') return `${Math.round(value * 100)} %`
   return inUnit(value, unit)
 }
