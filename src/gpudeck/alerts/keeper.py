@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from gpudeck.alerts.engine import Engine
@@ -26,6 +26,8 @@ _TRIM_SECONDS: Final = 86_400.0
 MOST_SILENCES: Final = 1000
 
 Send = Callable[[Message], None]
+Settle = Callable[[], Awaitable[None]]
+"""Until all that was sent is where it is not lost. Raises Temporary."""
 
 
 class Alerts:
@@ -41,6 +43,7 @@ class Alerts:
         store: AlertStore,
         tell: Callable[[Event], None],
         send: Send,
+        settle: Settle | None = None,
         *,
         now: clock.Clock = clock.wall,
     ) -> None:
@@ -48,6 +51,7 @@ class Alerts:
         self._store = store
         self._tell = tell
         self._send = send
+        self._settle = settle
         self._now = now
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -60,6 +64,15 @@ class Alerts:
         lives = await self._store.load(now)
         self.engine.silences.load(await self._store.load_silences(now))
         self.engine.load(lives, now)
+
+    async def change_fleet(self, engine: Engine, store: AlertStore) -> None:
+        """From here on the alerts are those of another fleet. What waits is written first, or lost. Raises Temporary
+        where those of before cannot be read: then there are none."""
+        with contextlib.suppress(Temporary):
+            await self.flush()
+        async with self._lock:
+            self.engine, self._store = engine, store
+            await self.load()
 
     def start(self) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write_forever())
@@ -89,7 +102,7 @@ class Alerts:
             finally:
                 sent = self._send_all()
             if sent:
-                await self._write()
+                await self._note_sent(sent)
 
     def active(self, states: Sequence[AlertState]) -> list[Alert]:
         """Those that are not over, the worst first."""
@@ -177,16 +190,21 @@ class Alerts:
             self.engine.changed = taken | self.engine.changed
             raise
 
-    def _send_all(self) -> bool:
-        waiting: list[Outgoing] = self.engine.outgoing
-        self.engine.outgoing = []
+    def _send_all(self) -> list[Outgoing]:
+        waiting, self.engine.outgoing = self.engine.outgoing, []
         for sent in waiting:
             try:
                 self._send(sent.message)
             except Exception:
                 log.exception("a message could not be handed over")
-            self.engine.note_sent(sent, self._now())
-        return bool(waiting)
+        return waiting
+
+    async def _note_sent(self, sent: list[Outgoing]) -> None:
+        if self._settle is not None:
+            await self._settle()
+        for one in sent:
+            self.engine.note_sent(one, self._now())
+        await self._write()
 
     def _note_failure(self, error: Temporary) -> None:
         if self.problem is None:

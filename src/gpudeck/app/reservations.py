@@ -31,8 +31,8 @@ _NOT_READ: Final = "reservations made elsewhere are not seen now: the hub's data
 
 
 class Bookings:
-    """`calendar` is what others book with. `open` before the first report, `tick` once a second, `close` at the end,
-    all in the event loop that owns the hub."""
+    """`calendar` is what others book with, `late` what is released soon, with the moment. `open` before the first
+    report, `tick` once a second, `close` at the end, all in the event loop that owns the hub."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Bookings:
         self.calendar = Reservations(store, settings, now)
         self.calendar.changed = self.look
         self._rules = Reconciler(settings, self._logins_of)
+        self.late: list[tuple[Reservation, float]] = []
         self._used: dict[int, Reservation] = {}
         self._unused: dict[int, Reservation] = {}
         self._next_store: ReservationStore | None = None
@@ -80,6 +81,7 @@ class Bookings:
         found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         self._hub.fleet.mark(found.marks, now)
         self._hub.stream.reservation_changes = self.calendar.changes
+        self.late = found.late
         self._take(found)
 
     def end_demo(self) -> None:

@@ -14,6 +14,7 @@ from gpudeck.hub.host import HostState
 from gpudeck.hub.recorder import Recorder
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.model.alert import Alert
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
@@ -29,8 +30,9 @@ _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 class Fleet:
     """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own.
 
-    `recorder` is told of every report that is taken, where a history is kept; `happenings` looks at every host of which
-    there may be news.
+    `alerts` are those that fire, the worst first, as many as everybody is shown; whoever changes them puts another list
+    there. `recorder` is told of every report that is taken, where a history is kept; `happenings` looks at every host
+    of which there may be news.
     """
 
     def __init__(self, settings: FleetSettings, names: Names | None = None) -> None:
@@ -41,6 +43,7 @@ class Fleet:
         self.hosts = self._register.hosts
         self.problems: list[str] = []
         self._said: dict[str, list[str]] = {}
+        self.alerts: list[Alert] = []
         self.recorder: Recorder | None = None
         self.happenings: Happenings | None = None
 
@@ -180,6 +183,7 @@ class Fleet:
             "version": __version__,
             "totals": self.totals(),
             "problems": self.problems,
+            "alerts": self.alerts,
             "hosts": [],
         }
         hosts = b",".join(host.encoded(sight) for host in self.ordered())

@@ -107,6 +107,7 @@ class Stream:
         self._number = 0
         self._channels: dict[Sight, _Channel] = {EVERYTHING: _Channel()}
         self._problems = fleet.problems
+        self._alerts = fleet.alerts
         self._happenings: list[Happening] = []
         self.reservation_changes = self._reservation_changes = 0
 
@@ -206,6 +207,8 @@ class Stream:
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         if self.fleet.problems != self._problems:
             delta["problems"] = self._problems = self.fleet.problems
+        if self.fleet.alerts is not self._alerts:
+            delta["alerts"] = self._alerts = self.fleet.alerts
         if self.reservation_changes != self._reservation_changes:
             delta["reservations"] = self._reservation_changes = self.reservation_changes
         happenings, self._happenings = self._happenings, []

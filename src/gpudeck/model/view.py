@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
+from gpudeck.model.alert import Alert
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.health import HealthLevel
@@ -129,7 +130,8 @@ Host = _derive("Host", HostFacts, [*_metric_fields(HOST_METRICS), ("gpus", _gpus
 class FleetFacts(Struct, kw_only=True):
     """Everything now. `demo` says that all of it is simulated.
 
-    `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice.
+    `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice. `alerts` are those
+    that fire, the worst first, and at most 200 of them.
     """
 
     demo: bool
@@ -137,6 +139,7 @@ class FleetFacts(Struct, kw_only=True):
     version: str
     totals: Totals
     problems: list[str] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
 
 
 _hosts: Any = list[Host]  # type: ignore[valid-type]

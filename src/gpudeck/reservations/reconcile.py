@@ -26,11 +26,12 @@ LoginsOf = Callable[[str], frozenset[str] | None]
 
 class Findings(Struct, frozen=True):
     """`marks` is what is shown at GPUs, by UUID. `used` are those whose owners were seen for the first time, `unused`
-    those that are to be given back, as nobody came."""
+    those that are to be given back, as nobody came, `late` those that soon are, with the moment."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
     used: list[Reservation] = field(default_factory=list)
     unused: list[Reservation] = field(default_factory=list)
+    late: list[tuple[Reservation, float]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
 
@@ -80,9 +81,11 @@ class Reconciler:
         deadline = self._unused_since.setdefault(one.id, now) + no_show
         if now >= deadline:
             found.unused.append(one)
-        elif deadline < one.end and now >= deadline - self._settings.warn_before and one.id not in self._warned:
-            self._warned.add(one.id)
-            found.events.append(_warn(one, deadline, now))
+        elif deadline < one.end and now >= deadline - self._settings.warn_before:
+            found.late.append((one, deadline))
+            if one.id not in self._warned:
+                self._warned.add(one.id)
+                found.events.append(_warn(one, deadline, now))
 
     def _look_after(self, one: Reservation, gpu: BookedGpu, seen: ObservedGpu | None, found: Findings) -> None:
         """Whoever stays after the end of what they booked."""
