@@ -1,6 +1,8 @@
 """What stands around the live fleet of a hub: its events, reservations, queue, messages and history, in the order in
 which each needs the one before."""
 
+from gpudeck.app.auth import make_policy
+from gpudeck.app.chat import Chat
 from gpudeck.app.diary import Diary
 from gpudeck.app.history import Archive
 from gpudeck.app.messages import Messages
@@ -38,6 +40,17 @@ class Rooms:
             demo=demo,
         )
 
+        self.chat = Chat(
+            hub,
+            auth,
+            make_policy(settings),
+            settings.chat,
+            reservations=self.bookings.calendar,
+            waiting=self.line.queue,
+            history=archive.store,
+            watches=self.messages.watches,
+        )
+
     async def open(self) -> None:
         """Raises UsageError when the database does not answer."""
         await self.diary.open()
@@ -49,6 +62,7 @@ class Rooms:
         self.line.start()
         self.messages.start()
         self.archive.start(self.diary.take_past)
+        self.chat.start()
 
     def tick(self) -> None:
         self.archive.tick()
@@ -69,6 +83,7 @@ class Rooms:
         await self.line.stop()
 
     async def close(self) -> None:
+        await self.chat.stop()
         await self.line.stop()
         await self.messages.close()
         await self.bookings.close()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem
+from gpudeck.chat.settings import ChatSettings
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.settings import DiscoverySettings
@@ -81,6 +82,7 @@ class Settings(Struct, frozen=True):
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
+    chat: ChatSettings = field(default_factory=ChatSettings)
     compat: CompatSettings = field(default_factory=CompatSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
 

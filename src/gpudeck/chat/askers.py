@@ -18,8 +18,8 @@ Read = Literal["everyone", "people"]
 class Asker(Struct, frozen=True):
     """`slack_id` is theirs, `caller` who they are to the hub: nobody, where no entry of `people` names the ID.
 
-    `trouble` is why somebody who is named may do nothing. `is_guest` is for those of another organisation, who are in
-    the same channel as ours.
+    `trouble` is why somebody who is named may do nothing. `is_guest` is for those who may be of another organisation,
+    which is in the same channel.
     """
 
     slack_id: str

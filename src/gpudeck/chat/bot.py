@@ -13,14 +13,15 @@ from gpudeck.model.errors import GpudeckError
 
 class Question(Struct, frozen=True, kw_only=True):
     """What somebody wrote. `bot` is the bot's own ID; `is_private` says that nobody else sees the answer; where the bot
-    is not addressed (`is_addressed`), people talk to each other. `is_guest` is somebody of another organisation."""
+    is not addressed (`is_addressed`), people talk to each other. `is_shared` is a channel with another organisation in
+    it."""
 
     text: str
     slack_id: str
     bot: str | None = None
     is_private: bool = False
     is_addressed: bool = True
-    is_guest: bool = False
+    is_shared: bool = False
 
 
 class Bot:
@@ -39,14 +40,15 @@ class Bot:
             return say(f"That is longer than {LONGEST} characters.") if question.is_addressed else None
         if not question.is_addressed and (is_talk(command) or not self._is_ours(command)):
             return None
+        # Where not everyone may look, what is asked before others is answered to whoever asks alone.
+        is_private = question.is_private or question.is_shared or not self._askers.is_open
         try:
-            asker = await self._askers.find(question.slack_id, is_guest=question.is_guest)
+            asker = await self._askers.find(question.slack_id, is_guest=question.is_shared)
             if not self._askers.may_look(asker):
                 return say(explain_stranger(asker), is_private=True)
-            is_private = question.is_private or not self._askers.is_open
             given = await Turn(self._place, self._find_zone, asker, is_private=is_private).take(command)
         except GpudeckError as error:
-            return say(explain(error))
+            return say(explain(error), is_private=is_private)
         return replace(given, is_private=True) if is_private else given
 
     async def press(self, action: str, value: str, slack_id: str) -> Answer:

@@ -10,9 +10,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpudeck.alerts.watches import USUAL, Watches
 from gpudeck.api.access import Policy
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
+from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import NOBODY
 from gpudeck.chat import answers
 from gpudeck.chat.askers import Asker, Askers, explain_role, explain_stranger
@@ -33,7 +35,6 @@ from gpudeck.chat.escape import escape
 from gpudeck.chat.help import answer_help
 from gpudeck.chat.reports import answer_report, read_report
 from gpudeck.chat.wants import read_asked, read_booking, read_kind, split_clauses
-from gpudeck.chat.watching import WatchDesk
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
 from gpudeck.model.errors import UsageError
@@ -50,15 +51,16 @@ FindZone = Callable[[str], Awaitable[tzinfo]]
 
 
 class Place(Struct, frozen=True):
-    """The rooms that the bot asks. Without one it says so."""
+    """The rooms that the bot asks. Without one it says so. `audit` is where what is changed is written down."""
 
     hub: Hub
     policy: Policy
     askers: Askers
     desk: BookingDesk
+    audit: Audit
     questions: Questions
     waiting: Queue | None = None
-    watches: WatchDesk | None = None
+    watches: Watches | None = None
 
 
 class Turn:
@@ -218,11 +220,15 @@ class Turn:
             return refusal
         kind, clauses = split_clauses(words, ("for",))
         wanted = read_kind(kind)
-        seconds = read_span("for", clauses["for"]) if "for" in clauses else None
-        made = await self._watch_desk.add(wanted, self._asker.caller, seconds)
+        seconds = read_span("for", clauses["for"]) if "for" in clauses else USUAL
+        if seconds < 60:
+            raise UsageError("the shortest watch is a minute.")
+        caller = self._asker.caller
+        made = await self._all_watches.add(caller.name, caller.name, wanted, seconds)
+        await self._place.audit.record(caller, "add watch", f"{made.id} {made.user}", details=wanted.describe())
         return say(
             f"I tell you when there are: *{escape(wanted.describe())}*. It is watch {made.id}, "
-            f"until {show_time(made.expires_at)}."
+            f"until {show_time(made.expires_at)}. Nothing is held then: whoever is first has them."
         )
 
     async def _watches(self, _: tuple[str, ...]) -> Answer:
@@ -230,19 +236,23 @@ class Turn:
             return refusal
         lines = [
             f"watch {one.id}: {escape(one.wanted.describe())}, until {show_time(one.expires_at)}"
-            for one in await self._watch_desk.of(self._asker.caller)
+            for one in self._all_watches.open
+            if one.user == self._asker.caller.name
         ]
         return say(*(lines or ["You watch nothing.", "`watch 2 h100 40G` tells you when they are free."]))
 
     async def _unwatch(self, words: tuple[str, ...]) -> Answer:
         if (refusal := self._refuse_write()) is not None:
             return refusal
-        number = read_number(words, "unwatch 3")
-        is_ended = await self._watch_desk.end(number, self._asker.caller)
-        return say(f"Watch {number} is over." if is_ended else f"You have no watch {number}.")
+        number, caller = read_number(words, "unwatch 3"), self._asker.caller
+        one = self._all_watches.find(number)
+        if one is None or one.user != caller.name or not await self._all_watches.remove(number):
+            return say(f"You have no watch {number}.")
+        await self._place.audit.record(caller, "remove watch", str(number))
+        return say(f"Watch {number} is over.")
 
     @property
-    def _watch_desk(self) -> WatchDesk:
+    def _all_watches(self) -> Watches:
         if self._place.watches is None:
             raise UsageError("this hub keeps no watches.")
         return self._place.watches

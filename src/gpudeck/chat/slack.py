@@ -1,0 +1,247 @@
+"""The bot in Slack: connected, answering, and connected again. Nothing here holds up the hub.
+
+What Slack's parts cost to import is paid by hubs that have a bot: this module is imported when one starts.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from slack_bolt.async_app import AsyncApp
+from slack_bolt.request.async_request import AsyncBoltRequest
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.http_retry.builtin_async_handlers import (
+    AsyncConnectionErrorRetryHandler,
+    AsyncRateLimitErrorRetryHandler,
+)
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from gpudeck.chat.bot import Bot, Question
+from gpudeck.chat.delivery import Delivery, Where
+from gpudeck.chat.failures import mask, refuse, unreachable
+from gpudeck.chat.listeners import Me, make_app
+from gpudeck.chat.settings import SlackSettings, is_token, where_to_find
+from gpudeck.chat.socket import Envelope, Socket
+from gpudeck.chat.turn import Place
+from gpudeck.model.errors import PluginError, Refused, Temporary
+from gpudeck.model.settings import is_loopback
+
+log = logging.getLogger(__name__)
+_theirs = logging.getLogger(f"{__name__}.sdk")
+_theirs.setLevel(logging.CRITICAL)
+"""Slack's parts write addresses with tickets into their logs: what matters of it we say ourselves."""
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSES: Final = 60
+REFUSED_PAUSES: Final = 30
+"""So many times the first: after a refusal a person has to act, and asking more often helps nobody."""
+STEADY_SECONDS: Final = 30.0
+CALL_SECONDS: Final = 10
+ANSWER_SECONDS: Final = 60.0
+AT_ONCE: Final = 4
+MOST_WAITING: Final = 64
+MOST_OF_ONE: Final = 4
+_SEEN_KEPT: Final = 2000
+
+
+class SlackBot:
+    """`run` until it is cancelled. `tell` hears what is wrong, and None when nothing is any more."""
+
+    def __init__(
+        self,
+        settings: SlackSettings,
+        place: Place,
+        tell: Callable[[str | None], None],
+        *,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._tell = tell
+        self._first_pause = first_pause
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._busy: Counter[str] = Counter()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._app: AsyncApp | None = None
+        self._bot: Bot | None = None
+        self._delivery: Delivery | None = None
+
+    async def run(self) -> None:
+        """Each turn a socket: a new one takes over while the old one still delivers."""
+        pause, socket = self._first_pause, None
+        loop = asyncio.get_running_loop()
+        async with aiohttp.ClientSession() as session:
+            try:
+                while True:
+                    begun = loop.time()
+                    try:
+                        old, socket = socket, await self._connect(session)
+                        self._leave(old)
+                        await socket.wait()
+                    except PluginError as error:
+                        self._note(error)
+                        if isinstance(error, Refused):
+                            pause = max(pause, self._first_pause * REFUSED_PAUSES)
+                    # One that is closed as soon as it is opened is waited for as one that does not open.
+                    pause = self._first_pause if loop.time() - begun > STEADY_SECONDS else pause
+                    if loop.time() - begun < STEADY_SECONDS:
+                        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
+                        pause = min(pause * 2, self._first_pause * LONGEST_PAUSES)
+            finally:
+                await self._end(socket)
+
+    async def _connect(self, session: aiohttp.ClientSession) -> Socket:
+        """A socket that Slack has greeted. Raises PluginError."""
+        app_token, bot_token = self._read_token("app_token"), self._read_token("bot_token")
+        web = self._web(bot_token)
+        me = Me(await self._call(web.auth_test(), "bot_token"), bot_token)
+        self._delivery = Delivery(web)
+        self._bot = Bot(self._place, self._delivery.find_zone)
+        self._app = make_app(me, web, self._settings.channel, self._ask, self._press)
+        opened = await self._call(web.apps_connections_open(app_token=app_token), "app_token")
+        socket = Socket(session, self._check_url(str(opened.get("url", ""))), self._take, web.proxy)
+        await socket.open()
+        self._tell(None)
+        log.info("the bot is connected to Slack")
+        return socket
+
+    def _leave(self, old: Socket | None) -> None:
+        if old is not None:
+            self._spawn(old.leave())
+
+    async def _end(self, socket: Socket | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if socket is not None:
+            await socket.close()
+
+    async def _take(self, envelope: Envelope) -> None:
+        """Never waits for the work: the socket goes on being read."""
+        body = envelope.get("payload")
+        if self._app is None or not isinstance(body, dict) or self._is_repeated(envelope, body):
+            return
+        if len(self._tasks) >= MOST_WAITING:
+            log.warning("the Slack bot is asked more than it can answer: a question was dropped")
+            return
+        self._spawn(self._dispatch(self._app, AsyncBoltRequest(mode="socket_mode", body=body)))
+
+    async def _dispatch(self, app: AsyncApp, request: AsyncBoltRequest) -> None:
+        try:
+            await app.async_dispatch(request)
+        except Exception:
+            log.exception("an event from Slack could not be read")
+
+    def _is_repeated(self, envelope: Envelope, body: Envelope) -> bool:
+        """Slack sends an event again that was not acknowledged in time, and nobody wants to book twice."""
+        key = str(body.get("event_id") or envelope["envelope_id"])
+        if key in self._seen:
+            return True
+        self._seen[key] = None
+        if len(self._seen) > _SEEN_KEPT:
+            self._seen.popitem(last=False)
+        return False
+
+    async def _ask(self, question: Question, where: Where) -> None:
+        async def answer(bot: Bot, delivery: Delivery) -> None:
+            given = await bot.answer(question)
+            if given is not None:
+                await delivery.send(given, where)
+
+        await self._work(where.user, answer)
+
+    async def _press(self, action: str, value: str, where: Where) -> None:
+        async def answer(bot: Bot, delivery: Delivery) -> None:
+            given = await bot.press(action, value, where.user)
+            # What was done takes the place of the offer; what was refused stands below it, for whoever pressed.
+            await delivery.send(given, where, replace=not given.is_private)
+
+        await self._work(where.user, answer)
+
+    async def _work(self, user: str, answer: Callable[[Bot, Delivery], Awaitable[None]]) -> None:
+        """A few questions at once, and of one person no more than a few: the hub has others to serve."""
+        if self._bot is None or self._delivery is None or self._busy[user] >= MOST_OF_ONE:
+            return
+        self._busy[user] += 1
+        try:
+            async with self._turns, asyncio.timeout(ANSWER_SECONDS):
+                await answer(self._bot, self._delivery)
+        except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            log.warning("an answer could not be sent to Slack: %s", _describe(error))
+        except Exception:
+            log.exception("a question from Slack could not be answered")
+        finally:
+            self._busy[user] -= 1
+            self._busy += Counter()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _web(self, token: str) -> AsyncWebClient:
+        # Each waits as long as Slack tells it to, twice; then whoever asked has to ask again.
+        again = [
+            AsyncConnectionErrorRetryHandler(max_retry_count=1),
+            AsyncRateLimitErrorRetryHandler(max_retry_count=2),
+        ]
+        address = self._settings.api_url
+        web = AsyncWebClient(token, base_url=address, timeout=CALL_SECONDS, logger=_theirs, retry_handlers=again)
+        if is_loopback(urlsplit(address).hostname or ""):
+            # A proxy out of the environment is no way to this machine.
+            web.proxy = None
+        return web
+
+    async def _call(self, call: Awaitable[AsyncSlackResponse], token: str) -> AsyncSlackResponse:
+        """Raises PluginError."""
+        try:
+            async with asyncio.timeout(2 * CALL_SECONDS):
+                return await call
+        except SlackApiError as error:
+            told = error.response
+            raise refuse(str(told.get("error")), str(told.get("needed") or ""), token) from None
+        except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise unreachable(error, urlsplit(self._settings.api_url).hostname or "") from None
+
+    def _read_token(self, name: str) -> str:
+        """Read again for every connection: whoever writes another into the file need not start the hub again. Raises
+        Refused."""
+        given: str | None = getattr(self._settings, name)
+        file: str | None = getattr(self._settings, f"{name}_file")
+        if given is None and file is not None:
+            try:
+                given = Path(file).expanduser().read_text("utf-8").strip()
+            except (OSError, UnicodeError, RuntimeError) as error:
+                reason = getattr(error, "strerror", None) or type(error).__name__
+                raise Refused(f"the file of chat.slack.{name}_file cannot be read: {reason}.") from None
+        if given is None or not is_token(name, given):
+            raise Refused(
+                f"what chat.slack.{name}_file holds is no such token.", f"{where_to_find(name)}.".capitalize()
+            )
+        return given
+
+    def _check_url(self, url: str) -> str:
+        """Raises Temporary for what is no socket: a proxy may answer in Slack's place."""
+        is_here = is_loopback(urlsplit(self._settings.api_url).hostname or "")
+        if not url.startswith(("wss://", "ws://") if is_here else "wss://"):
+            raise Temporary("Slack names no socket for the bot.", "It is tried again.")
+        return url
+
+    def _note(self, error: PluginError) -> None:
+        said = f"the Slack bot is not connected: {error}"
+        log.warning("%s", said)
+        self._tell(said)
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, SlackApiError):
+        return mask(str(error.response.get("error")))
+    return mask(str(error))[:200] or type(error).__name__
