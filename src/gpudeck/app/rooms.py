@@ -1,6 +1,7 @@
-"""What stands around the live fleet of a hub: its events, reservations, queue, messages and history, in the order in
-which each needs the one before."""
+"""What stands around the live fleet of a hub: its events, reservations, queue, messages, alerts and history, in the
+order in which each needs the one before."""
 
+from gpudeck.app.alerts import Alarm
 from gpudeck.app.auth import make_policy
 from gpudeck.app.chat import Chat
 from gpudeck.app.diary import Diary
@@ -40,6 +41,17 @@ class Rooms:
             demo=demo,
         )
 
+        self.alarm = Alarm(
+            hub,
+            auth,
+            settings.alerts,
+            self.diary.events,
+            send=self.messages.outbox.put,
+            settle=self.messages.outbox.flush,
+            late_bookings=lambda: self.bookings.late,
+            history_problem=lambda: None if archive.store is None else archive.store.problem,
+            demo=demo,
+        )
         self.chat = Chat(
             hub,
             auth,
@@ -57,10 +69,12 @@ class Rooms:
         await self.bookings.open()
         await self.line.open()
         await self.messages.open()
+        await self.alarm.open()
 
     def start(self) -> None:
         self.line.start()
         self.messages.start()
+        self.alarm.start()
         self.archive.start(self.diary.take_past)
         self.chat.start()
 
@@ -68,6 +82,7 @@ class Rooms:
         self.archive.tick()
         self.bookings.tick()
         self.messages.tick()
+        self.alarm.tick()
         self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
 
     def end_demo(self) -> None:
@@ -77,6 +92,7 @@ class Rooms:
         self.bookings.end_demo()
         self.line.end_demo()
         self.messages.end_demo()
+        self.alarm.end_demo()
 
     async def hush(self) -> None:
         """Let go of the questions of those who wait, which are kept open."""
@@ -85,6 +101,7 @@ class Rooms:
     async def close(self) -> None:
         await self.chat.stop()
         await self.line.stop()
+        await self.alarm.close()
         await self.messages.close()
         await self.bookings.close()
         await self.archive.close()

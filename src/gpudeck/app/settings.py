@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.alerts.settings import AlertSettings
 from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem
 from gpudeck.chat.settings import ChatSettings
 from gpudeck.compat.settings import CompatSettings, compat_problem
@@ -81,6 +82,7 @@ class Settings(Struct, frozen=True):
     events: EventSettings = field(default_factory=EventSettings)
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     compat: CompatSettings = field(default_factory=CompatSettings)
