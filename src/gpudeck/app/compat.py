@@ -22,14 +22,15 @@ class SideDoors:
         """Raises UsageError when the database does not answer. What no setting names is not even imported."""
         compat, doors = self._settings.compat, list[SideDoor]()
         if compat.vesta is not None:
-            doors.append(await self._open_vesta(house, keeper))
+            doors += await self._open_vesta(house, keeper)
         if compat.gpu_cluster_status is not None:
             from gpudeck.compat.gpu_cluster_status.main import MainDoor  # noqa: PLC0415 - see above
 
             doors.append(MainDoor(house.hub, self.nodes, identify=keeper.identify, policy=house.policy))
         return doors
 
-    async def _open_vesta(self, house: House, keeper: Doorkeeper) -> SideDoor:
+    async def _open_vesta(self, house: House, keeper: Doorkeeper) -> list[SideDoor]:
+        from gpudeck.compat.vesta.imports import ImportDoor  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.register import Register  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaDoor  # noqa: PLC0415 - see above
 
@@ -39,7 +40,7 @@ class SideDoors:
             await register.load()
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
-        return VestaDoor(
+        door = VestaDoor(
             house.hub,
             register,
             self._settings.compat.vesta,
@@ -48,3 +49,10 @@ class SideDoors:
             history=house.history,
             now=clock.wall,
         )
+        imports = ImportDoor(
+            register,
+            house.history,
+            identify=keeper.identify,
+            has_room=lambda: bool(getattr(house.history, "has_room", True)),
+        )
+        return [door, imports]

@@ -48,6 +48,11 @@ class OpeningStore:
     def problem(self) -> str | None:
         return self._opening.problem
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it is open and keeps up with what it is given."""
+        return self._opening.has_room
+
     def take(self, samples: list[HostSample]) -> None:
         self._opening.take(samples)
 
@@ -99,6 +104,10 @@ class _Opening:
     @property
     def problem(self) -> str | None:
         return self._why_not if self._store is None else self._store.problem
+
+    @property
+    def has_room(self) -> bool:
+        return self._store is not None and bool(getattr(self._store, "has_room", True))
 
     def take(self, samples: list[HostSample]) -> None:
         with self._lock:

@@ -31,6 +31,10 @@ class NoSuchThing(GpudeckError):
     """The hub serves such things, but has not this one."""
 
 
+class Busy(GpudeckError):
+    """The hub cannot do it now, and may a little later."""
+
+
 class Taken(GpudeckError):
     """Others have those GPUs then. `conflicts` are their reservations, `next_free` is when there are none; None where
     no such time is known."""
@@ -48,6 +52,8 @@ _KINDS: dict[int, type[GpudeckError]] = {
     404: NoSuchThing,
     409: UsageError,
     422: UsageError,
+    429: Busy,
+    503: Busy,
 }
 
 
@@ -104,6 +110,12 @@ class Client:
         """What happened, as JSON (a list of model.event.Event below `events`). `query` is as for `usage`."""
         return self._get(f"/api/v1/events?{urlencode(query)}")
 
+    def post(self, path: str, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell the hub something on a path that only some hubs have. Raises NoSuchThing where this one does not, Busy
+        where it cannot take it now."""
+        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", path, dict(told)))
+        return answer
+
     def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
         """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
         answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", new))
@@ -142,6 +154,18 @@ class Client:
         """Give up a place in line, or what was granted. One that is gone already is no error."""
         with contextlib.suppress(NoSuchThing):
             self._ask("DELETE", f"/api/v1/queue/{number}")
+
+    def watches(self, query: Mapping[str, str]) -> bytes:
+        """What somebody wants to be told of, as JSON (a list below `watches`)."""
+        return self._get(f"/api/v1/watches?{urlencode(query)}")
+
+    def add_watch(self, wanted: dict[str, Any]) -> bytes:
+        """Be told when GPUs are free; the watch as JSON."""
+        return self._ask("POST", "/api/v1/watches", wanted)
+
+    def remove_watch(self, number: int) -> None:
+        """Raises NoSuchThing."""
+        self._ask("DELETE", f"/api/v1/watches/{number}")
 
     def reservations(self, query: Mapping[str, str]) -> bytes:
         """What is booked from now on, as JSON (a list of model.reservation.Reservation below `reservations`)."""

@@ -66,25 +66,29 @@ class PastOfHost:
     def _describe(self, gpus: dict[str, Json], labels: dict[str, str], runs: list[Run], at: float) -> Json:
         ordered = sorted(gpus, key=lambda uuid: (len(labels[uuid]), labels[uuid]))
         return {
-            f"gpu:{labels[uuid]}": self._describe_gpu(uuid, labels[uuid], gpus[uuid])
-            | {"processes": [self._describe_run(run) for run in runs if _is_on(run, uuid, at)]}
+            f"gpu:{labels[uuid]}": self._describe_gpu(
+                uuid, labels[uuid], gpus[uuid], [run for run in runs if _is_on(run, uuid, at)]
+            )
             for uuid in ordered
         }
 
-    def _describe_gpu(self, uuid: str, label: str, values: Json) -> Json:
+    def _describe_gpu(self, uuid: str, label: str, values: Json, runs: list[Run]) -> Json:
         told = {word: _whole(word, values.get(word)) for word in _METRICS}
         used, total = told["used_memory"], told["total_memory"]
         free = None if used is None or total is None else total - used
         number = label.partition(".")[0]
         facts = {"device_num": int(number) if number.isdigit() else None, "uuid": uuid}
-        return facts | {"gpu_name": self._models.get(uuid)} | told | {"available_memory": free}
+        model = self._models.get(uuid) or next((run.model for run in runs), None)
+        processes = [self._describe_run(run) for run in runs]
+        return facts | {"gpu_name": model} | told | {"available_memory": free, "processes": processes}
 
     def _describe_run(self, run: Run) -> Json:
         return {
             "pid": str(run.pid),
             "name": run.command if self._sight.shows_commands_of(run.user) else None,
             "user": run.user,
-            "used_memory": mebibytes(run.mean_memory_bytes),
+            # The history has it of all its GPUs together.
+            "used_memory": None if run.mean_memory_bytes is None else mebibytes(run.mean_memory_bytes / len(run.gpus)),
         }
 
 

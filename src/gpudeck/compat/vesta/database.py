@@ -1,0 +1,146 @@
+"""vesta's own database, gpu_states.db, read and never written: its machines, and what was stored of each."""
+
+import contextlib
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from gpudeck.compat.vesta.ingest import read_gpus
+from gpudeck.compat.vesta.names import LONGEST
+from gpudeck.compat.vesta.unpickle import NotPlain, read_blob
+from gpudeck.model.errors import ReportRefused, UsageError
+
+MAGIC: Final = b"SQLite format 3\0"
+BLOB_AT_MOST: Final = 1024 * 1024
+MACHINES_AT_MOST: Final = 10_000
+_SECONDS_AT_MOST: Final = 600.0
+_ID: Final = re.compile(r"[0-9a-f]{1,32}")
+_LOOK: Final = "vesta keeps it as data/gpu_states.db, with a table `machines`."
+
+
+class Machine(Struct, frozen=True):
+    """A row of `machines`."""
+
+    id: str
+    name: str
+    address: str
+
+
+class Stored(Struct, frozen=True):
+    """A row of a host's table: its number there, when it was stored, and the GPUs of then; or why it cannot be taken,
+    in which case the time may be unknown too."""
+
+    row: int
+    at: float | None
+    gpus: dict[str, Any] | None
+    problem: str = ""
+
+
+class Database:
+    """Opened by `open_database`; whoever opened it closes it."""
+
+    def __init__(self, file: Path, connection: sqlite3.Connection, zone: tzinfo) -> None:
+        self._file = file
+        self._connection = connection
+        self._zone = zone
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def machines(self) -> list[tuple[int, Machine | str]]:
+        """Each row with its number: a machine, or why it is none."""
+        rows = self._ask(f"SELECT rowid, id, name, ip_address FROM machines ORDER BY rowid LIMIT {MACHINES_AT_MOST}")  # noqa: S608
+        return [(row[0], _read_machine(*row[1:])) for row in rows]
+
+    def has_table(self, name: str) -> bool:
+        """Whether that host has an ordinary table: what a view or a virtual table does when it is read, who knows."""
+        wanted = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+        found = list(self._ask(wanted, name))
+        if not found or not re.match(r"\s*CREATE\s+TABLE\b", str(found[0][0]), re.IGNORECASE):
+            return False
+        columns = {row[1] for row in self._ask(f"PRAGMA table_info({_quote(name)})")}
+        return {"timestamp", "data"} <= columns
+
+    def stored(self, name: str) -> Iterator[Stored]:
+        """What was stored of that host, the newest first."""
+        table = _quote(name)
+        rows = self._ask(
+            f"SELECT rowid, timestamp, CASE WHEN length(data) <= {BLOB_AT_MOST} THEN data END FROM {table} "  # noqa: S608
+            "ORDER BY timestamp DESC, rowid DESC"
+        )
+        for number, stamp, blob in rows:
+            yield self._read_row(number, stamp, blob, name)
+
+    def _read_row(self, number: int, stamp: object, blob: object, name: str) -> Stored:
+        at = read_time(stamp, self._zone)
+        if at is None:
+            return Stored(number, None, None, f"{str(stamp)[:20]!r} is no time")
+        if not isinstance(blob, bytes):
+            return Stored(number, at, None, "it holds no data, or too much")
+        try:
+            gpus = read_blob(blob)
+            read_gpus(gpus, name)
+        except NotPlain as error:
+            return Stored(number, at, None, str(error))
+        except ReportRefused as error:
+            return Stored(number, at, None, error.message)
+        return Stored(number, at, gpus)
+
+    def _ask(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(question, values)
+        except (sqlite3.Error, OverflowError) as error:
+            raise UsageError(f"{self._file} cannot be read to its end: {error}.", _LOOK) from error
+
+
+@contextlib.contextmanager
+def open_database(file: Path, zone: tzinfo) -> Iterator[Database]:
+    """Raises UsageError for what is no database of vesta. `zone` is that of the server's clock."""
+    with contextlib.closing(_connect(file)) as connection:
+        database = Database(file, connection, zone)
+        if not any(database._ask("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'machines'")):
+            raise UsageError(f"{file} has no table `machines`: it is no database of vesta.", _LOOK)
+        yield database
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    """For reading alone, and for a limited time: a table can be made to be read forever."""
+    deadline = time.monotonic() + _SECONDS_AT_MOST
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error as error:
+        raise UsageError(f"{file} cannot be opened: {error}.", _LOOK) from error
+    connection.text_factory = lambda told: told.decode(errors="replace")
+    connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 100_000)
+    return connection
+
+
+def read_time(stamp: object, zone: tzinfo) -> float | None:
+    """YYYYMMDDhhmmss on the server's clock as Unix seconds; None for what is none."""
+    if not isinstance(stamp, int) or isinstance(stamp, bool) or not 19_700_102_000_000 <= stamp < 99_991_231_000_000:
+        return None
+    try:
+        return datetime.strptime(str(stamp), "%Y%m%d%H%M%S").replace(tzinfo=zone).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_machine(told_id: object, name: object, address: object) -> Machine | str:
+    if not isinstance(told_id, str) or not _ID.fullmatch(told_id):
+        return f"{str(told_id)[:40]!r} is no id of a sender"
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable():
+        return f"{str(name)[:40]!r} is no name of a host"
+    return Machine(told_id, name, address[:64] if isinstance(address, str) and address.isprintable() else "")
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,167 @@
+"""The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
+
+POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address"}]}   → which of them are new, there or taken
+POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}   → how many were taken
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
+from gpudeck.api.callers import Refusal
+from gpudeck.api.reports import read_body
+from gpudeck.auth.caller import Caller
+from gpudeck.compat.vesta.ingest import read_gpus
+from gpudeck.compat.vesta.names import LONGEST, fleet_name, make_name
+from gpudeck.compat.vesta.register import Register
+from gpudeck.history.base import Store
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.model.availability import AvailabilitySettings, judge
+from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.errors import ReportRefused, Temporary
+from gpudeck.model.report import GpuReading, Process
+
+log = logging.getLogger(__name__)
+
+HOSTS: Final = "/api/v1/compat/vesta/hosts"
+PAST: Final = "/api/v1/compat/vesta/past"
+_NO_HOST_VALUES: Final = (None,) * len(HOST_NAMES)
+_SETTINGS: Final = AvailabilitySettings()
+
+Identify = Callable[[Scope], Awaitable[Caller]]
+_Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
+_Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+
+
+class NewHost(Struct, frozen=True):
+    """A machine as the old server knew it."""
+
+    id: _Id
+    name: _Name
+    address: Annotated[str, Meta(max_length=64)] = ""
+
+
+class NewHosts(Struct, frozen=True):
+    """With `only_ask` nothing is changed."""
+
+    hosts: Annotated[list[NewHost], Meta(max_length=1000)]
+    only_ask: bool = False
+
+
+class PastRows(Struct, frozen=True):
+    """`rows` are of the host that is registered with that id; `interval` is how far apart they are, in seconds."""
+
+    id: _Id
+    interval: Annotated[float, Meta(ge=1, le=3600)]
+    rows: Annotated[list[tuple[Annotated[float, Meta(ge=0, le=1e11)], dict[str, Any]]], Meta(max_length=1000)]
+
+
+Outcome = Literal["new", "there", "taken"]
+
+
+class ImportDoor:
+    """A side door for admins, in the shapes of our own interface."""
+
+    def __init__(
+        self, register: Register, history: Store | None, *, identify: Identify, has_room: Callable[[], bool]
+    ) -> None:
+        """`has_room`: whether the history keeps up with what it is given."""
+        self._register = register
+        self._history = history
+        self._identify = identify
+        self._has_room = has_room
+
+    def takes(self, path: str, query: bytes) -> bool:
+        return path in {HOSTS, PAST}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await self._read(scope, receive)
+            if body is None:
+                return
+            answer = await self._take_hosts(body) if scope["path"] == HOSTS else self._take_past(body)
+            await send_json(send, 200, msgspec.json.encode(answer))
+        except Refusal as refusal:
+            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
+        except ReportRefused as refusal:
+            close = (b"connection", b"close")
+            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, close)
+        except (msgspec.DecodeError, RecursionError) as error:
+            await send_error(send, 400, "bad_request", str(error)[:200] or "the body is nested too deeply")
+        except Temporary as error:
+            await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"1"))
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        caller = await self._identify(scope)
+        if not caller.is_at_least("admin"):
+            status, code = (401, "unauthorized") if caller.role == "nobody" else (403, "forbidden")
+            raise Refusal(
+                status, code, "an import is for admins", "Run it on the hub's machine, or set $GPUDECK_TOKEN."
+            )
+        if scope["method"] != "POST":
+            raise Refusal(405, "method_not_allowed", "imports are posted")
+        (length,) = read_headers(scope, b"content-length")
+        return await read_body(receive, length)
+
+    async def _take_hosts(self, body: bytes) -> dict[str, list[Outcome]]:
+        wanted = msgspec.json.decode(body, type=NewHosts)
+        return {"outcomes": [await self._take_host(host, only_ask=wanted.only_ask) for host in wanted.hosts]}
+
+    async def _take_host(self, host: NewHost, *, only_ask: bool) -> Outcome:
+        known = self._register.get(host.id) or await self._register.find(host.id)
+        if known is not None:
+            return "there"
+        # A name as the old server gave it is one already: what this one would make another of is none.
+        if make_name(host.name, lambda _: False) != host.name or self._register.named(host.name) is not None:
+            return "taken"
+        if only_ask:
+            return "new"
+        made = await self._register.put(host.id, host.name, host.address)
+        return "taken" if made is None else "new"
+
+    def _take_past(self, body: bytes) -> dict[str, int]:
+        if self._history is None:
+            raise Refusal(409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml.")
+        wanted = msgspec.json.decode(body, type=PastRows)
+        host = self._register.get(wanted.id)
+        if host is None:
+            raise Refusal(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
+        if self._history.problem is not None or not self._has_room():
+            raise Temporary(self._history.problem or "the history is busy with what it was given.")
+        name = fleet_name(host.name, host.id)
+        samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in wanted.rows]
+        self._history.take(samples)
+        return {"taken": len(samples)}
+
+
+def make_sample(host: str, at: float, interval: float, posted: dict[str, Any]) -> HostSample:
+    """What was stored of a host as the history keeps it. Raises ReportRefused."""
+    gpus = read_gpus(posted, host).report.gpus or ()
+    return HostSample(host, host, at, interval, _NO_HOST_VALUES, tuple(map(_sample_gpu, gpus)))
+
+
+def _sample_gpu(gpu: GpuReading) -> GpuSample:
+    values = {name: value for name, value in gpu.metrics.items() if _is_believed(name, value)}
+    state, _ = judge(
+        processes=None if gpu.processes is None else len(gpu.processes),
+        memory_used_bytes=values.get("memory_used_bytes"),
+        utilization_percent=values.get("utilization_percent"),
+        idle_seconds=0.0,
+        booked=False,
+        settings=_SETTINGS,
+    )
+    processes = None if gpu.processes is None else tuple(map(_sample_process, gpu.processes))
+    kept = tuple(values.get(name) for name in GPU_NAMES)
+    return GpuSample(gpu.uuid, str(gpu.index), gpu.name, STATE_NUMBERS[state], kept, processes)
+
+
+def _sample_process(process: Process) -> ProcessSample:
+    return ProcessSample(process.pid, None, process.user, process.command, None, None, process.memory_used_bytes, None)
+
+
+def _is_believed(name: str, value: float) -> bool:
+    return GPU_METRICS[name].low <= value <= GPU_METRICS[name].high
