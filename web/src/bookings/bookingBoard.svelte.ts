@@ -3,6 +3,11 @@ import { readBookings, type Booking, type BookingList } from '../api/reservation
 import { Asked } from '../state/asked.svelte'
 import { explain } from '../state/refusal'
 
+/** Not what was given back as soon as it was had: it is a minute that nobody missed. */
+function isWorthShowing({ state, start, end }: Booking): boolean {
+  return state !== 'released' || end - start >= 60
+}
+
 interface Span {
   start: number
   end: number
@@ -14,7 +19,9 @@ export class BookingBoard {
   private readonly told = $derived(this.asked.answer?.span === this.span ? this.asked.answer : null)
 
   /** Null until the hub has told of this time. */
-  readonly bookings: readonly Booking[] | null = $derived(this.told?.reservations ?? null)
+  readonly bookings: readonly Booking[] | null = $derived(this.told?.reservations.filter(isWorthShowing) ?? null)
+  /** Whether the hub has told of any time at all. */
+  readonly hasTold = $derived(this.asked.answer !== null)
   readonly isCut = $derived(this.told?.is_cut ?? false)
   readonly isLoading = $derived(this.asked.isLoading)
   readonly refused = $derived(this.asked.refused === null ? null : explain(this.asked.refused))
