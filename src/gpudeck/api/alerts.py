@@ -112,9 +112,10 @@ async def list_alerts(
     *,
     request: HubRequest,
     alarm: TheAlerts,
-    state: Annotated[
+    wanted: Annotated[
         str,
         QueryParameter(
+            name="state",
             max_length=64,
             description="One word, or several with commas: any of them fits",
             schema_extra={"pattern": _STATE_LIST},
@@ -134,7 +135,7 @@ async def list_alerts(
 ) -> Response[bytes]:
     """What is wrong now. With `state=resolved`, what was."""
     check_names(request, _ASK)
-    states: list[AlertState] = _split("state", state, _STATE_LIST, ALERT_STATES)
+    states: list[AlertState] = _split("state", wanted, _STATE_LIST, ALERT_STATES)
     severities = [] if severity is None else _split("severity", severity, _SEVERITY_LIST, SEVERITIES)
     found = [
         alert
@@ -150,7 +151,7 @@ async def list_alerts(
 
 
 @post(
-    "/api/v1/alerts/{alert:str}/acknowledge",
+    "/api/v1/alerts/{key:str}/acknowledge",
     status_code=200,
     opt=access("user"),
     responses={
@@ -158,13 +159,13 @@ async def list_alerts(
         404: documented(ErrorBody, "No such alert fires"),
     },
 )
-async def acknowledge(request: AuthRequest, alert: _Id, auth: TheAuth, alarm: TheAlerts) -> Alert:
+async def acknowledge(request: AuthRequest, key: _Id, auth: TheAuth, alarm: TheAlerts) -> Alert:
     """Say that you look after it: it is not told again. It ends when what is wrong does."""
     caller = caller_of(request)
-    found = await alarm.alerts.acknowledge(alert, caller.name)
+    found = await alarm.alerts.acknowledge(key, caller.name)
     if found is None:
         raise AlertRefused(
-            404, "unknown_alert", f"no alert with the id {clean(alert)} fires.", "GET /api/v1/alerts lists them."
+            404, "unknown_alert", f"no alert with the id {clean(key)} fires.", "GET /api/v1/alerts lists them."
         )
     await auth.audit.record(caller, "acknowledge alert", f"alert {found.id}", details=found.title)
     return found
@@ -198,17 +199,17 @@ async def add_silence(request: AuthRequest, data: JSONBody[NewSilence], auth: Th
 
 
 @delete(
-    "/api/v1/silences/{silence:str}",
+    "/api/v1/silences/{key:str}",
     status_code=200,
     opt=access("admin"),
     responses={200: documented(Silence, "The silence that was ended"), 404: documented(ErrorBody, "No such silence")},
 )
-async def end_silence(request: AuthRequest, silence: _Id, auth: TheAuth, alarm: TheAlerts) -> Silence:
+async def end_silence(request: AuthRequest, key: _Id, auth: TheAuth, alarm: TheAlerts) -> Silence:
     """End a silence now. What still fires is told then."""
     caller = caller_of(request)
-    ended = await alarm.alerts.end_silence(silence, caller.name)
+    ended = await alarm.alerts.end_silence(key, caller.name)
     if ended is None:
-        raise AlertRefused(404, "unknown_silence", f"there is no silence with the id {clean(silence)}.")
+        raise AlertRefused(404, "unknown_silence", f"there is no silence with the id {clean(key)}.")
     await auth.audit.record(caller, "end silence", f"silence {ended.id}", details=describe(ended))
     return ended
 

@@ -13,6 +13,7 @@ from gpudeck import __version__
 from gpudeck.api import (
     about,
     accounts,
+    alerts,
     audit,
     calendar,
     events,
@@ -22,6 +23,7 @@ from gpudeck.api import (
     hosts,
     login,
     metrics,
+    mutes,
     page,
     people,
     probes,
@@ -30,6 +32,7 @@ from gpudeck.api import (
     runs,
     tokens,
     usage,
+    watches,
 )
 from gpudeck.api.access import check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
@@ -62,6 +65,7 @@ RESOURCES = (
     usage,
     runs,
     events,
+    alerts,
     about,
     reservations,
     calendar,
@@ -69,6 +73,8 @@ RESOURCES = (
     accounts,
     tokens,
     queue,
+    watches,
+    mutes,
     audit,
     metrics,
     probes,
@@ -89,6 +95,8 @@ def build_framework(house: House) -> Litestar:
             HistoryRefused: on_refused,
             ReservationRefused: desks["bookings"].answer_refusal,
             queue.QueueRefused: queue.on_queue_refused,
+            alerts.AlertRefused: alerts.on_alert_refused,
+            watches.WatchRefused: watches.on_watch_refused,
             Temporary: on_trouble,
             RecursionError: on_depth,
             Exception: on_bug,
@@ -111,12 +119,15 @@ def _make_desks(house: House) -> dict[str, Any]:
         "policy": house.policy,
         "book": house.book,
         "texts": TextViews(),
-        "metrics": MetricsPage(hub, house.hits),
+        "metrics": MetricsPage(hub, house.hits, house.outbox, house.alerts),
         "questions": questions,
         "desk": desk,
         "mirror": about.Mirror(hub, auth, desk, questions, hits=house.hits, place=house.place),
         "bookings": BookingDesk(hub, auth, house.reservations),
         "line": queue.QueueDesk(house.waiting),
+        "alarm": alerts.AlertDesk(house.alerts),
+        "lookout": watches.WatchDesk(house.watches, house.reaches),
+        "silence": mutes.MuteDesk(house.mutes),
     }
 
 

@@ -1,9 +1,13 @@
 """The rooms behind the front door: what the routes ask. `app` puts them together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from gpudeck.alerts.keeper import Alerts
+from gpudeck.alerts.notifiers.mutes import Mutes
+from gpudeck.alerts.notifiers.outbox import Outbox
+from gpudeck.alerts.watches import Watches
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.host_book import HostBook
@@ -19,7 +23,7 @@ class House(Struct, frozen=True, kw_only=True):
     """Without a room its routes answer that this hub has none.
 
     `prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for those who
-    read the hub's metrics; `place` is for its admins.
+    read the hub's metrics; `place` is for its admins. `reaches` says whether an account can be told by itself.
     """
 
     hub: Hub
@@ -32,4 +36,9 @@ class House(Struct, frozen=True, kw_only=True):
     events: Events | None = None
     reservations: Reservations | None = None
     waiting: Queue | None = None
+    watches: Watches | None = None
+    mutes: Mutes | None = None
+    outbox: Outbox | None = None
+    reaches: Callable[[str | None], bool] | None = None
+    alerts: Alerts | None = None
     place: HubPlace | None = None

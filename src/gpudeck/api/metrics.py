@@ -14,6 +14,8 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 
 from gpudeck import __version__
+from gpudeck.alerts.keeper import Alerts
+from gpudeck.alerts.notifiers.outbox import Outbox
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest
 from gpudeck.api.limits import KINDS
@@ -46,9 +48,17 @@ _GpuKey = tuple[str, str, int, str]
 class MetricsPage:
     """Made once for all who ask within the same second. One event loop owns it."""
 
-    def __init__(self, hub: Hub, hits: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        hits: Mapping[str, int] | None = None,
+        outbox: Outbox | None = None,
+        alerts: Alerts | None = None,
+    ) -> None:
         """`hits` counts what limits have refused."""
         self._hub = hub
+        self._alerts = alerts
+        self._outbox = outbox
         self._hits = Counter() if hits is None else hits
         self._made_for: float | None = None
         self._page: asyncio.Task[bytes] | None = None
@@ -88,6 +98,8 @@ class MetricsPage:
         yield from write_family(
             "gpudeck_tick_age_seconds", "gauge", "Time since the fleet was published", [({}, stream.tick_age())]
         )
+        if self._alerts is not None:
+            yield from _write_alerts(self._alerts)
         yield from self._write_counters()
 
     def _write_counters(self) -> Iterator[str]:
@@ -102,6 +114,8 @@ class MetricsPage:
         yield from write_family("gpudeck_reports_refused_total", "counter", "Reports refused, by code", refused)
         hits: list[Sample] = [({"limit": kind}, self._hits.get(kind, 0)) for kind in KINDS]
         yield from write_family("gpudeck_limit_hits_total", "counter", "What limits have refused", hits)
+        if self._outbox is not None and self._outbox.waiting:
+            yield from _write_messages(self._outbox)
 
     async def _write_gpus(self, hosts: Sequence[_Named]) -> list[list[str]]:
         """The lines of each metric, those of one that is known of no GPU left out."""
@@ -121,6 +135,29 @@ class MetricsPage:
                 users += [f"gpudeck_gpu_users{_with_user(shown, user)} 1" for user in gpu["users"]]
         self._labels = labels
         return [lines for lines in (*(lines for _, _, lines in columns), users) if len(lines) > 2]
+
+
+def _write_alerts(alerts: Alerts) -> Iterator[str]:
+    """Those that fire, also where somebody looks after them. A rule that does not fire has no series."""
+    counts = Counter((life.rule, life.severity) for life in alerts.engine.firing())
+    samples: list[Sample] = [
+        ({"rule": rule, "severity": word}, count) for (rule, word), count in sorted(counts.items())
+    ]
+    yield from write_family("gpudeck_alerts_firing", "gauge", "Alerts that fire", samples)
+
+
+def _write_messages(outbox: Outbox) -> Iterator[str]:
+    """By channel, whose names are the operator's and few."""
+    counted = outbox.counters.items()
+    for word, about in (
+        ("sent", "Messages that arrived"),
+        ("failed", "Tries to send a message that failed"),
+        ("given_up", "Messages that are not tried any more"),
+    ):
+        samples: list[Sample] = [({"channel": name}, counters[word]) for name, counters in counted]
+        yield from write_family(f"gpudeck_messages_{word}_total", "counter", about, samples)
+    waiting: list[Sample] = [({"channel": name}, count) for name, count in outbox.waiting.items()]
+    yield from write_family("gpudeck_messages_waiting", "gauge", "Messages that are still to be sent", waiting)
 
 
 def _name(hosts: Iterable[HostState]) -> list[_Named]:

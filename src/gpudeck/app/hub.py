@@ -235,6 +235,11 @@ class HubServer:
             events=rooms.diary.events,
             reservations=rooms.bookings.calendar,
             waiting=rooms.line.queue,
+            alerts=rooms.alarm.alerts,
+            watches=rooms.messages.watches,
+            mutes=rooms.messages.mutes,
+            outbox=rooms.messages.outbox,
+            reaches=rooms.messages.reaches,
             place=HubPlace(
                 listen=str(settings.listen),
                 data_dir=str(self._data_dir),
