@@ -51,6 +51,9 @@ FOREIGN = {
     ),
     # Names of browsers, of the operating system and of other programs.
     *("CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "Origin"),
+    # Of the monitors that came before.
+    *("config.yml", "config.ini", "hosts.txt", "comments.json", "load_data.csv", "index.php", "index.html"),
+    *("gpu_stats()", "Zombie"),
     *("CAP_SYS_PTRACE", "CAP_SYSLOG", "CAP_NET_BIND_SERVICE", "CAP_DAC_READ_SEARCH"),
 }
 
