@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 
-.PHONY: help setup run test test-all slow check bench lint unit page e2e system-packages lock audit generated screenshots clean
+.PHONY: help setup run test test-all slow check bench lint unit page e2e system-packages lock audit generated screenshots dist wheelhouse clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,5 +72,17 @@ screenshots: page ## take the pictures of README and docs again (needs chromium)
 	cd tests && ../$(BIN)/python -m e2e.screenshots
 	cd tests && ../$(BIN)/python -m e2e.top_picture
 
+dist: setup ## dist/: a source distribution, and the wheel that is made of it, with the page inside
+	rm -rf dist/gpudeck-* && mkdir -p dist
+	$(BIN)/hatchling build -t sdist -d "$(CURDIR)/dist"
+	work="$$(mktemp -d)" && trap 'rm -rf "$$work"' EXIT && tar -xzf dist/gpudeck-*.tar.gz -C "$$work" \
+	  && cd "$$work"/gpudeck-* && "$(CURDIR)/$(BIN)/hatchling" build -t wheel -d "$(CURDIR)/dist"
+
+wheelhouse: dist ## dist/wheelhouse/: that wheel and all it needs, for machines without a package index
+	rm -rf dist/wheelhouse
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+	  -r requirements/hub.txt -d dist/wheelhouse
+	cp dist/gpudeck-*.whl dist/wheelhouse/
+
 clean: ## forget the environment and everything built
-	rm -rf .venv web/node_modules src/gpudeck/api/page
+	rm -rf .venv dist web/node_modules src/gpudeck/api/page
