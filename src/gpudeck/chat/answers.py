@@ -115,8 +115,10 @@ def answer_who(fleet: Json, place: str) -> Answer:
 
 
 def answer_where(fleet: Json, name: str, logins: Collection[str]) -> Answer:
-    """The GPUs that somebody is on, under any of these logins."""
-    part = choose_user(fleet, *logins)
+    """The GPUs that somebody is on, under any of these logins, in whatever case they were typed."""
+    wanted = {login.lower() for login in logins}
+    seen = {user for host in fleet["hosts"] for gpu in host["gpus"] for user in gpu["users"]}
+    part = choose_user(fleet, *(user for user in seen if user.lower() in wanted))
     lines = [gpu_line(host, gpu) for host in part["hosts"] for gpu in host["gpus"]]
     if not lines:
         return say(f"{escape(name)} is on no GPU that can be seen.")

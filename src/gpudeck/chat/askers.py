@@ -65,8 +65,8 @@ class Askers:
 
     def logins_of(self, name: str) -> frozenset[str]:
         """The names on the hosts of whoever is called so, there or on the hub."""
-        account = self._auth.people.account_of(name)
-        return frozenset((name,)) | (frozenset() if account is None else self._auth.people.logins_of(account))
+        people = self._auth.people
+        return frozenset((name,)) | people.logins_of(people.account_of(name) or name)
 
     def _without_account(self, slack_id: str, name: str) -> Asker:
         """Where a hub has accounts, an entry alone makes nobody a user; where it has none, the entry is all there is:

@@ -51,8 +51,21 @@ _COMMANDS: Final[dict[str, Name]] = {
     "report": "report",
     "help": "help",
 }
-_BARE: Final = {"hosts", "all", "all_cmd", "all_detail", "help", "watches"}
-"""What stands alone where the bot was not addressed: people who talk begin sentences with `all`."""
+_MOST_WORDS: Final[dict[Name, int]] = {
+    "who": 1,
+    "where": 1,
+    "hosts": 0,
+    "all": 0,
+    "all_cmd": 0,
+    "all_detail": 0,
+    "release": 1,
+    "bookings": 1,
+    "watches": 0,
+    "unwatch": 1,
+    "help": 0,
+}
+"""After a command where the bot was not addressed: people who talk begin sentences with `all` and `who`."""
+_FEW: Final = 6
 _TOKEN: Final = re.compile(r'[^\s"]*"[^"]*"|\S+')
 _MENTION: Final = re.compile(r"<@([UW][A-Z0-9]+)(?:\|[^<>]*)?>")
 
@@ -73,7 +86,7 @@ def read_command(text: str, bot: str | None = None) -> Command:
     if len(text) > LONGEST:
         raise TooLong
     if bot is not None:
-        text = re.sub(rf"<@{re.escape(bot)}(?:\|[^<>]*)?>", " ", text)
+        text = re.sub(rf"<@{re.escape(bot)}(?:\|[^<>]*)?>[:,]?", " ", text)
     words = split_words(unescape(text))
     if not words:
         return Command("help")
@@ -88,7 +101,9 @@ def is_talk(command: Command) -> bool:
     may be the name of a host: whoever knows the hosts decides."""
     if command.name == "other":
         return len(command.words) != 1
-    return command.name in _BARE and bool(command.words)
+    if command.name == "book":
+        return not {"for", "until", "--for", "--until"} & {word.lower() for word in command.words}
+    return len(command.words) > _MOST_WORDS.get(command.name, _FEW)
 
 
 def split_words(text: str) -> list[str]:

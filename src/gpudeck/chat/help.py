@@ -12,7 +12,7 @@ _HELP = (
     "• `bookings`, `bookings mine` · `release 12`",
     "• `watch 2 h100 40G`  tells you when they are free · `watches` · `unwatch 3`",
     "• `report`  who used how much · `report host 7d`",
-    "Words mean what they mean in the page's search: `free`, `busy`, `held`, `>40G`, `user:ada`, `-down` …",
+    "Words mean what they mean in the page's search: `free`, `busy`, `held`, `&gt;40G`, `user:ada`, `-down` …",
 )
 
 

@@ -51,6 +51,8 @@ def read_asked(words: Sequence[str]) -> Asked:
             found["gpus"] = plain.rstrip("x")
         elif _is_amount(plain) and "memory" not in found:
             found["memory"] = word
+        elif plain.startswith("--"):
+            raise UsageError(f"{word[:40]!r} is not understood.", "Such as `2 h100 40G same-host`.")
         elif plain not in _FILLERS:
             rest.append(word)
     return Asked(_wanted(found, same_host=same_host), tuple(rest), "gpus" in found)

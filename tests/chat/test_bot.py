@@ -1,0 +1,381 @@
+"""What the bot answers to whom: everything that curl answers, and bookings as oneself alone."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, words_of
+from fakes.reports import make_busy_gpu, make_gpu
+from fakes.slack_shapes import check_blocks
+from gpudeck.auth.audit import AuditEntry
+from gpudeck.chat.bookings import BOOK, Offer
+from gpudeck.model.reservation import Mark
+from gpudeck.reservations.calendar import show_at_gpu
+from gpudeck.views.text import render_fleet
+
+HOUR = 3600
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def audited(lab: Lab) -> list[AuditEntry]:
+    return asyncio.run(lab.auth.audit.list())
+
+
+# Looking.
+
+
+def test_free_tells_what_can_be_used(lab: Lab) -> None:
+    said = lab.say("free")
+    assert "3 of 5 GPUs can be used now" in said
+    assert "*gpu02:0,1*" in said
+    assert "*gpu01:0*" in said
+
+
+def test_free_takes_the_filters_of_the_command_line(lab: Lab) -> None:
+    assert "2 of 5" in lab.say("free gpu02")
+    assert "Free: 2 GPUs on one host" in lab.say("free --gpus 2 --same-host")
+    assert "Not free now: 3 GPUs on one host" in lab.say("free 3 same-host")
+    assert "0 of 5" in lab.say("free h100")
+    assert "is not understood" in lab.say("free &gt;lots")
+
+
+def test_what_somebody_else_booked_is_not_free_and_ones_own_is(lab: Lab) -> None:
+    lab.ask("book gpu02 for 4h")
+    marks = {uuid: Mark(show_at_gpu(one)) for uuid, one in lab.calendar.current().items()}
+    lab.hub.fleet.mark(marks, lab.clock.now)
+    lab.hub.stream.tick()
+    assert "3 of 5" in lab.say("free", ADA)
+    assert "1 of 5" in lab.say("free", BOB)
+    assert "booked by ada" in lab.say("gpu02", BOB)
+
+
+@pytest.mark.parametrize("text", ["gpu01", "GPU01", "who gpu01", "where gpu01"])
+def test_a_host_is_told_with_those_who_are_on_it(lab: Lab, text: str) -> None:
+    said = lab.say(text)
+    assert "alice" in said
+    assert "ada" in said
+    assert "🟢 1 free" in said
+
+
+def test_who_is_on_one_gpu(lab: Lab) -> None:
+    assert "alice" in lab.say("who gpu01:1")
+    assert "alice" not in lab.say("who gpu01:0")
+    assert "alice" in lab.say("who GPU-1")
+    assert "has no GPU 7" in lab.say("who gpu01:7")
+    assert "Did you mean gpu01" in lab.say("who gpu011")
+
+
+def test_where_somebody_is_by_login_account_and_mention(lab: Lab) -> None:
+    lab.report("gpu03", [make_busy_gpu(0, "bobby", uuid="GPU-c0")])
+    lab.hub.stream.tick()
+    for text in ("where bobby", "WHERE Bob", f"where <@{BOB}>"):
+        assert "*gpu03:0*" in lab.say(text)
+    assert "is on no GPU" in lab.say("where nobody")
+    assert "names no such Slack ID" in lab.say(f"where <@{EVE}>")
+
+
+def test_where_alone_tells_of_everybody(lab: Lab) -> None:
+    said = lab.say("WHERE")
+    assert "*alice*  gpu01:1" in said
+    assert "*ada*  gpu01:2" in said
+
+
+def test_hosts_and_all_are_one_line_each(lab: Lab) -> None:
+    assert lab.say("HOSTS").count("*gpu0") == 2
+    assert lab.say("ALL").count("*gpu0") == 5
+    assert lab.say("all busy").count("*gpu0") == 2
+    assert "Nothing fits" in lab.say("all h100")
+
+
+def test_all_detail_is_what_curl_shows(lab: Lab) -> None:
+    answer = lab.ask("all_detail")
+    fleet = msgspec.json.decode(lab.hub.stream.document())
+    assert answer.snippet is not None
+    assert answer.snippet.text == render_fleet(fleet, detail=True, width=160)
+
+
+def test_all_cmd_tells_command_lines(lab: Lab) -> None:
+    assert "*alice*  `python train.py`" in lab.say("ALL_cmd")
+
+
+def test_a_large_fleet_is_a_snippet(lab: Lab) -> None:
+    for number in range(10, 60):
+        lab.report(f"node{number}", [make_gpu(index, uuid=f"GPU-{number}-{index}") for index in range(8)])
+    lab.hub.stream.tick()
+    for text in ("all", "free", "hosts", "all_cmd", "all_detail"):
+        answer = lab.ask(text)
+        assert list(check_blocks(list(answer.blocks))) == []
+    snippet = lab.ask("all").snippet
+    assert snippet is not None
+    assert snippet.text.count("\n") > 400
+
+
+def test_a_silent_host_is_never_free(lab: Lab) -> None:
+    lab.clock.advance(300)
+    lab.hub.stream.tick()
+    assert "0 of 5 GPUs can be used now" in lab.say("free")
+    assert "down" in lab.say("gpu01")
+
+
+def test_unknown_words_get_help_with_the_host_that_may_be_meant(lab: Lab) -> None:
+    said = lab.say("gpu0l")
+    assert "I do not understand “gpu0l”" in said
+    assert "gpu01" in said
+    assert "book gpu07:0,1 for 4h" in said
+
+
+def test_without_history_the_report_says_so(lab: Lab) -> None:
+    assert "this hub keeps no history" in lab.say("report")
+    assert "is not understood" in lab.say("report since the dawn of time")
+
+
+@given(text=st.text(max_size=120) | st.text(st.sampled_from("abfork who:<>&;!@|`\"'0123 ,-—="), max_size=80))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_typed_gets_an_answer_that_slack_takes(lab: Lab, text: str) -> None:
+    assert list(check_blocks(list(lab.ask(text).blocks))) == []
+
+
+HOSTILE = "<!channel> <@U1> <http://evil.example|x> `&`"
+
+
+def test_hostile_names_reach_slack_as_text(lab: Lab) -> None:
+    lab.report("gpu09", [make_busy_gpu(0, HOSTILE, uuid="GPU-x", name=HOSTILE)])
+    lab.hub.stream.tick()
+    for text in ("all", "gpu09", "who gpu09", "where", f"where {HOSTILE}", "all_cmd", "free", "hosts", HOSTILE):
+        answer = lab.ask(text)
+        assert list(check_blocks(list(answer.blocks))) == []
+        assert "<!channel>" not in answer.text
+
+
+# Who may.
+
+
+def test_strangers_look_where_the_hub_is_open_and_cannot_write(lab: Lab) -> None:
+    assert "3 of 5" in lab.say("free", EVE)
+    for text in ("book gpu02 for 4h", "release 1", "watch 2", "watches", "unwatch 1"):
+        answer = lab.ask(text, EVE)
+        assert f"slack: {EVE}" in words_of(answer)
+        assert answer.is_private
+    assert lab.calendar.near == []
+
+
+def test_strangers_see_nothing_of_a_closed_hub(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, is_readable=False)
+    answer = lab.ask("free", EVE)
+    assert "I do not know you yet" in words_of(answer)
+    assert answer.is_private
+    assert "3 of 5" in lab.say("free", ADA)
+
+
+def test_the_setting_opens_a_closed_hub_to_the_workspace_and_closes_an_open_one(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert "3 of 5" in Lab(tmp_path / "a", is_readable=False, read="everyone").say("free", EVE)
+    assert "I do not know you" in Lab(tmp_path / "b", is_readable=True, read="people").say("free", EVE)
+
+
+def test_what_a_closed_hub_answers_in_a_channel_is_for_the_asker_alone(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, is_readable=False)
+    assert lab.ask("free").is_private
+    assert lab.ask("book nowhere for 4h").is_private
+
+
+def test_an_open_hub_answers_in_the_channel_for_all(lab: Lab) -> None:
+    assert not lab.ask("free").is_private
+
+
+def test_guests_of_other_organisations_are_not_answered(lab: Lab) -> None:
+    assert "this workspace only" in lab.say("free", EVE, is_shared=True)
+    assert lab.ask("free", ADA, is_shared=True).is_private
+
+
+def test_a_disabled_account_is_nobody(lab: Lab) -> None:
+    asyncio.run(lab.auth.accounts.add("root", "admin", None))
+    asyncio.run(lab.auth.accounts.set_disabled("ada", True))
+    assert "the account ada is disabled" in lab.say("free")
+    assert "disabled" in lab.say("book gpu02 for 4h")
+
+
+def test_an_entry_without_an_account_books_only_where_no_accounts_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert "no account ada yet" in Lab(tmp_path / "a", roles={"bob": "user"}).say("book gpu02 for 4h")
+    assert "Booked" in Lab(tmp_path / "b", roles={}, needs_accounts=False).say("book gpu02 for 4h")
+
+
+def test_a_viewer_books_nothing(tmp_path: Path) -> None:
+    said = Lab(tmp_path, roles={"ada": "viewer"}).say("book gpu02 for 4h")
+    assert "ada has the role viewer, and this needs the role user" in said
+
+
+@pytest.mark.parametrize(
+    ("commands", "is_private", "is_seen"),
+    [
+        ("everyone", False, True),
+        ("login", True, True),
+        ("login", False, False),
+        ("admin", True, False),
+        ("owner", False, False),
+    ],
+)
+def test_command_lines_obey_the_policy_and_a_channel_sees_what_strangers_see(
+    tmp_path: Path, commands: str, is_private: bool, is_seen: bool
+) -> None:
+    lab = Lab(tmp_path, commands=commands)  # type: ignore[arg-type]
+    said = lab.say("all_cmd", is_private=is_private)
+    assert ("python train.py" in said) == is_seen
+    assert is_seen or "not shown to you" in said
+
+
+def test_owners_see_their_own_command_lines_in_private(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, commands="owner")
+    said = lab.say("all_cmd", is_private=True)
+    assert "*ada*  `python train.py`" in said
+    assert "*alice*  _not shown to you" in said
+
+
+# Booking.
+
+
+def test_booking_books_as_whoever_asks(lab: Lab) -> None:
+    answer = lab.ask("book GPU02:0,1 for 4h note a paper", BOB)
+    assert "Booked: *gpu02:0,1* for bob" in words_of(answer)
+    made = lab.calendar.near[0]
+    assert (made.user, made.created_by, made.end - made.start, made.note) == ("bob", "bob", 4 * HOUR, "a paper")
+    entry = audited(lab)[0]
+    assert (entry.who, entry.action, entry.address) == ("bob", "book GPUs", "Slack")
+
+
+@pytest.mark.parametrize(
+    "text", ["book gpu02 for 4h user bob", "book gpu02 for 4h --user bob", "book --user bob gpu02"]
+)
+def test_nobody_books_as_somebody_else(lab: Lab, text: str) -> None:
+    lab.ask(text, ADA)
+    assert [one.user for one in lab.calendar.near if one.user != "ada"] == []
+
+
+def test_any_gpus_that_fit_are_booked(lab: Lab) -> None:
+    assert "Booked" in lab.say("book 2 a100 same-host for 4h")
+    assert len(lab.calendar.near[0].gpus) == 2
+
+
+def test_a_conflict_names_the_other_and_offers_the_next_time_as_a_button(lab: Lab) -> None:
+    lab.ask("book gpu02:0 for 4h", BOB)
+    answer = lab.ask("book gpu02:0 for 2h note mine")
+    said = words_of(answer)
+    assert "*Not booked:*" in said
+    assert "bob" in said
+    assert "Next free: *gpu02:0*" in said
+    [button] = buttons_in(answer)
+    assert "Booked: *gpu02:0* for ada" in lab.press(button)
+    mine = next(one for one in lab.calendar.near if one.user == "ada")
+    theirs = next(one for one in lab.calendar.near if one.user == "bob")
+    assert (mine.start, mine.end - mine.start, mine.note) == (theirs.end, 2 * HOUR, "mine")
+
+
+def test_an_offer_is_for_whoever_asked(lab: Lab) -> None:
+    lab.ask("book gpu02:0 for 4h", BOB)
+    [button] = buttons_in(lab.ask("book gpu02:0 for 2h"))
+    assert "offered to somebody else" in lab.press(button, BOB)
+    assert "offered to somebody else" in lab.press(button, EVE)
+    assert {one.user for one in lab.calendar.near} == {"bob"}
+
+
+def test_an_offer_made_before_the_account_was_disabled_books_nothing(lab: Lab) -> None:
+    lab.ask("book gpu02:0 for 4h", BOB)
+    [button] = buttons_in(lab.ask("book gpu02:0 for 2h"))
+    asyncio.run(lab.auth.accounts.set_disabled("ada", True))
+    assert "disabled" in lab.press(button)
+    assert {one.user for one in lab.calendar.near} == {"bob"}
+
+
+@pytest.mark.parametrize("value", ["", "{}", "[]", '{"asker":"U0ADA","gpus":"x","start":0,"length":1}', "x" * 3000])
+def test_a_button_that_is_not_ours_does_nothing(lab: Lab, value: str) -> None:
+    assert "no longer know that button" in lab.press({"action_id": BOOK, "value": value})
+    assert "no longer know that button" in lab.press({"action_id": "gpudeck_other", "value": value})
+
+
+def test_an_offer_of_more_gpus_than_a_button_carries_is_told_without_one(lab: Lab) -> None:
+    gpus = [make_gpu(index, uuid=f"GPU-0f5c2f1e-1111-2222-3333-4444555{index:05}") for index in range(64)]
+    lab.report("big", gpus)
+    lab.hub.stream.tick()
+    lab.calendar.settings = msgspec.structs.replace(lab.calendar.settings, most_gpus=1000)
+    assert "Booked" in lab.say("book big for 4h", BOB)
+    answer = lab.ask("book big for 4h")
+    assert "Next free" in words_of(answer)
+    assert buttons_in(answer) == []
+
+
+def test_what_is_booked_is_given_back_by_its_owner_alone(lab: Lab) -> None:
+    answer = lab.ask("book gpu02 for 4h")
+    number = lab.calendar.near[0].id
+    assert "is ada's" in lab.say(f"release {number}", BOB)
+    assert "offered to somebody else" in lab.press(buttons_in(answer)[0], BOB)
+    lab.clock.advance(60)
+    assert f"Booking {number} of *gpu02:0,1* is over" in lab.press(buttons_in(answer)[0])
+    assert "is over" in lab.say(f"release #{number}")
+    assert "there is no reservation 99" in lab.say("release 99")
+    assert "which number?" in lab.say("release everything")
+
+
+def test_bookings_are_listed(lab: Lab) -> None:
+    assert "Nothing is booked" in lab.say("bookings")
+    lab.ask("book gpu02:0 for 4h note hands off", BOB)
+    lab.ask("book gpu01:0 for 4h")
+    assert "2 bookings" in lab.say("bookings")
+    assert "*bob*  gpu02:0" in lab.say("bookings GPU02")
+    mine = lab.say("bookings mine")
+    assert "gpu01:0" in mine
+    assert "hands off" not in mine
+
+
+def test_mistakes_are_answered_in_words(lab: Lab) -> None:
+    assert "needs 'for' or 'until'" in lab.say("book gpu02")
+    assert "there is no host 'nowhere'" in lab.say("book nowhere for 4h")
+    assert "is in use by alice" in lab.say("book gpu01:1 for 4h")
+    assert "too long" in lab.say("book gpu02 for 400d")
+
+
+def test_offers_carry_nothing_but_gpus_and_times() -> None:
+    assert Offer.__struct_fields__ == ("asker", "gpus", "start", "length", "note")
+
+
+# Watching.
+
+
+def test_watches_are_kept_listed_and_ended_by_their_owner(lab: Lab) -> None:
+    said = lab.say("watch 2 h100 40G same-host for 2d")
+    assert "2 GPUs called h100 with 37.3 GiB on one host" in said
+    [one] = lab.watches.open
+    assert (one.user, one.account, one.expires_at - one.created_at) == ("ada", "ada", 2 * 86_400)
+    assert "2 GPUs called h100" in lab.say("watches")
+    assert "You watch nothing" in lab.say("watches", BOB)
+    assert f"You have no watch {one.id}" in lab.say(f"unwatch {one.id}", BOB)
+    assert f"Watch {one.id} is over" in lab.say(f"unwatch {one.id}")
+    assert lab.watches.open == []
+
+
+# In a channel of its own.
+
+
+@pytest.mark.parametrize("text", ["good morning", "all good?", "thanks", "<@U0BOB> lunch?", "x" * 3000])
+def test_talk_in_its_own_channel_is_not_answered(lab: Lab, text: str) -> None:
+    assert lab.ask_perhaps(text, is_addressed=False) is None
+
+
+@pytest.mark.parametrize("text", ["hosts", "gpu01", "free a100"])
+def test_commands_in_its_own_channel_need_no_mention(lab: Lab, text: str) -> None:
+    assert lab.ask_perhaps(text, is_addressed=False) is not None
+
+
+def test_a_novel_is_refused(lab: Lab) -> None:
+    assert "longer than" in lab.say("free " * 1000)
+    assert "I do not know" not in lab.say("help", ADA)

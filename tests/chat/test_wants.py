@@ -1,0 +1,95 @@
+"""Which GPUs and when, out of words."""
+
+import pytest
+
+from fakes.chats import NOW, ZONE
+from gpudeck.chat.wants import Asked, read_asked, read_booking, read_kind
+from gpudeck.model.errors import UsageError
+from gpudeck.model.wanted import Wanted
+from gpudeck.reservations.wishes import Wish
+
+
+def asked(text: str) -> Asked:
+    return read_asked(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "words"),
+    [
+        ("", Wanted(), ()),
+        ("h100", Wanted(), ("h100",)),
+        ("2 h100", Wanted(gpus=2), ("h100",)),
+        ("2x h100 40G", Wanted(gpus=2, memory_bytes=40 * 10**9), ("h100",)),
+        ("4090", Wanted(), ("4090",)),
+        ("2 4090", Wanted(gpus=2), ("4090",)),
+        (">40G", Wanted(), (">40G",)),
+        ("--gpus 2 --memory 40GiB --same-host", Wanted(gpus=2, memory_bytes=40 * 2**30, same_host=True), ()),
+        ("--gpus=2 model=A100 host:gpu01", Wanted(gpus=2, model="A100", host="gpu01"), ()),
+        ("2 gpus same-host", Wanted(gpus=2, same_host=True), ()),
+    ],
+)
+def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: Wanted, words: tuple[str, ...]) -> None:
+    found = asked(text)
+    assert (found.wanted, found.words) == (wanted, words)
+
+
+@pytest.mark.parametrize("text", ["--gpus 0", "--gpus many", "--gpus 9999", "--memory lots", "--gpus", "0", "--model="])
+def test_nonsense_is_refused_in_words(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_kind(text.split())
+
+
+def test_a_watch_takes_the_rest_as_the_model() -> None:
+    assert read_kind(["2", "RTX", "6000", ">=40G"]) == Wanted(gpus=2, model="RTX 6000", memory_bytes=40 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("text", "wish"),
+    [
+        ("gpu07 for 4h", Wish(host="gpu07")),
+        ("gpu07:0,1 for 4h", Wish(host="gpu07", labels=("0", "1"))),
+        ("GPU-0f5c2f1e-1111-2222-3333-444455556666 for 4h", Wish(gpus=("GPU-0f5c2f1e-1111-2222-3333-444455556666",))),
+        ("2 h100 for 4h", Wish(count=2, model="h100")),
+        ("any h100 for 4h", Wish(count=1, model="h100")),
+        ("2 40G same-host for 4h", Wish(count=2, memory_bytes=40 * 10**9, same_host=True)),
+        ("2 on gpu07 for 4h", Wish(count=2, host="gpu07")),
+        ("--gpus 2 --model h100 --for 4h", Wish(count=2, model="h100")),
+    ],
+)
+def test_places_are_read(text: str, wish: Wish) -> None:
+    assert read_booking(text.split(), NOW, ZONE).wish == wish
+
+
+def test_times_are_those_of_the_zone_and_the_note_goes_to_the_end() -> None:
+    draft = read_booking(
+        ["gpu07", "from", "tomorrow", "9:00", "for", "1d", "6h", "note", "for", "the", "paper", "from", "ada"],
+        NOW,
+        ZONE,
+    )
+    # 1 790 000 000 is 2026-09-21 16:13 in Berlin, which is two hours ahead of UTC then.
+    assert draft.start == 1_790_060_400.0
+    assert draft.length == 30 * 3600
+    assert draft.note == "for the paper from ada"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "gpu07",
+        "gpu07 for",
+        "gpu07 for ever",
+        "gpu07 for 4h until 18:00",
+        "gpu07 for 4h for 5h",
+        "gpu07: for 4h",
+        ":0 for 4h",
+        "h100 a100 for 4h",
+        "2 on gpu07 gpu08 for 4h",
+        "for 4h",
+        "gpu07 for 4h from whenever",
+    ],
+)
+def test_what_is_no_booking_is_refused_in_words(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_booking(text.split(), NOW, ZONE)
+    assert caught.value.message

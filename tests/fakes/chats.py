@@ -1,0 +1,102 @@
+"""A hub with a small fleet and the bot in front of it."""
+
+import asyncio
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from fakes.clock import FakeClock
+from fakes.doors import make_auth
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from gpudeck.alerts.watch_store import WatchStore
+from gpudeck.alerts.watches import Watches
+from gpudeck.api.access import Commands, Policy
+from gpudeck.api.booking_desk import BookingDesk
+from gpudeck.api.questions import Questions
+from gpudeck.auth.people import People
+from gpudeck.auth.settings import AccountRole, Person
+from gpudeck.chat.askers import Askers, Read
+from gpudeck.chat.blocks import Answer
+from gpudeck.chat.bot import Bot, Question
+from gpudeck.chat.turn import Place
+from gpudeck.hub.hub import Hub
+from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import ReservationStore
+
+NOW = 1_790_000_000.0
+ADA, BOB, EVE = "U0ADA", "U0BOB", "U0EVE"
+"""Of these `people` knows the first two."""
+ZONE = ZoneInfo("Europe/Berlin")
+
+
+class Lab:
+    """gpu01 has an idle GPU, one that alice is on and one that ada is on; gpu02 has two idle ones. ada and bob have
+    accounts, eve has none."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        is_readable: bool = True,
+        commands: Commands = "everyone",
+        read: Read | None = None,
+        needs_accounts: bool = True,
+        roles: dict[str, AccountRole] | None = None,
+    ) -> None:
+        self.clock = FakeClock(NOW)
+        self.hub = Hub(now=self.clock)
+        self.auth = make_auth(folder)
+        self.auth.people = People({"ada": Person(slack=ADA), "bob": Person(logins=["bobby"], slack=BOB)})
+        for name, role in ({"ada": "user", "bob": "user"} if roles is None else roles).items():
+            asyncio.run(self.auth.accounts.add(name, role, None))
+        self.report("gpu01", [make_gpu(0), make_busy_gpu(1, uuid="GPU-1"), make_busy_gpu(2, "ada", uuid="GPU-2")])
+        self.report("gpu02", [make_gpu(index, uuid=f"GPU-b{index}") for index in range(2)])
+        self.hub.stream.tick()
+        self.calendar = Reservations(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
+        self.watches = Watches(WatchStore(self.auth.database, "real"), now=self.clock)
+        policy = Policy(is_readable=is_readable, needs_accounts=needs_accounts, commands=commands)
+        self.place = Place(
+            hub=self.hub,
+            policy=policy,
+            askers=Askers(self.auth, policy, read),
+            desk=BookingDesk(self.hub, self.auth, self.calendar),
+            audit=self.auth.audit,
+            questions=Questions(None, self.clock),
+            watches=self.watches,
+        )
+        self.bot = Bot(self.place, self.find_zone)
+
+    def report(self, host: str, gpus: list[Any]) -> None:
+        self.hub.fleet.apply(make_envelope(host, gpus=gpus), via="push", now=self.clock.now)
+
+    async def find_zone(self, slack_id: str) -> tzinfo:
+        return ZONE if slack_id == ADA else UTC
+
+    def ask(self, text: str, user: str = ADA, **others: Any) -> Answer:
+        answer = self.ask_perhaps(text, user, **others)
+        assert answer is not None
+        return answer
+
+    def ask_perhaps(self, text: str, user: str = ADA, **others: Any) -> Answer | None:
+        return asyncio.run(self.bot.answer(Question(text=text, slack_id=user, **others)))
+
+    def say(self, text: str, user: str = ADA, **others: Any) -> str:
+        """The answer as a person reads it."""
+        return words_of(self.ask(text, user, **others))
+
+    def press(self, button: dict[str, Any], user: str = ADA) -> str:
+        return words_of(asyncio.run(self.bot.press(button["action_id"], button["value"], user)))
+
+
+def words_of(answer: Answer) -> str:
+    texts: list[str] = []
+    for block in answer.blocks:
+        texts += [block["text"]["text"]] if "text" in block else []
+        texts += [element["text"] for element in block.get("elements", ()) if isinstance(element["text"], str)]
+    return "\n".join([*texts, *([answer.snippet.text] if answer.snippet else [])])
+
+
+def buttons_in(answer: Answer) -> list[dict[str, Any]]:
+    return [element for block in answer.blocks if block["type"] == "actions" for element in block["elements"]]
