@@ -1,0 +1,405 @@
+"""The life of alerts over a real fleet: when they fire, when they end, what is told and what is not."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alerts.watched import NOW, Watched
+from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
+from gpudeck.alerts.life import Life
+from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
+from gpudeck.model.alert import Silence
+from gpudeck.model.report import GpuEvent, Report
+
+HOT = make_gpu(metrics={"temperature_celsius": 91})
+WARM = make_gpu(metrics={"temperature_celsius": 84})
+UNREAD = make_gpu(metrics={"temperature_celsius": None}, unknown={"temperature_celsius": "the driver refused"})
+
+
+def heated(seconds: float = 330, gpu: object = HOT) -> Watched:
+    watched = Watched()
+    watched.report("gpu01", gpu)  # type: ignore[arg-type]
+    watched.run(seconds)
+    return watched
+
+
+def test_healthy_fleet_is_quiet_for_a_day() -> None:
+    watched = Watched()
+    for number in range(4):
+        watched.report(f"gpu0{number}", make_gpu(0, uuid=f"A{number}"), make_busy_gpu(1, uuid=f"B{number}"))
+    watched.run(86_400, step=15)
+    assert (watched.firing(), watched.sent, watched.events) == ([], [], [])
+
+
+def test_alert_waits_as_long_as_its_rule_says_then_fires_once() -> None:
+    watched = heated(300)
+    assert (watched.firing(), [life.rule for life in watched.engine.pending()]) == ([], ["gpu_hot"])
+    watched.run(600)
+    assert watched.firing() == [("gpu_hot", "GPU 0 of gpu01 is at 91 °C")]
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C"]
+    assert watched.kinds() == ["alert_fired"]
+
+
+def test_value_between_the_thresholds_neither_starts_nor_ends_an_alert() -> None:
+    assert heated(3600, WARM).firing() == []
+    watched = heated()
+    watched.report("gpu01", WARM)
+    watched.run(3600)
+    assert watched.rules() == ["gpu_hot"]
+
+
+def test_end_is_told_when_it_has_lasted() -> None:
+    watched = heated()
+    watched.report("gpu01", make_gpu())
+    watched.run(60)
+    assert watched.rules() == ["gpu_hot"]
+    watched.run(60)
+    assert watched.firing() == []
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C", "GPU 0 of gpu01 has cooled down"]
+    assert [message.kind for message in watched.sent] == ["alert", "resolved"]
+    assert watched.kinds() == ["alert_fired", "alert_resolved"]
+
+
+def test_unknown_does_not_fire() -> None:
+    watched = heated(200)
+    watched.report("gpu01", UNREAD)
+    watched.run(3600)
+    assert (watched.firing(), watched.engine.pending()) == ([], [])
+
+
+def test_unknown_does_not_resolve_and_says_so() -> None:
+    watched = heated()
+    watched.report("gpu01", UNREAD)
+    watched.run(7200)
+    assert watched.life("gpu_hot").note == "Whether it is still so is not known: the driver refused."
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C"]
+    watched.report("gpu01", HOT)
+    watched.run(60)
+    assert watched.life("gpu_hot").note is None
+
+
+def test_silent_host_neither_ends_its_gpus_alerts_nor_tells_of_them() -> None:
+    watched = heated()
+    watched.hush("gpu01")
+    watched.run(600)
+    assert watched.rules() == ["gpu_hot", "host_down"]
+    assert watched.life("gpu_hot").note == "Whether it is still so is not known: the host is down."
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C", "gpu01 has stopped reporting"]
+
+
+def test_gpu_alert_of_a_host_that_went_down_before_it_was_told_waits_for_the_host() -> None:
+    watched = Watched(AlertSettings(group_wait=600.0))
+    watched.report("gpu01", HOT)
+    watched.run(310)
+    assert watched.rules() == ["gpu_hot"]
+    watched.hush("gpu01")
+    watched.run(1500)
+    assert watched.titles() == ["gpu01 has stopped reporting"]
+    watched.report("gpu01", HOT)
+    watched.run(1500)
+    assert watched.titles()[1:] == ["GPU 0 of gpu01 is at 91 °C", "gpu01 reports again"]
+
+
+def test_switch_failure_of_forty_hosts_is_one_message_and_so_is_its_end() -> None:
+    watched = Watched()
+    hosts = [f"gpu-{number:02}" for number in range(40)]
+    for number, host in enumerate(hosts):
+        watched.report(host, make_gpu(uuid=f"GPU-{number}"))
+    watched.run(60)
+    # Each was heard at another second.
+    reports = dict(watched._reports)
+    for host in hosts:
+        watched.hush(host)
+        watched.run(1, step=1)
+    watched.run(180, step=1)
+    first = ", ".join(hosts[:10])
+    assert watched.titles() == [f"40 hosts have stopped reporting: {first}, … and 30 more"]
+    (message,) = watched.sent
+    assert (message.severity, len(message.lines), message.lines[-1]) == ("critical", 21, "and 20 more")
+    assert watched.kinds() == ["alert_fired"] * 40
+    watched._reports = reports
+    watched.run(60)
+    assert watched.titles()[1:] == [f"40 hosts report again: {first}, … and 30 more"]
+
+
+def test_alert_that_ends_before_it_was_told_is_not_told_at_all() -> None:
+    watched = Watched(AlertSettings(group_wait=120.0))
+    watched.report("gpu01")
+    watched.run(20)
+    report = dict(watched._reports)
+    watched.hush("gpu01")
+    watched.run(70)
+    assert watched.rules() == ["host_down"]
+    watched._reports = report
+    watched.run(600)
+    assert (watched.firing(), watched.sent) == ([], [])
+    assert watched.kinds() == ["alert_fired", "alert_resolved"]
+
+
+def test_host_that_comes_and_goes_is_told_a_few_times_and_not_each_time() -> None:
+    watched = Watched()
+    watched.report("gpu01")
+    watched.run(20)
+    report = dict(watched._reports)
+    for _ in range(12):
+        watched._reports = {}
+        watched.run(120)
+        watched._reports = report
+        watched.run(480)
+    assert watched.rules() == ["host_down"]
+    assert watched.life("host_down").note == "It comes and goes."
+    assert watched.titles() == [
+        "gpu01 has stopped reporting",
+        "gpu01 reports again",
+        "gpu01 has stopped reporting",
+        "gpu01 reports again",
+        "gpu01 has stopped reporting",
+    ]
+    watched.run(2400)
+    assert watched.titles()[5:] == ["gpu01 reports again"]
+
+
+def test_it_gets_worse_is_told_again() -> None:
+    watched = heated()
+    watched.engine.acknowledge(watched.life("gpu_hot"), "ada", watched.clock.now)
+    watched.report("gpu01", make_gpu(metrics={"temperature_celsius": 97}))
+    watched.run(60)
+    assert [(message.severity, message.title) for message in watched.sent] == [
+        ("warning", "GPU 0 of gpu01 is at 91 °C"),
+        ("critical", "GPU 0 of gpu01 is at 97 °C"),
+    ]
+    assert watched.life("gpu_hot").state == "firing"
+    assert len({message.key for message in watched.sent}) == 2
+
+
+def test_critical_alert_is_told_again_after_a_day_unless_acknowledged() -> None:
+    watched = Watched()
+    for host in ("gpu01", "gpu02"):
+        watched.report(host, make_gpu(uuid=host))
+    watched.run(20)
+    watched.hush("gpu01")
+    watched.run(600)
+    watched.hush("gpu02")
+    watched.run(600)
+    acknowledged = next(life for life in watched.engine.firing() if life.host == "gpu02")
+    assert watched.engine.acknowledge(acknowledged, "ada", watched.clock.now)
+    assert not watched.engine.acknowledge(acknowledged, "bob", watched.clock.now)
+    watched.run(86_400 + 600, step=15)
+    assert watched.titles()[2:] == ["Still: gpu01 has stopped reporting"]
+    assert (acknowledged.state, acknowledged.acknowledged_by) == ("acknowledged", "ada")
+
+
+def silence(**others: object) -> Silence:
+    facts = {"id": "s1", "start": NOW, "end": NOW + 3600, "created_at": NOW, "created_by": "root", "reason": "work"}
+    return Silence(**(facts | others))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fitting", "is_told"),
+    [
+        ({"host": "gpu*"}, False),
+        ({"rule": "gpu_hot"}, False),
+        ({"labels": {"rack": "4"}}, False),
+        ({"host": "gpu01", "rule": "gpu_*", "labels": {"host": "gpu01"}}, False),
+        ({"host": "gpu2*"}, True),
+        ({"host": "gpu*", "rule": "host_down"}, True),
+        ({"labels": {"rack": "5"}}, True),
+        ({"host": "gpu*", "start": NOW + 3000}, True),
+    ],
+)
+def test_silence_is_by_host_rule_label_and_time(fitting: dict[str, object], is_told: bool) -> None:
+    watched = Watched()
+    watched.engine.silences.put(silence(**fitting))
+    watched.report("gpu01", HOT, labels={"rack": "4"})
+    watched.run(600)
+    assert watched.rules() == ["gpu_hot"]
+    assert (len(watched.sent) == 1) == is_told
+    assert (watched.life("gpu_hot").silenced_by is None) == is_told
+
+
+def test_what_still_fires_when_its_silence_ends_is_told_then() -> None:
+    watched = Watched()
+    watched.engine.silences.put(silence(rule="gpu_hot"))
+    watched.report("gpu01", HOT)
+    watched.run(3500)
+    assert watched.sent == []
+    watched.run(300)
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C"]
+    assert "alert_silence_ended" in watched.kinds()
+
+
+def test_too_many_messages_are_summed_up_in_one() -> None:
+    watched = Watched(AlertSettings(messages=3, messages_per_rule=2))
+    for number in range(12):
+        watched.report(f"gpu{number:02}", make_gpu(uuid=f"GPU-{number}"))
+    watched.run(20)
+    for number in range(12):
+        watched.hush(f"gpu{number:02}")
+        watched.run(40)
+    assert len(watched.sent) == 2
+    watched.run(1200)
+    told = [life for life in watched.engine.firing() if life.told_at is not None]
+    assert len(told) == 12
+    assert len(watched.sent) <= 6
+
+
+def test_overall_limit_sums_up_several_rules() -> None:
+    watched = Watched(AlertSettings(messages=1))
+    full = {"memory_used_bytes": 99 * GIB, "memory_total_bytes": 100 * GIB}
+    for number in range(3):
+        watched.report(f"a{number}", HOT if number == 0 else make_gpu(uuid=f"GPU-{number}"), metrics=full, skew=60.0)
+    watched.run(1900)
+    assert len(watched.engine.firing()) == 7
+    assert all(life.told_at is not None for life in watched.engine.firing())
+    assert any(title.startswith("4 alerts more: ") for title in watched.titles())
+    assert len(watched.sent) <= 3
+
+
+def test_owner_is_told_of_the_gpus_they_hold_in_one_message_and_nobody_else_is() -> None:
+    watched = Watched()
+    held = {"utilization_percent": 0, "memory_used_bytes": 20 * GIB}
+    gpus = [
+        make_gpu(number, metrics=held, processes=[make_process(number, user)], idle_seconds=8000.0)
+        for number, user in enumerate(("ada", "ada", "bob"))
+    ]
+    watched.report("gpu01", *gpus)
+    watched.run(60)
+    assert {message.people: (message.title, message.is_personal) for message in watched.sent} == {
+        ("ada",): ("2 GPUs are held idle: gpu01:0, gpu01:1", True),
+        ("bob",): ("bob holds GPU 2 of gpu01 idle", True),
+    }
+
+
+def test_fault_of_a_program_without_an_owner_is_shown_and_told_to_nobody() -> None:
+    watched = Watched()
+    watched.report("gpu01", make_gpu(events=[GpuEvent(at=NOW, code=31)]))
+    watched.run(60)
+    assert (watched.rules(), watched.sent) == (["xid"], [])
+    watched.run(3700)
+    assert watched.rules() == []
+
+
+def test_hub_that_was_away_believes_nothing_for_a_while() -> None:
+    watched = Watched()
+    watched.report("gpu01")
+    watched.run(60)
+    report = dict(watched._reports)
+    watched._reports = {}
+    watched.clock.advance(3600)
+    watched.step()
+    watched._reports = report
+    watched.run(120)
+    assert (watched.firing(), watched.events) == ([], [])
+
+
+def test_removed_host_takes_its_alerts_along() -> None:
+    watched = heated()
+    (host,) = watched.hub.fleet.hosts
+    watched.hush("gpu01")
+    watched.hub.fleet.remove(host)
+    watched.run(60)
+    assert watched.firing() == []
+    assert watched.titles()[1:] == [
+        "No longer watched: GPU 0 of gpu01 is at 91 °C (the host is no longer in the fleet)"
+    ]
+
+
+def test_rule_can_be_off_or_otherwise_for_some_hosts_models_and_labels() -> None:
+    rules = {"gpu_hot": RuleChange(wait=0.0), "clock_skew": RuleChange(enabled=False)}
+    overrides = [
+        Override(hosts="cool*", rules={"gpu_hot": RuleChange(above=60.0)}),
+        Override(models="*A100*", labels={"rack": "4"}, rules={"gpu_hot": RuleChange(enabled=False)}),
+        Override(labels={"rack": "5"}, rules={"gpu_hot": RuleChange(severity="critical")}),
+    ]
+    watched = Watched(AlertSettings(rules=rules, overrides=overrides))  # type: ignore[arg-type]
+    watched.report("cool1", make_gpu(uuid="A", metrics={"temperature_celsius": 61}), skew=900.0)
+    watched.report("warm1", make_gpu(uuid="B", metrics={"temperature_celsius": 61}))
+    watched.report("hot4", make_gpu(uuid="C", metrics={"temperature_celsius": 91}), labels={"rack": "4"})
+    watched.report("hot5", make_gpu(uuid="D", metrics={"temperature_celsius": 91}), labels={"rack": "5"})
+    watched.run(900)
+    found = {life.host: (life.rule, life.severity) for life in watched.engine.firing()}
+    assert found == {"cool1": ("gpu_hot", "warning"), "hot5": ("gpu_hot", "critical")}
+
+
+def revive(watched: Watched) -> None:
+    """A hub that was killed and started again: all that is left is what was written down."""
+    kept = [msgspec.json.decode(msgspec.json.encode(life), type=Life) for life in watched.engine.firing()]
+    watched.engine = watched.make_engine()
+    for host in list(watched.hub.fleet.hosts):
+        watched.hub.fleet.remove(host)
+    watched.hub.fleet.take_changes()
+    watched.engine.load(kept, watched.clock.now)
+
+
+def test_restart_tells_nothing_again_and_ends_what_ended_meanwhile() -> None:
+    watched = heated()
+    watched.report("gpu02", make_gpu(uuid="B"))
+    watched.run(30)
+    watched.hush("gpu02")
+    watched.run(300)
+    before = watched.titles()
+    assert watched.rules() == ["gpu_hot", "host_down"]
+    revive(watched)
+    watched.run(600)
+    assert watched.rules() == ["gpu_hot", "host_down"]
+    assert watched.life("host_down").note == (
+        "Whether it is still so is not known: nothing has been heard of it since the hub was started."
+    )
+    assert watched.titles() == before
+    watched.report("gpu01", make_gpu())
+    watched.report("gpu02", make_gpu(uuid="B"))
+    watched.run(300)
+    assert watched.firing() == []
+    assert sorted(watched.titles()[len(before) :]) == ["GPU 0 of gpu01 has cooled down", "gpu02 reports again"]
+
+
+def test_restart_between_writing_down_and_sending_sends_under_the_same_key() -> None:
+    watched = heated(300)
+    watched.post = lambda: None  # type: ignore[method-assign]
+    watched.run(60)
+    (lost,) = watched.engine.outgoing
+    del watched.post  # type: ignore[method-assign]
+    revive(watched)
+    watched.run(600)
+    assert [(message.key, message.title) for message in watched.sent] == [(lost.message.key, lost.message.title)]
+
+
+def test_restart_while_a_group_waits_loses_nothing() -> None:
+    watched = heated(310)
+    assert (watched.rules(), watched.sent) == (["gpu_hot"], [])
+    revive(watched)
+    watched.run(60)
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C"]
+
+
+def test_driver_that_does_not_answer_is_one_alert_and_its_gpus_go_on() -> None:
+    watched = heated()
+    reason = "the driver did not answer within 3 s"
+    watched.report("gpu01", report=Report(gpus=None, gpus_reason=reason, problems=[reason]))
+    watched.run(600)
+    assert watched.rules() == ["driver_not_answering", "gpu_hot"]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["hot", "warm", "cool", "unread", "silent"]), st.integers(1, 60)), min_size=1, max_size=25
+)
+READINGS = {"hot": HOT, "warm": WARM, "cool": make_gpu(), "unread": UNREAD}
+
+
+@given(steps=STEPS)
+@settings(max_examples=60, deadline=None)
+def test_whatever_happens_every_end_was_begun_and_every_message_is_another(steps: list[tuple[str, int]]) -> None:
+    watched = Watched()
+    for word, tens in steps:
+        watched._reports.pop("gpu01", None)
+        if word != "silent":
+            watched.report("gpu01", READINGS[word])
+        watched.run(10.0 * tens)
+    keys = [message.key for message in watched.sent]
+    assert len(keys) == len(set(keys))
+    kinds = watched.kinds()
+    assert kinds.count("alert_fired") == kinds.count("alert_resolved") + len(watched.engine.firing())
+    begun = sum(message.kind == "alert" for message in watched.sent)
+    assert sum(message.kind == "resolved" for message in watched.sent) <= begun
+    assert {word for word, _ in steps} & {"hot"} or "gpu_hot" not in {message.rule for message in watched.sent}

@@ -1,0 +1,115 @@
+"""A hub's real fleet under the rules: reports go in, alerts, messages and events come out. Its clock is the test's."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from fakes.clock import FakeClock
+from fakes.reports import HOST, make_envelope, make_gpu
+from gpudeck.alerts.engine import Engine
+from gpudeck.alerts.finding import Finding
+from gpudeck.alerts.life import Life
+from gpudeck.alerts.limits import DEFAULTS
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.rules.registry import RULES_BY_NAME
+from gpudeck.alerts.settings import AlertSettings
+from gpudeck.alerts.snapshot import Around
+from gpudeck.hub.hub import Hub
+from gpudeck.hub.lookout import Lookout
+from gpudeck.model.event import Event
+from gpudeck.model.report import GpuReading, Report
+
+NOW = 1_790_000_000.0
+
+
+def make_report(*gpus: GpuReading, metrics: dict[str, Any] | None = None, **others: Any) -> Report:
+    merged = {name: value for name, value in (HOST | (metrics or {})).items() if value is not None}
+    return Report(**({"gpus": list(gpus) or [make_gpu()], "metrics": merged} | others))
+
+
+class Watched:
+    """Hosts report every ten seconds what they were last told to, unless they are silent."""
+
+    def __init__(self, settings: AlertSettings | None = None, *, now: float = NOW) -> None:
+        self.clock = FakeClock(now)
+        self.hub = Hub(now=self.clock)
+        self.lookout = Lookout(self.hub.fleet)
+        self.settings = settings or AlertSettings()
+        self.events: list[Event] = []
+        self.sent: list[Message] = []
+        self.around: dict[str, Any] = {"version": "1.0.0"}
+        self.engine = self.make_engine()
+        self._reports: dict[str, tuple[Report, dict[str, Any]]] = {}
+        self._sequence = 0
+
+    def make_engine(self) -> Engine:
+        return Engine(self.settings, self.events.append)
+
+    def report(self, host: str, *gpus: GpuReading, **others: Any) -> None:
+        """From here on the host reports this."""
+        envelope = {name: others.pop(name) for name in ("agent_version", "via", "skew") if name in others}
+        self._reports[host] = (others.pop("report", None) or make_report(*gpus, **others), envelope)
+
+    def hush(self, *hosts: str) -> None:
+        for host in hosts:
+            del self._reports[host]
+
+    def run(self, seconds: float, step: float = 10.0) -> None:
+        """Let time pass: everybody reports, rules look, messages go out."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.advance(step)
+            self.step()
+
+    def step(self) -> None:
+        self._sequence += 1
+        now = self.clock.now
+        for host, (report, others) in self._reports.items():
+            version, sent_at = others.get("agent_version", "1.0.0"), now + others.get("skew", 0.0)
+            envelope = make_envelope(
+                host, self._sequence, report=report, agent_version=version, collected_at=sent_at, interval_seconds=10.0
+            )
+            self.hub.fleet.apply(envelope, via=others.get("via", "push"), now=now, sent_at=sent_at)
+        self.hub.fleet.age(now)
+        self.look()
+
+    def look(self) -> None:
+        now, totals = self.clock.now, self.hub.fleet.totals()
+        facts = {"power_limits": self.lookout.power_limits(), "free": totals.free}
+        facts |= {"known": totals.gpus - totals.unknown}
+        if self.engine.begin(Around(now=now, **(facts | self.around))):
+            for host in list(self.hub.fleet.hosts.values()):
+                self.engine.look(self.lookout.see(host, now))
+            self.engine.finish()
+        self.post()
+
+    def post(self) -> None:
+        self.engine.changed.clear()
+        waiting, self.engine.outgoing = self.engine.outgoing, []
+        for one in waiting:
+            self.sent.append(one.message)
+            self.engine.note_sent(one, self.clock.now)
+
+    def firing(self) -> list[tuple[str, str]]:
+        """Rules and titles."""
+        return [(life.rule, life.title) for life in self.engine.firing()]
+
+    def rules(self) -> list[str]:
+        return sorted(life.rule for life in self.engine.firing())
+
+    def life(self, rule: str) -> Life:
+        (life,) = [life for life in self.engine.firing() if life.rule == rule]
+        return life
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    def titles(self) -> list[str]:
+        return [message.title for message in self.sent]
+
+    def find(self, rule: str, host: str = "gpu01", **limits: Any) -> list[Finding]:
+        """What one rule says of one host now."""
+        seen = self.lookout.see(next(one for one in self.hub.fleet.hosts.values() if one.name == host), self.clock.now)
+        own = replace(DEFAULTS[rule], **limits)
+        around = Around(now=self.clock.now, **({"power_limits": self.lookout.power_limits()} | self.around))
+        return list(RULES_BY_NAME[rule].find(seen, seen.gpus, own, around))
