@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpudeck.api.access import Commands
 from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
+from gpudeck.compat.vesta.imports import ImportDoor
 from gpudeck.compat.vesta.register import Register
 from gpudeck.compat.vesta.routes import VestaDoor
 from gpudeck.compat.vesta.settings import VestaSettings
@@ -54,6 +55,7 @@ class VestaHub:
         self.clock = FakeClock(CAPTURED_AT)
         self.settings = VestaSettings(**{"token": TOKEN} | settings)
         folder.mkdir(exist_ok=True)
+        self.has_room: Callable[[], bool] = lambda: True
         self._auth = make_auth(folder, with_tokens=not (folder / FILE_NAME).exists())
         self._options: dict[str, Any] = {"is_readable": is_readable, "commands": commands, "history": history}
         self.start()
@@ -74,8 +76,12 @@ class VestaHub:
                 policy=house.policy,
                 history=house.history,
                 now=self.clock,
-            )
+            ),
+            ImportDoor(self.register, house.history, identify=keeper.identify, has_room=self._ask_room),
         ]
+
+    def _ask_room(self) -> bool:
+        return self.has_room()
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

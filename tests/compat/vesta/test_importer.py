@@ -1,0 +1,315 @@
+"""vesta's settings and database become hosts and history of a hub; what cannot be taken is told with its place."""
+
+import bz2
+import json
+import pickle
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from fakes.vesta import VestaHub, make_post
+from gpudeck.client.client import Busy, NoSuchThing
+from gpudeck.compat.importing import Desk, Here, Plan, carry_out, look
+from gpudeck.compat.vesta.importer import read
+from gpudeck.history.base import Ask, RunsAsk
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.model.errors import UsageError
+
+BEGIN = datetime(2026, 11, 10, 12, 0, 0, tzinfo=UTC)
+ADMIN = {"Authorization": "Bearer admin-token"}
+HARM = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."
+_KINDS: dict[int, Any] = {404: NoSuchThing, 503: Busy}
+
+
+class FakeClient:
+    """Asks a hub without a server, as its admin."""
+
+    shown = "http://hub"
+
+    def __init__(self, vesta: VestaHub) -> None:
+        self._vesta = vesta
+
+    def post(self, path: str, told: dict[str, Any]) -> dict[str, Any]:
+        return self._read(self._vesta.call("POST", path, content=msgspec.json.encode(told), headers=ADMIN))
+
+    def history(self, query: dict[str, str]) -> bytes:
+        return json.dumps(self._read(self._vesta.get("/api/v1/history", params=query, headers=ADMIN))).encode()
+
+    @staticmethod
+    def _read(answer: Any) -> dict[str, Any]:
+        told: dict[str, Any] = answer.json()
+        if answer.status_code != 200:
+            raise _KINDS[answer.status_code](told["error"]["message"])
+        return told
+
+
+def make_database(file: Path, rows: dict[str, list[tuple[Any, bytes]]], machines: list[tuple[Any, ...]]) -> Path:
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE machines (id TEXT, name TEXT, ip_address TEXT)")
+        database.executemany("INSERT INTO machines VALUES (?, ?, ?)", machines)
+        for name, stored in rows.items():
+            table = '"' + name.replace('"', '""') + '"'
+            database.execute(f"CREATE TABLE {table} (timestamp INTEGER, data BLOB)")
+            database.executemany(f"INSERT INTO {table} VALUES (?, ?)", stored)
+    database.close()
+    return file
+
+
+def stamp(at: datetime) -> int:
+    return int(at.strftime("%Y%m%d%H%M%S"))
+
+
+def pack(value: object) -> bytes:
+    return bz2.compress(pickle.dumps(value))
+
+
+def stored_rows(count: int = 30) -> list[tuple[int, bytes]]:
+    return [
+        (stamp(BEGIN + timedelta(minutes=number)), pack(make_post(2, temperature=40 + number)))
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here((BEGIN + timedelta(days=1)).timestamp(), UTC, tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    opened = EmbeddedStore(tmp_path / "history.db", now=(BEGIN + timedelta(days=1)).timestamp)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def vesta(tmp_path: Path, store: EmbeddedStore) -> VestaHub:
+    hub = VestaHub(tmp_path, history=store)
+    hub.clock.now = (BEGIN + timedelta(days=1)).timestamp()
+    return hub
+
+
+def carry(plan: Plan, vesta: VestaHub) -> list[tuple[str, str]]:
+    return [(one.kind, one.outcome) for one in carry_out(plan.steps, Desk(FakeClient(vesta)))]  # type: ignore[arg-type]
+
+
+def test_hosts_and_history_are_taken_once(tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore) -> None:
+    machines = [("abc1", "gpu1", "192.0.2.1"), ("abc2", "größe", "192.0.2.2")]
+    file = make_database(tmp_path / "gpu_states.db", {"gpu1": stored_rows(), "größe": stored_rows(5)}, machines)
+    plan = read(file, here)
+    assert plan.left == []
+    assert [step.what for step in plan.steps[:2]] == [
+        "take the sender of gpu1 (192.0.2.1)",
+        "keep 30 samples of gpu1, 2026-11-10 12:00 to 2026-11-10 12:29",
+    ]
+    desk = Desk(FakeClient(vesta))  # type: ignore[arg-type]
+    assert {one.outcome for one in look(plan.steps, desk)} == {"new"}
+    assert len(vesta.register) == 0
+    assert carry(plan, vesta) == [("host", "new"), ("history", "new")] * 2
+    store.flush()
+    assert carry(read(file, here), vesta) == [("host", "there"), ("history", "there")] * 2
+
+    start = BEGIN.timestamp()
+    answer = store.series(Ask("temperature_celsius", start - 60, start + 1800, 500, host="gpu1", by="gpu"))
+    assert [series.gpu for series in answer.series] == ["GPU-0", "GPU-1"]
+    values = {round(point[1]) for point in answer.series[0].points if point[1] is not None}
+    assert values == set(range(40, 70))
+    (run,) = store.runs(RunsAsk(start=start, end=start + 3600, host="gpu1")).runs
+    assert (run.user, run.pid, run.gpus) == ("alice", 4711, ["GPU-0", "GPU-1"])
+
+
+def test_what_the_old_server_stored_since_is_added(
+    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+) -> None:
+    machines = [("abc1", "gpu1", "")]
+    first = make_database(tmp_path / "a.db", {"gpu1": stored_rows(10)}, machines)
+    later = make_database(tmp_path / "b.db", {"gpu1": stored_rows(20)}, machines)
+    carry(read(first, here), vesta)
+    store.flush()
+    assert carry(read(later, here), vesta) == [("host", "there"), ("history", "new")]
+    store.flush()
+    start = BEGIN.timestamp()
+    answer = store.series(Ask("temperature_celsius", start - 60, start + 1800, 500, host="gpu1", by="gpu"))
+    values = {round(point[1]) for point in answer.series[0].points if point[1] is not None}
+    assert values == set(range(40, 60))
+
+
+def test_an_imported_sender_goes_on_with_its_id(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "192.0.2.1")])
+    carry(read(file, here), vesta)
+    assert vesta.states()["gpu1"]["ip_address"] == "192.0.2.1"
+    assert vesta.post("abc1", make_post())["status"] == "OK"
+    assert vesta.states()["gpu1"]["status"] == "running"
+
+
+def test_every_row_that_cannot_be_taken_is_told_and_hides_no_other(tmp_path: Path, here: Here) -> None:
+    good = stored_rows(3)
+    bad = [
+        (5, pack(make_post())),
+        ("x", pack(make_post())),
+        (20261399000000, pack(make_post())),
+        (stamp(BEGIN + timedelta(days=9)), pack(make_post())),
+        (stamp(BEGIN), b"junk"),
+        (stamp(BEGIN), None),
+        (stamp(BEGIN), b"x" * (2 << 20)),
+        (stamp(BEGIN), pack(["junk"])),
+        (stamp(BEGIN), bz2.compress(HARM)),
+        (stamp(BEGIN), bz2.compress(b"\0" * 50_000_000)),
+    ]
+    machines = [
+        ("abc1", "gpu1", "192.0.2.1"),
+        ("NOT-HEX", "gpu2", ""),
+        ("abc3", "", ""),
+        ("abc4", None, None),
+        ("abc5", "no_table", ""),
+        ("abc1", "gpu1", ""),
+    ]
+    file = make_database(tmp_path / "x.db", {"gpu1": [*good, *bad]}, machines)  # type: ignore[list-item]
+    plan = read(file, here)
+    assert [step.what for step in plan.steps] == [
+        "take the sender of gpu1 (192.0.2.1)",
+        "keep 3 samples of gpu1, 2026-11-10 12:00 to 2026-11-10 12:02",
+        "take the sender of no_table (no address)",
+    ]
+    told = [f"{left.place}: {left.reason}" for left in plan.left]
+    assert len([line for line in told if line.startswith("gpu1, row ")]) == len(bad)
+    assert "machines, row 2: 'NOT-HEX' is no id of a sender" in told
+    assert "machines, row 6: gpu1 stands there twice" in told
+    assert "machines, no_table: there is no table of what was stored of it" in told
+    assert any("does more than hold values" in line for line in told)
+
+
+def test_many_bad_rows_are_counted(tmp_path: Path, here: Here) -> None:
+    file = make_database(tmp_path / "x.db", {"gpu1": [(5, b"")] * 500}, [("abc1", "gpu1", "")])
+    plan = read(file, here)
+    assert len(plan.left) == 21
+    assert plan.left[-1].reason == "480 more rows cannot be taken"
+
+
+@pytest.mark.parametrize("name", ["x'; DROP TABLE machines;--", 'a"b', "sqlite_master", "1gpu", "a b", "machines"])
+def test_sql_in_names_is_a_name(tmp_path: Path, here: Here, vesta: VestaHub, name: str) -> None:
+    rows = {} if name in {"sqlite_master", "machines"} else {name: stored_rows(2)}
+    file = make_database(tmp_path / "x.db", rows, [("abc1", name, ""), ("abc2", "gpu2", "")])
+    carry(read(file, here), vesta)
+    assert vesta.register.get("abc2") is not None
+    with sqlite3.connect(file) as database:
+        assert database.execute("SELECT count(*) FROM machines").fetchone() == (2,)
+    database.close()
+
+
+def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path, here: Here) -> None:
+    file = make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")])
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "CREATE VIEW gpu1 AS WITH RECURSIVE t(timestamp, data) AS (SELECT 1, x'' UNION ALL SELECT 1, x'' FROM t) "
+            "SELECT * FROM t"
+        )
+    database.close()
+    assert [left.reason for left in read(file, here).left] == ["there is no table of what was stored of it"]
+
+
+def test_times_are_those_of_the_old_servers_clock(tmp_path: Path) -> None:
+    here = Here((BEGIN + timedelta(days=1)).timestamp(), timezone(timedelta(hours=9)), tmp_path)
+    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(1)}, [("abc1", "gpu1", "")])
+    assert read(file, here).steps[1].first == (BEGIN - timedelta(hours=9)).timestamp()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"junk", b"\xff\xfe", b"- a\n- b\n", b"a: b\n", b"SQLite format 3\0junk", b"{" * 5000, b"a: !!python/x"],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, here: Here, content: bytes) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    with pytest.raises(UsageError):
+        read(file, here)
+
+
+def test_a_database_of_something_else_is_refused(tmp_path: Path, here: Here) -> None:
+    with sqlite3.connect(tmp_path / "x.db") as database:
+        database.execute("CREATE TABLE a (b)")
+    database.close()
+    with pytest.raises(UsageError, match="no table `machines`"):
+        read(tmp_path / "x.db", here)
+
+
+def test_settings_become_a_piece_of_ours(tmp_path: Path, here: Here) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(
+        "IP: 192.0.2.1\nPORT_NUM: 8080\nTOKEN: hunter2\nBIND_HOST: 0.0.0.0\nVALID_NETWORK: 192.0.2.0/24\n"
+        "DB_NAME: gpu_states.db\nDB_DIR: data\nTIMESTAMP_FORMAT: YMD\nPAGE_PER_HOST_NUM: 8\nTERM_WIDTH: 100\n"
+        "SORT_BY: ip\nSLACK_WEBHOOK: https://hooks.example/secret\nDOWN_TH: 90\nSAVE_INTERVAL: 60\n"
+    )
+    plan = read(file, here)
+    assert yaml.safe_load(plan.settings) == {
+        "compat": {
+            "vesta": {
+                "token": "…",
+                "networks": ["192.0.2.0/24"],
+                "down_after": "90s",
+                "timestamp_format": "YMD",
+                "sort_by": "ip",
+                "term_width": 100,
+            }
+        },
+        "listen": ":8080",
+        "read": "open",
+        "history": {"every": "60s"},
+    }
+    assert plan.left == []
+    assert "gpudeck import vesta data/gpu_states.db" in plan.notes[0]
+    told = plan.settings + "".join(plan.notes)
+    assert "hunter2" not in told
+    assert "hooks.example" not in told
+
+
+def test_settings_that_make_no_sense_are_told_with_their_line(tmp_path: Path, here: Here) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text("TOKEN: x\nPORT_NUM: many\nSORT_BY: colour\nDOWN_TH: -1\nVALID_NETWORK: lan\nUNHEARD_OF: 1\n")
+    plan = read(file, here)
+    assert sorted(left.place for left in plan.left) == [f"line {number}" for number in range(2, 7)]
+    assert yaml.safe_load(plan.settings) == {"compat": {"vesta": {"token": "…"}}}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/compat/vesta/hosts", "/api/v1/compat/vesta/past"])
+def test_only_admins_import(vesta: VestaHub, path: str) -> None:
+    assert vesta.call("POST", path, content=b"{}").status_code == 401
+    for role in ("viewer", "user", "agent"):
+        headers = {"Authorization": f"Bearer {role}-token"}
+        assert vesta.call("POST", path, content=b"{}", headers=headers).status_code == 403
+    assert vesta.call("GET", path, headers=ADMIN).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("hosts", b"junk", 400),
+        ("hosts", b'{"hosts": [{"id": "XYZ", "name": "a"}]}', 400),
+        ("hosts", b"[" * 50_000, 400),
+        ("past", b'{"id": "abc", "interval": 60, "rows": []}', 404),
+        ("past", b'{"id": "abc", "interval": 0, "rows": []}', 400),
+        ("past", b" " * (2 << 20), 413),
+    ],
+)
+def test_imports_that_make_no_sense_are_refused(vesta: VestaHub, path: str, body: bytes, status: int) -> None:
+    answer = vesta.call("POST", f"/api/v1/compat/vesta/{path}", content=body, headers=ADMIN)
+    assert (answer.status_code, answer.json()["error"].keys()) == (status, {"code", "message", "hint"})
+
+
+def test_the_importer_waits_for_a_history_that_is_busy(
+    tmp_path: Path, here: Here, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, False, True])
+    vesta.has_room = lambda: next(answers, True)
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
+    assert carry(read(file, here), vesta) == [("host", "new"), ("history", "new")]
+    assert len(waits) == 2
