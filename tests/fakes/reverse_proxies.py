@@ -1,4 +1,5 @@
-"""Real reverse proxies that show a hub below a path, set up as the documents of nginx and Caddy say."""
+"""Real reverse proxies that show a hub below a path, or at a host name: they run the files of deploy/nginx and
+deploy/caddy, with this hub's address and a port of their own put in."""
 
 import contextlib
 import shutil
@@ -11,6 +12,8 @@ import pytest
 
 from fakes.hubs import wait_until
 
+DEPLOY = Path(__file__).parents[2] / "deploy"
+HOST = "gpus.example"
 NGINX = """
 daemon off;
 worker_processes 1;
@@ -24,32 +27,21 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port};
-    location /gpus/ {{
-      proxy_pass {hub}/;
-      proxy_http_version 1.1;
-      proxy_set_header Host $http_host;
-      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-      proxy_set_header X-Forwarded-Proto $scheme;
-    }}
-  }}
+  {inside}
 }}
 """
+NGINX_PATH = "server {{ listen 127.0.0.1:{port}; include {file}; }}"
 CADDY = """
 {{
   admin off
   auto_https off
   grace_period 1s
+  default_bind 127.0.0.1
   storage file_system {folder}/caddy
 }}
-http://127.0.0.1:{port} {{
-  bind 127.0.0.1
-  handle_path /gpus/* {{
-    reverse_proxy {address}
-  }}
-}}
+{inside}
 """
+CADDY_PATH = "http://:{port} {{\n  import {file}\n}}"
 
 
 def _free_port() -> int:
@@ -70,7 +62,7 @@ def _running(folder: Path, command: list[str], port: int) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={"HOME": str(folder)})
     try:
         wait_until(lambda: _answers(port), f"{command[0]} on port {port}")
-        yield f"http://127.0.0.1:{port}/gpus"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)
@@ -83,23 +75,71 @@ def _program(name: str, package: str) -> str:
     return found
 
 
+def _fill_in(kind: str, name: str, folder: Path, changes: dict[str, str]) -> Path:
+    """A file of deploy/ with these changes, each of which has something to change. Nothing else is touched."""
+    text = (DEPLOY / kind / name).read_text()
+    for before, after in changes.items():
+        assert before in text, f"{name} no longer has {before!r}"
+        text = text.replace(before, after)
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
 @contextlib.contextmanager
-def nginx(folder: Path, hub: str) -> Iterator[str]:
-    program, port = _program("nginx", "nginx-light"), _free_port()
+def _nginx(folder: Path, inside: str, port: int) -> Iterator[str]:
     config = folder / "nginx.conf"
-    config.write_text(NGINX.format(folder=folder, port=port, hub=hub))
-    with _running(folder, [program, "-c", str(config), "-p", str(folder)], port) as url:
+    config.write_text(NGINX.format(folder=folder, inside=inside))
+    with _running(folder, [_program("nginx", "nginx-light"), "-c", str(config), "-p", str(folder)], port) as url:
         yield url
 
 
 @contextlib.contextmanager
-def caddy(folder: Path, hub: str) -> Iterator[str]:
-    program, port = _program("caddy", "caddy"), _free_port()
+def _caddy(folder: Path, inside: str, port: int) -> Iterator[str]:
     config = folder / "Caddyfile"
-    config.write_text(CADDY.format(folder=folder, port=port, address=hub.removeprefix("http://")))
-    with _running(folder, [program, "run", "--config", str(config), "--adapter", "caddyfile"], port) as url:
+    config.write_text(CADDY.format(folder=folder, inside=inside))
+    command = [_program("caddy", "caddy"), "run", "--config", str(config), "--adapter", "caddyfile"]
+    with _running(folder, command, port) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, hub: str) -> Iterator[str]:
+    """The address of the hub's page below /gpus."""
+    file, port = _fill_in("nginx", "gpudeck-path.conf", folder, {"http://127.0.0.1:8042": hub}), _free_port()
+    with _nginx(folder, NGINX_PATH.format(port=port, file=file), port) as url:
+        yield f"{url}/gpus"
+
+
+@contextlib.contextmanager
+def caddy(folder: Path, hub: str) -> Iterator[str]:
+    """The address of the hub's page below /gpus."""
+    changes = {"127.0.0.1:8042": hub.removeprefix("http://")}
+    file, port = _fill_in("caddy", "gpudeck-path.caddy", folder, changes), _free_port()
+    with _caddy(folder, CADDY_PATH.format(port=port, file=file), port) as url:
+        yield f"{url}/gpus"
+
+
+@contextlib.contextmanager
+def nginx_at_a_host_name(folder: Path, hub: str) -> Iterator[str]:
+    """The address of the proxy, which shows the hub to whoever asks it for HOST."""
+    port = _free_port()
+    listen = {"listen 80;": f"listen 127.0.0.1:{port};", "listen [::]:80;": f"listen [::1]:{port};"}
+    file = _fill_in("nginx", "gpudeck-host.conf", folder, {"http://127.0.0.1:8042": hub, **listen})
+    with _nginx(folder, f"include {file};", port) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def caddy_at_a_host_name(folder: Path, hub: str) -> Iterator[str]:
+    """The address of the proxy, which shows the hub to whoever asks it for HOST."""
+    port = _free_port()
+    changes = {"127.0.0.1:8042": hub.removeprefix("http://"), f"{HOST} {{": f"http://{HOST}:{port} {{"}
+    file = _fill_in("caddy", "gpudeck-host.caddy", folder, changes)
+    with _caddy(folder, f"import {file}", port) as url:
         yield url
 
 
 Proxy = Callable[[Path, str], contextlib.AbstractContextManager[str]]
 PROXIES: tuple[Proxy, ...] = (nginx, caddy)
+AT_A_HOST_NAME: tuple[Proxy, ...] = (nginx_at_a_host_name, caddy_at_a_host_name)
