@@ -68,7 +68,7 @@ discovery:
         ("hosts: [7]", "x.yaml:1: hosts[0].name: found 7 (a number), expected a host's name or a range such as "),
         ("hosts:\n  - a\n  - b[1-2]\n  - b2", "x.yaml:4: hosts[2]: b2 is named before, by hosts[1]"),
         ("hosts: ['a[1-9999]', 'b[1-9999]', c, d, e]", "x.yaml:1: hosts[4]: more than 20000 hosts in all"),
-        ("hosts:\n  - name: a\n    via: shs", "x.yaml:3: hosts[0].via: found 'shs' (text), expected one of pull,"),
+        ("hosts:\n  - name: a\n    via: shs", "x.yaml:3: hosts[0].via: found 'shs' (text), expected one of gpu-"),
         ("hosts:\n  - name: a\n    port: 0", "x.yaml:3: hosts[0].port: found 0 (a number), expected a whole number"),
         ("hosts: [{name: 'a[1-2]', address: b}]", "x.yaml:1: hosts[0].address: address fits one host, and name mea"),
         ("hosts: [{name: a, via: scrape, user: b}]", "x.yaml:1: hosts[0].user: user is of no use with `via: scrape`"),
