@@ -11,7 +11,17 @@ from fakes.hubs import HubProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
-PAGES = ("", "?view=table", "?group=user", "?group=model&view=table", "#/people", "#/history", "#/events", "#/about")
+PAGES = (
+    "",
+    "?view=table",
+    "?group=user",
+    "?group=model&view=table",
+    "#/people",
+    "#/history",
+    "#/bookings",
+    "#/events",
+    "#/about",
+)
 
 
 @pytest.mark.parametrize("place", PAGES)
@@ -34,7 +44,7 @@ def test_no_page_is_wider_than_a_phone_or_dark_beyond_reading(demo: HubProcess, 
 def test_on_a_phone_the_pages_are_within_reach_of_a_thumb(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url, width=390, height=844)
     expect(page.locator("[data-host]").first).to_be_visible()
-    for name in ("People", "History", "Events", "Fleet"):
+    for name in ("People", "History", "Bookings", "Events", "Fleet"):
         link = page.get_by_role("navigation").get_by_role("link", name=name)
         box = link.bounding_box()
         assert box is not None

@@ -68,7 +68,7 @@ export function viewTitle({ name, start, end }: View): string {
 
 /** The head of a day's column. */
 export function dayTitle(date: Date, view: ViewName): string {
-  const weekday = (WEEKDAYS[date.getDay()] ?? '').slice(0, view === 'day' ? undefined : view === 'week' ? 3 : 2)
+  const weekday = (WEEKDAYS[date.getDay()] ?? '').slice(0, view === 'day' ? undefined : view === 'week' ? 3 : 1)
   return view === 'day' ? `${weekday}, ${MONTHS[date.getMonth()]} ${date.getDate()}` : `${weekday} ${date.getDate()}`
 }
 
