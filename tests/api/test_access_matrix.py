@@ -49,6 +49,11 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/runs"): (EVERYBODY, READERS),
     ("GET", "/api/v1/runs/{run:int}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/events"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/alerts"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/alerts/{key:str}/acknowledge"): (USERS, USERS),
+    ("GET", "/api/v1/silences"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/silences"): (ADMINS, ADMINS),
+    ("DELETE", "/api/v1/silences/{key:str}"): (ADMINS, ADMINS),
     ("GET", "/api/v1/about"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations/{number:int}"): (EVERYBODY, READERS),
@@ -65,6 +70,8 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/logout-everywhere"): (NOBODY, NOBODY),
     ("GET", "/api/v1/me/sessions"): (NOBODY, NOBODY),
     ("POST", "/api/v1/me/password"): (NOBODY, NOBODY),
+    ("GET", "/api/v1/me/mutes"): (NOBODY, NOBODY),
+    ("PUT", "/api/v1/me/mutes"): (NOBODY, NOBODY),
     ("GET", "/api/v1/tokens"): (USERS, USERS),
     ("POST", "/api/v1/tokens"): (USERS, USERS),
     ("DELETE", "/api/v1/tokens/{token_id:int}"): (USERS, USERS),
@@ -76,6 +83,9 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/queue"): (USERS, USERS),
     ("GET", "/api/v1/queue/{number:int}"): (USERS, USERS),
     ("DELETE", "/api/v1/queue/{number:int}"): (USERS, USERS),
+    ("GET", "/api/v1/watches"): (USERS, USERS),
+    ("POST", "/api/v1/watches"): (USERS, USERS),
+    ("DELETE", "/api/v1/watches/{number:int}"): (USERS, USERS),
     ("GET", "/api/v1/audit"): (ADMINS, ADMINS),
 }
 RAW = {("POST", "/api/v1/reports"), ("GET", "/api/v1/stream")}
@@ -126,6 +136,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
     filled = (
         path.replace("{host:str}", "nobody")
         .replace("{name:str}", "nobody")
+        .replace("{key:str}", "0")
         .replace("{token_id:int}", "999")
         .replace("{run:int}", "999")
         .replace("{number:int}", "999")
@@ -133,7 +144,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
         .replace("{path:path}", "x")
     )
     headers = {"Authorization": f"Bearer {SECRETS[role]}"} if role in SECRETS else {}
-    options: dict[str, Any] = {"json": BODIES.get(route, {})} if method in {"POST", "PATCH"} else {}
+    options: dict[str, Any] = {"json": BODIES.get(route, {})} if method in {"POST", "PATCH", "PUT"} else {}
     if route == ("POST", "/api/v1/reports"):
         options = {"content": encode(make_envelope("gpu09"))}
         headers |= {"Content-Type": "application/msgpack", "Content-Encoding": "zstd"}

@@ -10,8 +10,10 @@ import pytest
 from litestar.routes import HTTPRoute
 
 from fakes.clock import FakeClock
-from fakes.doors import make_auth, make_door, make_framework
+from fakes.doors import make_alerts, make_auth, make_door, make_framework
 from fakes.reports import make_envelope
+from gpudeck.alerts.settings import AlertSettings, RuleChange
+from gpudeck.alerts.snapshot import Around
 from gpudeck.api.callers import SAFE_METHODS
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.hub.hub import Hub
@@ -33,8 +35,14 @@ ROUTES = {
     "POST /api/v1/reservations": "book GPUs",
     "PATCH /api/v1/reservations/{number}": "change reservation",
     "DELETE /api/v1/reservations/{number}": "release reservation",
+    "POST /api/v1/alerts/{key}/acknowledge": "acknowledge alert",
+    "POST /api/v1/silences": "add silence",
+    "DELETE /api/v1/silences/{key}": "end silence",
     "POST /api/v1/queue": "join queue",
     "DELETE /api/v1/queue/{number}": "leave queue",
+    "POST /api/v1/watches": "add watch",
+    "DELETE /api/v1/watches/{number}": "remove watch",
+    "PUT /api/v1/me/mutes": "choose mutes",
 }
 """What the entry calls it. Reports are no changes: what they leave behind is the fleet."""
 
@@ -46,7 +54,9 @@ class Desk:
         self.auth = make_auth(folder)
         self.hub = Hub(now=FakeClock())
         self.hub.fleet.apply(make_envelope(), via="push", now=self.hub.stream.time)
-        self.door: Any = make_door(self.hub, auth=self.auth, folder=folder, is_readable=False)
+        at_once = AlertSettings(rules={"history_failing": RuleChange(wait=0.0)})
+        self.alerts = make_alerts(self.auth.database, at_once)
+        self.door: Any = make_door(self.hub, auth=self.auth, folder=folder, is_readable=False, alerts=self.alerts)
         self.cookies = httpx.Cookies()
 
     def fill(self) -> "Desk":
@@ -84,6 +94,23 @@ def leaving_the_queue(desk: Desk) -> httpx.Response:
     return desk.call("DELETE /api/v1/queue/1")
 
 
+def no_longer_watching(desk: Desk) -> httpx.Response:
+    desk.fill().call("POST /api/v1/watches", {"gpus": 2})
+    return desk.call("DELETE /api/v1/watches/1")
+
+
+def acknowledging(desk: Desk) -> httpx.Response:
+    desk.alerts.engine.begin(Around(now=1.0, history_problem="the disk is full"))
+    desk.alerts.engine.finish()
+    (life,) = desk.alerts.engine.firing()
+    return desk.fill().call(f"POST /api/v1/alerts/{life.id}/acknowledge")
+
+
+def ending_a_silence(desk: Desk) -> httpx.Response:
+    made = desk.fill().call("POST /api/v1/silences", {"host": "gpu*", "for": "2h", "reason": "moving"})
+    return desk.call(f"DELETE /api/v1/silences/{made.json()['id']}")
+
+
 def calling(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
     return lambda desk: desk.fill().call(route, body)
 
@@ -114,8 +141,14 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/reservations": calling("POST /api/v1/reservations", {"host": "gpu01", "for": "4h"}),
     "PATCH /api/v1/reservations/{number}": booking("PATCH /api/v1/reservations/1", {"note": "longer"}),
     "DELETE /api/v1/reservations/{number}": booking("DELETE /api/v1/reservations/1"),
+    "POST /api/v1/alerts/{key}/acknowledge": acknowledging,
+    "POST /api/v1/silences": calling("POST /api/v1/silences", {"rule": "gpu_hot", "for": "2h", "reason": "fans"}),
+    "DELETE /api/v1/silences/{key}": ending_a_silence,
     "POST /api/v1/queue": calling("POST /api/v1/queue", {"key": "somebody's key"}),
     "DELETE /api/v1/queue/{number}": leaving_the_queue,
+    "POST /api/v1/watches": calling("POST /api/v1/watches", {"gpus": 2}),
+    "DELETE /api/v1/watches/{number}": no_longer_watching,
+    "PUT /api/v1/me/mutes": calling("PUT /api/v1/me/mutes", {"rules": ["gpu_held_idle"]}),
 }
 
 

@@ -10,6 +10,13 @@ from typing import Any
 from litestar import Litestar
 
 from fakes.offers import FakeHolds
+from gpudeck.alerts.engine import Engine
+from gpudeck.alerts.keeper import Alerts
+from gpudeck.alerts.notifiers.mutes import Mutes
+from gpudeck.alerts.settings import AlertSettings
+from gpudeck.alerts.store import AlertStore
+from gpudeck.alerts.watch_store import WatchStore
+from gpudeck.alerts.watches import Watches
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor, SideDoor, build_framework
@@ -29,6 +36,7 @@ from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
+from gpudeck.model.event import Event
 from gpudeck.model.target import Target
 from gpudeck.queueing.queue import Queue
 from gpudeck.queueing.settings import QueueSettings
@@ -82,6 +90,8 @@ def make_door(
     events: Events | None = None,
     reservations: Reservations | None = None,
     waiting: Queue | None = None,
+    watches: Watches | None = None,
+    alerts: Alerts | None = None,
     side_doors: Callable[[House, Doorkeeper], Sequence[SideDoor]] = lambda *_: (),
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
@@ -111,9 +121,21 @@ def make_door(
         events=events or Events(auth.database, EventSettings()),
         reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
         waiting=waiting or Queue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
+        watches=watches or Watches(WatchStore(auth.database)),
+        mutes=Mutes(auth.database),
+        alerts=alerts or make_alerts(auth.database),
+        reaches=lambda account: account is not None and auth.people.person_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
     return SafeApp(FrontDoor(house, grant_by(auth), keeper, side_doors(house, keeper)))
+
+
+def make_alerts(database: Database, settings: AlertSettings | None = None) -> Alerts:
+    """With an engine that has seen nothing, and sends to nobody."""
+    events: list[Event] = []
+    return Alerts(
+        Engine(settings or AlertSettings(), events.append), AlertStore(database), events.append, lambda message: None
+    )
 
 
 def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:

@@ -58,7 +58,7 @@ class Post(Protocol):
 class ChannelWorker:
     """`run` is its task; `wake` it when there is something new. `end` lets it finish what it is sending.
 
-    `problem` is what keeps messages from arriving, "" for nothing.
+    `problem` is what keeps messages from arriving, "" for nothing. `waiting` is how many were left when it looked last.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class ChannelWorker:
         self.store = store
         self.wake = asyncio.Event()
         self.counters: Counter[str] = Counter()
+        self.waiting = 0
         self._post = post
         self._give_up = give_up
         self._tell = tell
@@ -102,6 +103,7 @@ class ChannelWorker:
                 self.wake.clear()
                 try:
                     pause = await self._work()
+                    self.waiting = await self.store.count_waiting(self.name)
                 except Temporary as error:
                     log.debug("messages for %s cannot be read: %s", self.name, error)
                     pause = FIRST_PAUSE

@@ -128,6 +128,11 @@ class Outbox:
         """By channel: `sent`, `failed` (tries) and `given_up` since this hub was started."""
         return {name: worker.counters for name, worker in self._workers.items()}
 
+    @property
+    def waiting(self) -> dict[str, int]:
+        """By channel: how many are still to be sent."""
+        return {name: worker.waiting for name, worker in self._workers.items()}
+
     async def _write_forever(self) -> None:
         loop = asyncio.get_running_loop()
         trim_at = loop.time()

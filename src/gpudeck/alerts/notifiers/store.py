@@ -90,12 +90,10 @@ class OutboxStore:
         async with self._database.begin() as connection:
             await connection.execute(mine.values(claimed_until=None))
 
-    async def count_waiting(self) -> dict[str, int]:
-        """By channel."""
-        waiting = (table.c.fleet == self._fleet) & (table.c.state == "waiting")
-        wanted = select(table.c.channel, func.count()).where(waiting).group_by(table.c.channel)
+    async def count_waiting(self, channel: str) -> int:
+        wanted = select(func.count()).select_from(table).where(*self._waiting(channel))
         async with self._database.begin() as connection:
-            return {row[0]: row[1] for row in (await connection.execute(wanted)).all()}
+            return int((await connection.execute(wanted)).scalar_one())
 
     async def trim(self, now: float) -> None:
         old = (table.c.state != "waiting") & (table.c.done_at < now - KEPT_SECONDS)
