@@ -129,7 +129,9 @@ def test_nothing_in_a_name_or_comment_moves_a_terminal() -> None:
     assert (step.user.isprintable(), step.note.isprintable()) == (True, True)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "3", "{", '{"a": [}', "[common]\nhosts = a\n", "{" * 9999, '"' * 9999])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", "3", "{", '{"a": [}', "[common]\nhosts = a\n", "{" * 9999, '"' * 9999, '"' + '\\"' * 200_000]
+)
 def test_file_of_another_kind_is_refused(content: str) -> None:
     with pytest.raises(UsageError, match=r"comments\.json"):
         plan_of(content)

@@ -19,12 +19,13 @@ from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.times import parse_span, parse_time
 
-_UNUSED = "A booking that nobody uses is given back after reservations.no_show, an hour unless set: gpu-monitor kept it."
+_UNUSED = "A booking that nobody uses is given back after reservations.no_show (1h unless set): gpu-monitor kept it."
 _LOOK = 'It looks like {"gpu01": [{"name": "ada", "date": "2026-12-01 18:00", "comment": "paper"}]}.'
 _MOST = 100_000
 _INDEX = re.compile(r"[0-9]{1,4}")
-# A string, or a comment: a `//` within a string is none.
-_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*+"|//[^\n]*')
+# A string, or a comment: a `//` within a string is none. A string that does not end is taken too, or each quote in it
+# would be tried as a beginning.
+_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 _TIME_FORM = "%Y-%m-%d %H:%M"
 
 
