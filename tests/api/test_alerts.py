@@ -1,0 +1,163 @@
+"""Alerts and silences over HTTP: what is listed, who looks after what, and what is refused in which words."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from alerts.watched import Watched
+from fakes.doors import ADMIN_TOKEN, make_alerts, make_auth, make_door
+from fakes.reports import make_gpu
+from gpudeck.alerts.settings import AlertSettings, RuleChange
+
+AT_ONCE = AlertSettings(rules={"gpu_hot": RuleChange(wait=0.0), "disk_full": RuleChange(wait=0.0)})  # type: ignore[dict-item]
+
+
+class Desk:
+    """A hub with two hosts: gpu01 is hot, gpu02 is hot and nearly full."""
+
+    def __init__(self, folder: Path) -> None:
+        self.auth = make_auth(folder)
+        self.alerts = make_alerts(self.auth.database, AT_ONCE)
+        self.watched = Watched(AT_ONCE, now=time.time())
+        self.watched.engine = self.alerts.engine
+        self.watched.report("gpu01", make_gpu(uuid="A", metrics={"temperature_celsius": 90}))
+        self.watched.report(
+            "gpu02",
+            make_gpu(uuid="B", metrics={"temperature_celsius": 91}),
+            metrics={"disk_used_bytes": 999, "disk_total_bytes": 1000},
+        )
+        self.watched.step()
+        self.door: Any = make_door(self.watched.hub, auth=self.auth, folder=folder, alerts=self.alerts)
+
+    def ask(self, method: str, path: str, token: str | None = ADMIN_TOKEN, **others: Any) -> httpx.Response:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
+                return await http.request(method, path, headers=headers, **others)
+
+        return asyncio.run(call())
+
+    def list(self, query: str = "") -> list[dict[str, Any]]:
+        answer = self.ask("GET", f"/api/v1/alerts{query}", None)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["alerts"])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_worst_is_listed_first_with_all_that_is_known(desk: Desk) -> None:
+    first, *others = desk.list()
+    assert (first["rule"], first["severity"], first["host"], first["title"]) == (
+        "disk_full",
+        "critical",
+        "gpu02",
+        "/ of gpu02 is 100 % full",
+    )
+    assert {(alert["gpu"], alert["label"], alert["state"]) for alert in others} == {
+        ("A", "0", "firing"),
+        ("B", "0", "firing"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("?host=gpu02", 2),
+        ("?severity=critical", 1),
+        ("?severity=info,warning&host=gpu01", 1),
+        ("?rule=gpu_hot", 2),
+        ("?state=acknowledged", 0),
+        ("?state=pending", 0),
+        ("?limit=1", 1),
+        ("?host=nobody", 0),
+    ],
+)
+def test_list_is_what_was_asked_for(desk: Desk, query: str, count: int) -> None:
+    assert len(desk.list(query)) == count
+
+
+@pytest.mark.parametrize("query", ["?state=burning", "?severity=bad", "?limit=0", "?hots=gpu01", "?state="])
+def test_question_that_makes_no_sense_is_refused(desk: Desk, query: str) -> None:
+    answer = desk.ask("GET", f"/api/v1/alerts{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+def test_whoever_acknowledges_first_looks_after_it(desk: Desk) -> None:
+    alert = desk.list("?rule=disk_full")[0]["id"]
+    first = desk.ask("POST", f"/api/v1/alerts/{alert}/acknowledge", "user-token").json()
+    assert (first["state"], first["acknowledged_by"]) == ("acknowledged", "token user")
+    again = desk.ask("POST", f"/api/v1/alerts/{alert}/acknowledge").json()
+    assert again["acknowledged_by"] == "token user"
+    assert [one["id"] for one in desk.list("?state=acknowledged")] == [alert]
+
+
+@pytest.mark.parametrize("alert", ["0", "ffffffffff", "%00", "x" * 16])
+def test_alert_that_does_not_fire_cannot_be_acknowledged(desk: Desk, alert: str) -> None:
+    answer = desk.ask("POST", f"/api/v1/alerts/{alert}/acknowledge")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_alert")
+
+
+def test_resolved_alerts_are_found_in_the_database(desk: Desk) -> None:
+    desk.watched.report("gpu01", make_gpu(uuid="A"))
+    desk.watched.post = lambda: None  # type: ignore[method-assign]
+    desk.watched.run(120)
+    asyncio.run(desk.alerts.flush())
+    (over,) = desk.list("?state=resolved")
+    assert (over["state"], over["host"], over["rule"]) == ("resolved", "gpu01", "gpu_hot")
+    assert over["resolved_at"] > over["fired_at"]
+    assert len(desk.list("?state=resolved,firing")) == 3
+    assert desk.list("?state=resolved&host=gpu02") == []
+
+
+def test_silence_is_made_listed_and_ended(desk: Desk) -> None:
+    wanted = {"host": "gpu0*", "rule": "gpu_hot", "labels": {"host": "gpu01"}, "for": "2h", "reason": " new fans "}
+    made = desk.ask("POST", "/api/v1/silences", json=wanted)
+    assert made.status_code == 201
+    body = made.json()
+    assert (body["reason"], body["created_by"], round(body["end"] - body["start"])) == ("new fans", "token admin", 7200)
+    assert desk.ask("GET", "/api/v1/silences", None).json()["silences"] == [body]
+    assert {one["host"]: one["silenced_by"] for one in desk.list("?rule=gpu_hot")} == {
+        "gpu01": body["id"],
+        "gpu02": None,
+    }
+    ended = desk.ask("DELETE", f"/api/v1/silences/{body['id']}")
+    assert ended.json() == body
+    assert desk.ask("GET", "/api/v1/silences").json()["silences"] == []
+    assert desk.ask("DELETE", f"/api/v1/silences/{body['id']}").status_code == 404
+    assert all(one["silenced_by"] is None for one in desk.list())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"for": "2h", "reason": "x"}, "hides everything"),
+        ({"host": "a", "for": "2h"}, "reason"),
+        ({"host": "a", "for": "2h", "reason": "  "}, "reason"),
+        ({"host": "a", "reason": "x"}, "such as 2h"),
+        ({"host": "a", "reason": "x", "for": "2h", "end": 9e9}, "such as 2h"),
+        ({"host": "a", "reason": "x", "for": "2 bananas"}, "for"),
+        ({"host": "a", "reason": "x", "end": 1000}, "after it begins"),
+        ({"host": "a", "reason": "x", "for": "9000d"}, "within a year"),
+        ({"hots": "a", "reason": "x", "for": "2h"}, "hots"),
+    ],
+)
+def test_silence_that_makes_no_sense_is_refused(desk: Desk, wanted: dict[str, Any], words: str) -> None:
+    answer = desk.ask("POST", "/api/v1/silences", json=wanted)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
+def test_metrics_count_what_fires_by_rule_and_severity(desk: Desk) -> None:
+    metrics = desk.ask("GET", "/metrics", None).text
+    assert 'gpudeck_alerts_firing{rule="gpu_hot",severity="warning"} 2' in metrics
+    assert 'gpudeck_alerts_firing{rule="disk_full",severity="critical"} 1' in metrics
