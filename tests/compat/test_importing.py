@@ -82,6 +82,27 @@ def test_hub_that_goes_away_ends_the_import() -> None:
     assert done == ["a"]
 
 
+class Refusing(Client):
+    """A hub that has no hosts yet, and refuses new ones."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("http://127.0.0.1:9")
+        self._why = why
+
+    def hosts(self) -> bytes:
+        return b'{"hosts": []}'
+
+    def add_host(self, new: dict[str, object]) -> dict[str, object]:
+        raise UsageError(f"{new['name']} {self._why}")
+
+
+def test_host_that_was_added_a_moment_ago_is_there_and_no_failure() -> None:
+    step = make_host_step("gpu01", "pull")
+    (added,) = carry_out([step], Desk(Refusing("is there already, by hosts added here.")))
+    (refused,) = carry_out([step], Desk(Refusing("cannot be.")))
+    assert (added.outcome, refused.outcome) == ("there", "failed")
+
+
 @pytest.mark.parametrize(
     ("word", "name", "reach"),
     [
