@@ -18,6 +18,7 @@ _COMMANDS = (
     "top",
     "free",
     "wait",
+    "watch",
     "reserve",
     "reservations",
     "release",
@@ -28,6 +29,7 @@ _COMMANDS = (
     "import",
     "report",
     "events",
+    "notify",
     "history",
     "completion",
 )

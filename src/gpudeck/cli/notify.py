@@ -1,0 +1,148 @@
+"""gpudeck notify: where messages go, and whether they arrive. Works on the hub's own configuration, without a hub."""
+
+import asyncio
+import importlib.util
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpudeck.model.errors import GpudeckError, PluginError, UsageError
+
+if TYPE_CHECKING:
+    from gpudeck.alerts.message import Message
+    from gpudeck.alerts.notifiers.order import Order
+    from gpudeck.alerts.notifiers.settings import NotifySettings
+    from gpudeck.app.settings import Settings
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck notify list                        the channels of gpudeck.yaml, without their secrets
+  gpudeck notify test ops                    send a test message right now
+  gpudeck notify test mail --person ada      to somebody by themselves
+
+\b
+Exit codes of test:
+  0  the service took it
+  1  it did not; why is said
+  2  there is no such channel, or the configuration has a mistake
+"""
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
+
+
+@click.group("notify", epilog=_EXAMPLES)
+def command() -> None:
+    """Channels to which the hub sends messages. Run it where the hub runs."""
+
+
+@command.command("list")
+@_CONFIG
+def list_channels(*, config: Path | None) -> None:
+    """The channels, what kind each is, and what goes there. Addresses are secret, and not shown."""
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - the help needs none
+
+    notify = load_settings(config)[0].notify
+    if not notify.channels:
+        click.echo("There are no channels: notify.channels in gpudeck.yaml names them (see docs/notifications.md).")
+    for name in notify.channels:
+        click.echo(f"{name}: {_kind(name, notify)}; {_purpose(name, notify)}")
+
+
+@command.command("test")
+@click.argument("name")
+@click.option("--person", metavar="ACCOUNT", help="To this one of `people` by themselves, through the channel.")
+@_CONFIG
+def test_channel(name: str, *, person: str | None, config: Path | None) -> None:
+    """Send a test message to the channel NAME right now, and say what came of it."""
+    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - the help needs none
+
+    settings = load_settings(config)[0]
+    order = _make_order(name, person, settings)
+    if importlib.util.find_spec("apprise") is None:
+        raise UsageError("sending needs the hub's parts.", "Install them with `pip install 'gpudeck[hub]'`.")
+    where = name if person is None else f"{person} through {name}"
+    try:
+        asyncio.run(_send(order))
+    except PluginError as error:
+        raise GpudeckError(f"the test message to {where} did not arrive: {error.message}", error.hint) from error
+    click.echo(f"{where}: the service has taken the test message.")
+
+
+def _make_order(name: str, person: str | None, settings: "Settings") -> "Order":
+    """Raises UsageError."""
+    from gpudeck.alerts.notifiers.order import Order  # noqa: PLC0415 - the help needs none
+    from gpudeck.alerts.notifiers.settings import read_url  # noqa: PLC0415 - the same
+
+    notify = settings.notify
+    if name not in notify.channels:
+        known = ", ".join(notify.channels)
+        raise UsageError(
+            f"there is no channel {name}.", f"There are: {known}." if known else "notify.channels is empty."
+        )
+    return Order(
+        url=read_url(name, notify.channels[name]),
+        message=_test_message(name),
+        recipient=None if person is None else _recipient(name, person, settings),
+        page=notify.page,
+        seconds=notify.deadline,
+    )
+
+
+def _recipient(name: str, account: str, settings: "Settings") -> str:
+    from gpudeck.auth.people import People  # noqa: PLC0415 - few ask for it
+
+    notify, person = settings.notify, People(settings.people).person_of(account)
+    if name not in {notify.mail, notify.slack}:
+        raise UsageError(f"{name} sends to nobody by themselves.", "notify.mail and notify.slack name what does.")
+    way = "mail" if name == notify.mail else "slack"
+    recipient: str | None = getattr(person, way)
+    if recipient is None:
+        raise UsageError(f"people.{account}.{way} is not set.")
+    return recipient
+
+
+def _test_message(name: str) -> "Message":
+    from gpudeck.alerts.message import Message  # noqa: PLC0415 - the help needs none
+
+    return Message(
+        key=f"test {name} {time.time():.3f}",
+        at=time.time(),
+        kind="test",
+        rule="test",
+        severity="info",
+        title="A test message of gpudeck",
+        lines=(f"Whoever reads this is reached by the channel {name}.",),
+        link="#/",
+    )
+
+
+async def _send(order: "Order") -> None:
+    from gpudeck.alerts.notifiers.courier import Courier  # noqa: PLC0415 - the help needs none
+
+    courier = Courier()
+    try:
+        await courier.send(order)
+    finally:
+        await courier.close()
+
+
+def _kind(name: str, notify: "NotifySettings") -> str:
+    from gpudeck.alerts.notifiers.settings import read_url, scheme_of  # noqa: PLC0415 - the help needs none
+
+    channel = notify.channels[name]
+    try:
+        kind = f"{scheme_of(read_url(name, channel))}://…"
+    except UsageError as error:
+        return error.message.rstrip(".")
+    return kind if channel.url_file is None else f"{kind} of {channel.url_file}"
+
+
+def _purpose(name: str, notify: "NotifySettings") -> str:
+    channel = notify.channels[name]
+    routes = [route for route in notify.routes if name in route.to]
+    told = ["warnings and worse"] if not notify.routes else [f"{len(routes)} of {len(notify.routes)} routes"]
+    told += [f"the events {', '.join(channel.events)}"] if channel.events else []
+    told += ["mail to people"] if name == notify.mail else []
+    told += ["Slack messages to people"] if name == notify.slack else []
+    return ", ".join(told)

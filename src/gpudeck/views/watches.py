@@ -1,0 +1,37 @@
+"""Watches as a table for people with a terminal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpudeck.model.quantity import show_span
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell, Column, render
+
+_COLUMNS = (
+    Column("ID", keep=100, align="right", widest=20),
+    Column("USER", keep=60, widest=24),
+    Column("WANTED", keep=95, widest=60),
+    Column("STATE", keep=90, widest=24),
+    Column("FOUND", keep=50, widest=48),
+)
+
+
+def render_watches(watches: Sequence[dict[str, Any]], now: float, width: int | None, *, colour: bool) -> str:
+    """`watches` as the API tells them."""
+    rows = [
+        (
+            (str(one["id"]), ""),
+            (clean(one["user"]), ""),
+            (clean(one["description"]), ""),
+            _state(one, now),
+            (clean(", ".join(f"{gpu['host']}:{gpu['label']}" for gpu in one["found"])), ""),
+        )
+        for one in watches
+    ]
+    return "".join(f"{line}\n" for line in render(_COLUMNS, rows, width, colour))
+
+
+def _state(one: dict[str, Any], now: float) -> Cell:
+    if one["fired_at"] is not None:
+        return f"told {show_span(now - one['fired_at'])} ago", "green"
+    return f"for {show_span(one['expires_at'] - now)}", ""
