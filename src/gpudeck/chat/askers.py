@@ -66,7 +66,7 @@ class Askers:
     def logins_of(self, name: str) -> frozenset[str]:
         """The names on the hosts of whoever is called so, there or on the hub."""
         people = self._auth.people
-        return frozenset((name,)) | people.logins_of(people.account_of(name) or name)
+        return frozenset((name,)) | people.logins_of(people.account_of(name) or name.lower())
 
     def _without_account(self, slack_id: str, name: str) -> Asker:
         """Where a hub has accounts, an entry alone makes nobody a user; where it has none, the entry is all there is:

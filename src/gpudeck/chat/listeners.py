@@ -1,5 +1,6 @@
 """What the bot listens to in Slack: mentions, direct messages, its own channel, slash commands and buttons."""
 
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -10,6 +11,9 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from gpudeck.chat.bot import Question
 from gpudeck.chat.delivery import Where
+from gpudeck.chat.failures import mask
+
+log = logging.getLogger(__name__)
 
 Ask = Callable[[Question, Where], Awaitable[None]]
 Press = Callable[[str, str, Where], Awaitable[None]]
@@ -20,12 +24,12 @@ _SUBTYPES: Final = {None, "file_share", "thread_broadcast"}
 
 
 class Me:
-    """The bot as Slack knows it. `authorize` is how Bolt asks, which would else ask Slack again for every event."""
+    """The bot as Slack knows it. `result` is what Bolt wants to know, which would else ask Slack for it."""
 
     def __init__(self, told: Any, bot_token: str) -> None:
         self.user = str(told["user_id"])
         self.bot = str(told.get("bot_id") or "")
-        self._result = AuthorizeResult(
+        self.result = AuthorizeResult(
             enterprise_id=told.get("enterprise_id"),
             team_id=told.get("team_id"),
             bot_user_id=self.user,
@@ -33,15 +37,16 @@ class Me:
             bot_token=bot_token,
         )
 
-    async def authorize(self) -> AuthorizeResult:
-        return self._result
-
 
 def make_app(me: Me, web: AsyncWebClient, own_channel: str | None, ask: Ask, press: Press) -> AsyncApp:
     """An app of Bolt that hands everything meant for the bot to `ask` and `press`."""
     # Of the client it takes the address alone: the token comes with each authorization.
     client = AsyncWebClient(base_url=web.base_url, logger=web.logger)
-    app = AsyncApp(client=client, authorize=me.authorize, name="gpudeck", logger=web.logger)
+
+    async def authorize() -> AuthorizeResult:
+        return me.result
+
+    app = AsyncApp(client=client, authorize=authorize, name="gpudeck", logger=web.logger)
 
     @app.event("app_mention")
     async def on_mention(body: Json, event: Json) -> None:
@@ -76,6 +81,10 @@ def make_app(me: Me, web: AsyncWebClient, own_channel: str | None, ask: Ask, pre
         await ack()
         where = Where(user=str(body["user"]["id"]), response_url=str(body["response_url"]))
         await press(str(action["action_id"]), str(action.get("value", "")), where)
+
+    @app.error
+    async def on_error(error: Exception) -> None:
+        log.error("an event from Slack could not be worked on: %s", mask(repr(error)))
 
     return app
 
