@@ -29,6 +29,7 @@ _COMMANDS = (
     "import",
     "report",
     "events",
+    "alerts",
     "notify",
     "history",
     "completion",

@@ -116,6 +116,30 @@ class Client:
         answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", path, dict(told)))
         return answer
 
+    def alerts(self, query: Mapping[str, str]) -> bytes:
+        """What is wrong, as JSON (a list of model.alert.Alert below `alerts`). `query` is as for `usage`."""
+        return self._get(f"/api/v1/alerts?{urlencode(query)}")
+
+    def acknowledge(self, alert: str) -> dict[str, Any]:
+        """Look after an alert; the alert as it is then."""
+        answer: dict[str, Any] = msgspec.json.decode(
+            self._ask("POST", f"/api/v1/alerts/{quote(alert, safe='')}/acknowledge")
+        )
+        return answer
+
+    def silences(self) -> bytes:
+        """Of what nobody is told, as JSON (a list of model.alert.Silence below `silences`)."""
+        return self._get("/api/v1/silences")
+
+    def add_silence(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Have nobody told for a while; the silence."""
+        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/silences", wanted))
+        return answer
+
+    def end_silence(self, silence: str) -> None:
+        """Have people told again."""
+        self._ask("DELETE", f"/api/v1/silences/{quote(silence, safe='')}")
+
     def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
         """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
         answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", new))

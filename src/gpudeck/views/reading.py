@@ -1,7 +1,7 @@
 """A fleet's JSON as the table needs it. Most of a fleet are figures that only the details show: leaving them out makes
 reading it twice as quick."""
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -44,6 +44,7 @@ class _Fleet(TypedDict):
     time: float
     totals: dict[str, Any]
     problems: list[str]
+    alerts: NotRequired[list[dict[str, Any]]]
     hosts: list[_Host]
 
 

@@ -39,6 +39,10 @@ def render_fleet(
     problems = [*fleet["problems"], *([] if detail else _host_problems(hosts))]
     if problems:
         lines += ["", *(paint(f"! {clean(problem)}", "yellow", colour) for problem in problems)]
+    if fleet.get("alerts"):
+        from gpudeck.views.alerts import below_table  # noqa: PLC0415 - a fleet without alerts needs none
+
+        lines += ["", *told] if (told := below_table(fleet, colour)) else []
     return "\n".join(lines) + "\n"
 
 
