@@ -61,6 +61,7 @@ class Rooms:
             waiting=self.line.queue,
             history=archive.store,
             watches=self.messages.watches,
+            reaches=self.messages.reaches,
         )
 
     async def open(self) -> None:
@@ -82,6 +83,7 @@ class Rooms:
         self.archive.tick()
         self.bookings.tick()
         self.messages.tick()
+        self.chat.tick()
         self.alarm.tick()
         self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
 

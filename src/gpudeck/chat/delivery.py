@@ -52,6 +52,11 @@ class Delivery:
             log.warning("a snippet could not be sent to Slack: %s", mask(str(error.response.get("error", ""))))
             await self._post(answer, [_beginning(answer.snippet)], where)
 
+    async def write_to(self, user: str, answer: Answer) -> None:
+        """Into somebody's direct messages, though they did not ask just now."""
+        channel = await self._open_direct(user)
+        await self.send(answer, Where(user=user, channel=channel, is_direct=True))
+
     async def find_zone(self, user: str) -> tzinfo:
         """As their Slack knows it; UTC where that does not say."""
         if user not in self._zones:
@@ -92,8 +97,7 @@ class Delivery:
         is_apart = where.response_url is not None or (answer.is_private and not where.is_direct)
         channel, thread = where.channel, where.thread
         if is_apart:
-            opened = await self._web.conversations_open(users=where.user)
-            channel, thread = str(opened["channel"]["id"]), None
+            channel, thread = await self._open_direct(where.user), None
         await self._web.files_upload_v2(
             filename=snippet.name,
             title=snippet.title,
@@ -103,6 +107,10 @@ class Delivery:
             thread_ts=thread,
             initial_comment=answer.text if is_apart else None,
         )
+
+    async def _open_direct(self, user: str) -> str:
+        opened = await self._web.conversations_open(users=user)
+        return str(opened["channel"]["id"])
 
 
 def _beginning(snippet: Snippet) -> Block:

@@ -23,6 +23,7 @@ from slack_sdk.http_retry.builtin_async_handlers import (
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
+from gpudeck.chat.blocks import Answer
 from gpudeck.chat.bot import Bot, Question
 from gpudeck.chat.delivery import Delivery, Where
 from gpudeck.chat.failures import mask, refuse, unreachable
@@ -97,6 +98,18 @@ class SlackBot:
                         pause = min(pause * 2, self._first_pause * LONGEST_PAUSES)
             finally:
                 await self._end(socket)
+
+    async def write_to(self, user: str, answer: Answer) -> bool:
+        """Into somebody's direct messages; False where that is not possible now."""
+        if self._delivery is None:
+            return False
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._delivery.write_to(user, answer)
+        except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            log.warning("somebody could not be told in Slack: %s", _describe(error))
+            return False
+        return True
 
     async def _connect(self, session: aiohttp.ClientSession) -> Socket:
         """A socket that Slack has greeted. Raises PluginError."""
