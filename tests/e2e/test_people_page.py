@@ -169,12 +169,12 @@ def busiest(hub: HubProcess) -> str:
 
 def test_a_person_has_gpus_runs_and_days_as_the_api_tells_them(past: HubProcess, visit: Visits) -> None:
     user = busiest(past)
-    page = visit(f"{past.url}/#/person/{user}")
+    page = visit(past.url)
     with (
         page.expect_response(re.compile(r"api/v1/usage\?"), timeout=PATIENCE_MS) as usage,
         page.expect_response(re.compile(r"api/v1/runs\?"), timeout=PATIENCE_MS) as runs,
     ):
-        page.reload()
+        page.goto(f"{past.url}/#/person/{user}")
     (row,) = usage.value.json()["rows"]
     hours = f"{row['gpu_hours']:,.1f}" if row["gpu_hours"] < 100 else f"{row['gpu_hours']:,.0f}"
     expect(page.locator("main p b").first).to_have_text(hours)
