@@ -43,6 +43,7 @@ def _fleet(hub: Hub, sight: Sight) -> bytes:
         "version": __version__,
         "totals": fleet.totals(),
         "problems": fleet.problems,
+        "alerts": fleet.alerts,
         "is_whole": len(hosts) == len(fleet.hosts),
         "hosts": [],
     }

@@ -30,6 +30,11 @@ KINDS: dict[str, str] = {
     "hub_stopped": "the hub was stopped",
     "history_problem": "the history is not kept",
     "history_recovered": "the history is kept again",
+    "alert_fired": "something is wrong, and people are told",
+    "alert_acknowledged": "somebody looks after an alert",
+    "alert_resolved": "what an alert was about is over",
+    "alert_silenced": "nobody is told of some alerts for a while",
+    "alert_silence_ended": "a silence is over",
 }
 """What the hub tells by itself."""
 
