@@ -23,3 +23,7 @@ class GpuClusterStatusSettings(Struct, frozen=True):
     """How often each node is asked."""
     deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 5.0
     """How long a node may take to answer: it asks nvidia-smi only then."""
+
+    def __repr__(self) -> str:
+        """Without the password: settings may end up in a trace."""
+        return f"GpuClusterStatusSettings(port={self.port!r}, interval={self.interval!r}, deadline={self.deadline!r})"

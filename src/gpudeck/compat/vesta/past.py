@@ -46,7 +46,7 @@ class PastOfHost:
             except HistoryRefused:
                 return []
             if found:
-                return _thin(found, pace - _STEP)[-count:]
+                return _thin(found, pace - _STEP / 2)[-count:]
         return []
 
     def _read(self, start: float, end: float) -> list[Moment]:

@@ -30,6 +30,10 @@ class VestaSettings(Struct, frozen=True):
     term_width: Annotated[int, Meta(ge=60, le=240)] = 80
     """How many columns the text view has, as TERM_WIDTH."""
 
+    def __repr__(self) -> str:
+        """Without the token: settings may end up in a trace."""
+        return f"VestaSettings(networks={self.networks!r}, down_after={self.down_after!r})"
+
     def __post_init__(self) -> None:
         for network in self.networks:
             try:
