@@ -39,6 +39,9 @@ test('a folded host counts what is booked, from step to step', () => {
   const counted = countMarks(row, bookings, NOW).map(({ start, end, extendedProps, classNames }) => [start.getTime() / 1000 - NOW, end.getTime() / 1000 - NOW, (extendedProps.mark as { text: string }).text, classNames.includes('full')])
   expect(counted).toEqual([[0, 2 * HOUR, '2 of 4', false], [2 * HOUR, 4 * HOUR, '4 of 4', true], [4 * HOUR, 5 * HOUR, '1 of 4', false]])
   expect(marksOf(rowsOf(false), bookings, ADA, new Set(), NOW)).toHaveLength(3)
+  const [whole, ...others] = countMarks(row, bookings, NOW, true)
+  expect(others).toEqual([])
+  expect(whole).toMatchObject({ start: new Date(NOW * 1000), end: new Date((NOW + 5 * HOUR) * 1000), extendedProps: { mark: { text: '1–4 of 4' } } })
 })
 
 test('a hostile name is text without the signs that turn a line around', () => {

@@ -35,8 +35,8 @@ export interface CountMark {
   label: string
 }
 
-/** `now` is the hub's clock. */
-export function marksOf(rows: readonly Row[], bookings: readonly Booking[], who: Asker, conflicts: ReadonlySet<string>, now: number): Mark[] {
+/** `now` is the hub's clock. `isCoarse`: a folded host shows when anything is booked, not each step of how much. */
+export function marksOf(rows: readonly Row[], bookings: readonly Booking[], who: Asker, conflicts: ReadonlySet<string>, now: number, isCoarse = false): Mark[] {
   const shown = new Set(rows.filter(({ kind }) => kind === 'gpu').map(({ id }) => id))
   const folded = rows.filter((row): row is HostRow => row.kind === 'host' && !row.isOpen)
   const byHost = new Map<string, Booking[]>()
@@ -45,7 +45,7 @@ export function marksOf(rows: readonly Row[], bookings: readonly Booking[], who:
   }
   return [
     ...bookings.flatMap((booking) => bookingMark(booking, shown, who, conflicts, now)),
-    ...folded.flatMap((row) => countMarks(row, byHost.get(row.host) ?? [], now)),
+    ...folded.flatMap((row) => countMarks(row, byHost.get(row.host) ?? [], now, isCoarse)),
   ]
 }
 
@@ -74,8 +74,20 @@ function bookingMark(booking: Booking, shown: ReadonlySet<string>, who: Asker, c
   ]
 }
 
+interface Stretch {
+  from: number
+  until: number
+  least: number
+  most: number
+}
+
 /** How many GPUs of a host are booked from when to when. */
-export function countMarks({ id, host, title, uuids }: HostRow, bookings: readonly Booking[], now: number): Mark[] {
+export function countMarks(row: HostRow, bookings: readonly Booking[], now: number, isCoarse = false): Mark[] {
+  const steps = stretchesOf(row.host, bookings)
+  return (isCoarse ? joined(steps) : steps).map((stretch) => countMark(row, stretch, now))
+}
+
+function stretchesOf(host: string, bookings: readonly Booking[]): Stretch[] {
   const steps = new Map<number, number>()
   const step = (at: number, by: number): unknown => steps.set(at, (steps.get(at) ?? 0) + by)
   for (const booking of bookings) {
@@ -83,21 +95,31 @@ export function countMarks({ id, host, title, uuids }: HostRow, bookings: readon
     step(booking.start, own)
     step(booking.end, -own)
   }
-  const marks: Mark[] = []
+  const stretches: Stretch[] = []
   let count = 0
-  let since = 0
+  let from = 0
   for (const [at, by] of [...steps].sort(([a], [b]) => a - b)) {
     if (by === 0) continue
-    if (count > 0) marks.push(countMark(id, host, title, count, uuids.length, since, at, now))
+    if (count > 0) stretches.push({ from, until: at, least: count, most: count })
     count += by
-    since = at
+    from = at
   }
-  return marks
+  return stretches
 }
 
-function countMark(row: string, host: string, title: string, count: number, all: number, from: number, until: number, now: number): Mark {
+function joined(stretches: readonly Stretch[]): Stretch[] {
+  const whole: Stretch[] = []
+  for (const each of stretches) {
+    const last = whole.at(-1)
+    if (last?.until === each.from) whole[whole.length - 1] = { from: last.from, until: each.until, least: Math.min(last.least, each.least), most: Math.max(last.most, each.most) }
+    else whole.push(each)
+  }
+  return whole
+}
+
+function countMark({ id, host, title, uuids }: HostRow, { from, until, least, most }: Stretch, now: number): Mark {
   const [start, end] = drawnSpan(from, until)
-  const text = `${count} of ${Math.max(all, count)}`
+  const text = `${least === most ? most : `${least}–${most}`} of ${Math.max(uuids.length, most)}`
   const label = `${text} GPUs of ${title} booked, ${spanText(from, until, now)}. Unfold the host`
-  return { id: `${row} ${from}`, start, end, resourceIds: [row], startEditable: false, durationEditable: false, classNames: ['count', ...(count >= all ? ['full'] : [])], extendedProps: { mark: { kind: 'count', host, text, label } } }
+  return { id: `${id} ${from}`, start, end, resourceIds: [id], startEditable: false, durationEditable: false, classNames: ['count', ...(least >= uuids.length ? ['full'] : [])], extendedProps: { mark: { kind: 'count', host, text, label } } }
 }
