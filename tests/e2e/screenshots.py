@@ -1,10 +1,12 @@
-"""Pictures of the demo fleet for README and docs: `make screenshots`."""
+"""Pictures of the demo fleet for README and docs: `make screenshots`. Making its past takes some minutes."""
 
 import json
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, sync_playwright
 
@@ -15,13 +17,45 @@ from fakes.hubs import HubProcess, running_hub, wait_until
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 BOOKED = 24
 """The fleet of so many hosts has bookings."""
-SHOTS = (
-    ("fleet.png", 24, "", 1440, 860, "light"),
-    ("fleet-dark.png", 24, "", 1440, 860, "dark"),
-    ("phone.png", 24, "?q=free", 390, 780, "light"),
-    ("bookings.png", 24, "#/bookings?booked=1", 1440, 720, "light"),
-    ("thousand.png", 1000, "", 1440, 860, "light"),
+PAST_SECONDS = 1_200
+"""How long the making of a past may take on a slow machine."""
+
+
+class Shot(NamedTuple):
+    """`address` is made from a fleet: which GPU is worth a picture shows when it is there."""
+
+    name: str
+    address: Callable[[dict[str, Any]], str]
+    width: int = 1440
+    height: int = 860
+    scheme: str = "light"
+
+
+def busiest_gpu(fleet: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The hardest working GPU that has an owner, with its host."""
+    found = [(host, gpu) for host in fleet["hosts"] for gpu in host["gpus"] if gpu["users"]]
+    return max(found, key=lambda pair: pair[1]["utilization_percent"] or 0)
+
+
+def busiest_person(fleet: dict[str, Any]) -> str:
+    users: list[str] = [user for host in fleet["hosts"] for gpu in host["gpus"] for user in gpu["users"]]
+    return max(sorted(set(users)), key=users.count)
+
+
+OF_24 = (
+    Shot("fleet.png", lambda _: ""),
+    Shot("fleet-dark.png", lambda _: "", scheme="dark"),
+    Shot("phone.png", lambda _: "?q=free", width=390, height=780),
+    Shot("host.png", lambda fleet: f"#/host/{busiest_gpu(fleet)[0]['name']}"),
+    Shot("gpu.png", lambda fleet: f"#/gpu/{busiest_gpu(fleet)[1]['uuid']}"),
+    Shot("people.png", lambda _: "#/people", height=640),
+    Shot("person.png", lambda fleet: f"#/person/{busiest_person(fleet)}"),
+    Shot("history.png", lambda _: "#/history"),
+    Shot("bookings.png", lambda _: "#/bookings?booked=1", height=720),
+    Shot("events.png", lambda _: "#/events", height=640),
+    Shot("about.png", lambda _: "#/about", height=640),
 )
+OF_1000 = (Shot("thousand.png", lambda _: ""),)
 BOOKINGS = (
     ("mira", 2, [0, 1], 9, 30, "ablations for the rebuttal"),
     ("jonas", 2, [4], 14, 8, "profiling"),
@@ -48,31 +82,41 @@ def book(hub: HubProcess) -> None:
         urllib.request.urlopen(request, timeout=10).close()
 
 
-def take(browser: Browser, url: str, name: str, width: int, height: int, scheme: str) -> None:
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-    page.goto(url)
-    page.locator("[data-host]").first.wait_for(timeout=30_000)
-    # Flashes of the first changes fade within a second; a calm picture shows the page as it is most of the time.
-    page.wait_for_timeout(2_500)
-    page.screenshot(path=IMAGES / name)
+def take(browser: Browser, hub: HubProcess, shot: Shot) -> None:
+    page = browser.new_page(
+        viewport={"width": shot.width, "height": shot.height},
+        color_scheme=shot.scheme,  # type: ignore[arg-type]
+    )
+    page.goto(f"{hub.url}/{shot.address(fleet_of(hub))}")
+    page.locator("main :is([data-host], h1, h2)").first.wait_for(timeout=30_000)
+    page.wait_for_load_state("load")
+    # Answers about the past come, and flashes of the first changes fade: the page as it is most of the time.
+    page.wait_for_timeout(4_000)
+    page.screenshot(path=IMAGES / shot.name)
     page.close()
+    print(f"wrote docs/images/{shot.name}")
+
+
+def take_all(browser: Browser, hosts: int, days: int, shots: tuple[Shot, ...]) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_hub(Path(folder), "--demo", str(hosts), "--demo-days", str(days)) as hub,
+    ):
+        wait_until(lambda: count_hosts(hub) > 0.9 * hosts, "the fleet", seconds=90)
+        log = Path(folder) / "log"
+        wait_until(lambda: days == 0 or "simulated past" in log.read_text(), "its past", seconds=PAST_SECONDS)
+        if hosts == BOOKED:
+            book(hub)
+        for shot in shots:
+            take(browser, hub, shot)
 
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGUMENTS)
-        for hosts in sorted({shot[1] for shot in SHOTS}):
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                running_hub(Path(folder), "--demo", str(hosts), "--demo-days", "14") as hub,
-            ):
-                wait_until(lambda hub=hub, hosts=hosts: count_hosts(hub) > 0.9 * hosts, "the fleet", seconds=90)
-                if hosts == BOOKED:
-                    book(hub)
-                for name, _, query, width, height, scheme in (shot for shot in SHOTS if shot[1] == hosts):
-                    take(browser, f"{hub.url}/{query}", name, width, height, scheme)
-                    print(f"wrote docs/images/{name}")
+        take_all(browser, BOOKED, 9, OF_24)
+        take_all(browser, 1000, 0, OF_1000)
         browser.close()
 
 
