@@ -53,6 +53,7 @@ class Alerts:
         self._send = send
         self._settle = settle
         self._now = now
+        self._unnoted: list[Outgoing] = []
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._writing: asyncio.Task[None] | None = None
@@ -71,7 +72,7 @@ class Alerts:
         with contextlib.suppress(Temporary):
             await self.flush()
         async with self._lock:
-            self.engine, self._store = engine, store
+            self.engine, self._store, self._unnoted = engine, store, []
             await self.load()
 
     def start(self) -> None:
@@ -100,9 +101,8 @@ class Alerts:
             try:
                 await self._write()
             finally:
-                sent = self._send_all()
-            if sent:
-                await self._note_sent(sent)
+                self._send_all()
+            await self._note_sent()
 
     def active(self, states: Sequence[AlertState]) -> list[Alert]:
         """Those that are not over, the worst first."""
@@ -190,20 +190,23 @@ class Alerts:
             self.engine.changed = taken | self.engine.changed
             raise
 
-    def _send_all(self) -> list[Outgoing]:
+    def _send_all(self) -> None:
         waiting, self.engine.outgoing = self.engine.outgoing, []
         for sent in waiting:
             try:
                 self._send(sent.message)
             except Exception:
                 log.exception("a message could not be handed over")
-        return waiting
+        self._unnoted += waiting
 
-    async def _note_sent(self, sent: list[Outgoing]) -> None:
+    async def _note_sent(self) -> None:
+        if not self._unnoted:
+            return
         if self._settle is not None:
             await self._settle()
-        for one in sent:
-            self.engine.note_sent(one, self._now())
+        noted, self._unnoted = self._unnoted, []
+        for sent in noted:
+            self.engine.note_sent(sent, self._now())
         await self._write()
 
     def _note_failure(self, error: Temporary) -> None:
