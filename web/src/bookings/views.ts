@@ -72,9 +72,20 @@ export function dayTitle(date: Date, view: ViewName): string {
   return view === 'day' ? `${weekday}, ${MONTHS[date.getMonth()]} ${date.getDate()}` : `${weekday} ${date.getDate()}`
 }
 
-/** How finely the columns are divided, and to what a drag snaps; seconds. A label stands at every `label`; null: at none. */
-export const GRAINS: Record<ViewName, { slot: number; snap: number; label: number | null; narrowest: number }> = {
-  day: { slot: 3600, snap: 900, label: 7200, narrowest: 28 },
-  week: { slot: 21_600, snap: 3600, label: 43_200, narrowest: 24 },
-  month: { slot: 86_400, snap: 21_600, label: null, narrowest: 26 },
+export interface Grain {
+  /** How finely the columns are divided, and to what a drag snaps; seconds. */
+  slot: number
+  snap: number
+  /** Seconds between two labels; null: none. */
+  label: number | null
+  /** Pixels. */
+  narrowest: number
+  /** How many are drawn at once: each has a cell a day, and thousands of cells take a second. */
+  rows: number
+}
+
+export const GRAINS: Record<ViewName, Grain> = {
+  day: { slot: 3600, snap: 900, label: 7200, narrowest: 28, rows: 150 },
+  week: { slot: 21_600, snap: 3600, label: 43_200, narrowest: 24, rows: 80 },
+  month: { slot: 86_400, snap: 21_600, label: null, narrowest: 26, rows: 50 },
 }
