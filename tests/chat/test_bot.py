@@ -130,6 +130,7 @@ def test_unknown_words_get_help_with_the_host_that_may_be_meant(lab: Lab) -> Non
     assert "I do not understand “gpu0l”" in said
     assert "gpu01" in said
     assert "book gpu07:0,1 for 4h" in said
+    assert "Did you mean free?" in lab.say("frree h100")
 
 
 def test_without_history_the_report_says_so(lab: Lab) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from gpudeck.chat.blocks import Answer, attach, say, tell
+from gpudeck.chat.commands import near_commands
 from gpudeck.chat.escape import escape
 from gpudeck.chat.lines import (
     command_lines,
@@ -94,9 +95,8 @@ def answer_host(fleet: Json, name: str) -> Answer | None:
         return None
     host = part["hosts"][0]
     problems = [escape(name_problem(host["name"], problem), 300) for problem in host["problems"][:5]]
-    return tell(
-        title_of(host, fleet["time"]), gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", problems
-    )
+    title = title_of(host, fleet["time"])
+    return tell(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", [*notes(fleet), *problems])
 
 
 def answer_who(fleet: Json, place: str) -> Answer:
@@ -111,7 +111,7 @@ def answer_who(fleet: Json, place: str) -> Answer:
     if not gpus:
         return say(f"{escape(host['name'])} has no GPU {escape(labels) or 'at all'}.")
     lines = [line for gpu in gpus for line in who_lines(gpu, fleet["time"])]
-    return tell(title_of(host, fleet["time"]), lines, lambda: render_fleet(part, width=_WIDTH), "who")
+    return tell(title_of(host, fleet["time"]), lines, lambda: render_fleet(part, width=_WIDTH), "who", notes(fleet))
 
 
 def answer_where(fleet: Json, name: str, logins: Collection[str]) -> Answer:
@@ -151,8 +151,8 @@ def no_such_host(fleet: Json, name: str) -> Answer:
 
 
 def no_such_command(fleet: Json, name: str) -> str:
-    near = near_hosts(fleet, name)
-    hint = f" Did you mean the host {' or '.join(map(escape, near))}?" if near else ""
+    near = [*near_commands(name), *near_hosts(fleet, name)][:3]
+    hint = f" Did you mean {' or '.join(map(escape, near))}?" if near else ""
     return f"I do not understand “{escape(name)}”.{hint}"
 
 

@@ -3,6 +3,7 @@
 The predecessor vesta's commands are the same: HOSTS, ALL, ALL_cmd, ALL_detail, WHERE, HELP and the name of a host.
 """
 
+import difflib
 import re
 from typing import Final, Literal
 
@@ -104,6 +105,11 @@ def is_talk(command: Command) -> bool:
     if command.name == "book":
         return not {"for", "until", "--for", "--until"} & {word.lower() for word in command.words}
     return len(command.words) > _MOST_WORDS.get(command.name, _FEW)
+
+
+def near_commands(word: str) -> list[str]:
+    """The command that is most like this word, if one is."""
+    return difflib.get_close_matches(word.lower(), _COMMANDS, 1, 0.7)
 
 
 def split_words(text: str) -> list[str]:

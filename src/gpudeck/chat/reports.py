@@ -4,7 +4,7 @@ import math
 from datetime import UTC, tzinfo
 from typing import Any, Final, get_args
 
-from gpudeck.chat.blocks import Answer, say, tell
+from gpudeck.chat.blocks import Answer, say, show_time, tell
 from gpudeck.chat.escape import escape
 from gpudeck.history.base import By, UsageAsk
 from gpudeck.model.errors import UsageError
@@ -61,7 +61,9 @@ def _coverage(usage: dict[str, Any]) -> str:
     """Rounded down: what was not observed in full is never called 100 %."""
     if usage["coverage"] is None:
         return "No GPU was known in the period."
-    return f"Observed {math.floor(1000 * usage['coverage'] + 1e-9) / 10:.1f} % of the period."
+    since = usage.get("known_since")
+    span = "the period" if since is None else f"the time since {show_time(since)}"
+    return f"Observed {math.floor(1000 * usage['coverage'] + 1e-9) / 10:.1f} % of {span}."
 
 
 def _number(value: float | None) -> str:
