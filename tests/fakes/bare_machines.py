@@ -1,0 +1,203 @@
+"""Machines that have nothing of gpudeck, to be set up by Ansible: each with a file system, a network, processes, a name
+and an sshd of its own.
+
+The file system is this machine's, under a layer that takes what is written; the working tree, /opt, /root and /home are
+hidden. What cannot be had without a virtual machine is systemd: fakes/systemctl.py stands in for it.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fakes import sshd
+from fakes.hubs import wait_until
+
+ROOT = Path(__file__).parents[2]
+WHY_NOT = "needs root, sshd, and a kernel that allows namespaces and overlays"
+NETWORK = "198.18.1"
+"""Of the range that is kept for such tests (RFC 2544): no real network has it."""
+_BOOT = """
+set -e
+mount --make-rprivate /
+mount -t overlay overlay -o lowerdir=/,upperdir={folder}/upper,workdir={folder}/work {root}
+for hidden in {hidden}; do [ ! -d {root}$hidden ] || mount -t tmpfs tmpfs {root}$hidden; done
+mount --rbind /dev {root}/dev
+mount -t proc proc {root}/proc
+mount -t tmpfs -o mode=755 tmpfs {root}/run
+mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
+mkdir -p {root}/run/sshd {root}/root/.ssh
+cp {key}.pub {root}/root/.ssh/authorized_keys
+echo {name} > /proc/sys/kernel/hostname
+echo ready
+read go
+ip link set lo up
+chroot {root} /usr/bin/systemctl default
+exec chroot {root} {sshd} -D -e -f /etc/ssh/bare_config
+"""
+
+
+def can_make_bare_machines(folder: Path) -> bool:
+    """Tried, as no other way tells what a kernel and a container allow."""
+    if os.geteuid() or sshd.PROGRAM is None or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+        return False
+    for name in ("upper", "work", "root"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    tried = (
+        f"mount -t overlay overlay -o lowerdir=/,upperdir={folder}/upper,workdir={folder}/work {folder}/root && "
+        "ip link add switch type bridge && ip link add near type veth peer name far"
+    )
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--uts", "sh", "-c", tried]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+class BareMachine:
+    """One machine. `boot` starts it with the disk that it has, `power_off` ends all that runs there, at once."""
+
+    def __init__(self, name: str, folder: Path, address: str, key: Path) -> None:
+        self.name = name
+        self.address = address
+        self._folder = folder
+        self._key = key
+        self._holder: subprocess.Popen[str] | None = None
+        for part in ("upper/etc/ssh", "upper/usr/bin", "work", "root"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        (folder / "upper/etc/machine-id").write_text(f"{secrets.token_hex(16)}\n")
+        shim = folder / "upper/usr/bin/systemctl"
+        shutil.copy(Path(__file__).parent / "systemctl.py", shim)
+        shim.chmod(0o755)
+        sshd.make_key(folder / "upper/etc/ssh/bare_key")
+        (folder / "upper/etc/ssh/bare_config").write_text(
+            f"ListenAddress {address}\nPort 22\nHostKey /etc/ssh/bare_key\nPidFile none\nUsePAM no\n"
+            "PermitRootLogin yes\nPasswordAuthentication no\nStrictModes no\nUseDNS no\nMaxStartups 100\n"
+            "Subsystem sftp internal-sftp\nAcceptEnv LANG LC_*\n"
+        )
+
+    @property
+    def host_key(self) -> str:
+        """Its line for known_hosts."""
+        kind, key, *_ = (self._folder / "upper/etc/ssh/bare_key.pub").read_text().split()
+        return f"{self.address} {kind} {key}\n"
+
+    def boot(self, switch: int) -> None:
+        """`switch` is a process in whose network a bridge of that name is."""
+        hidden = " ".join(sorted({str(ROOT), "/opt", "/root", "/home", "/var/lib/gpudeck"}))
+        script = _BOOT.format(
+            folder=self._folder,
+            root=self._folder / "root",
+            hidden=hidden,
+            key=self._key,
+            name=self.name,
+            sshd=sshd.PROGRAM,
+        )
+        namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc"]
+        with (self._folder / "console").open("a") as console:
+            self._holder = subprocess.Popen(
+                ["unshare", *namespaces, "--fork", "--kill-child", "sh", "-c", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=console,
+                text=True,
+            )
+        assert self._holder.stdout is not None
+        assert self._holder.stdin is not None
+        assert self._holder.stdout.readline() == "ready\n", (self._folder / "console").read_text()
+        self._connect(switch)
+        self._holder.stdin.write("go\n")
+        self._holder.stdin.flush()
+        wait_until(self._answers, f"sshd of {self.name}", 60)
+
+    def power_off(self) -> None:
+        """Nothing is told to end: it ends."""
+        if self._holder is not None:
+            self._holder.kill()
+            self._holder.communicate(timeout=20)
+            self._holder = None
+
+    def run(self, *command: str) -> str:
+        """What a command prints there. Raises CalledProcessError."""
+        inside = ["nsenter", f"--target={self._inner()}", "--net", "--mount", "--pid", "--uts", "--root", "--wd"]
+        done = subprocess.run([*inside, *command], capture_output=True, text=True, check=True, timeout=120)
+        return done.stdout
+
+    def console(self) -> str:
+        return (self._folder / "console").read_text()
+
+    def _connect(self, switch: int) -> None:
+        assert self._holder is not None
+        near = f"to-{self.name}"[:15]
+        there = ["nsenter", f"--target={switch}", "--net", "ip"]
+        for words in (
+            [*there, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", str(self._inner())],
+            [*there, "link", "set", near, "master", "switch", "up"],
+            ["nsenter", f"--target={self._inner()}", "--net", "ip", "addr", "add", f"{self.address}/24", "dev", "eth0"],
+            ["nsenter", f"--target={self._inner()}", "--net", "ip", "link", "set", "eth0", "up"],
+        ):
+            subprocess.run(words, check=True, capture_output=True, timeout=20)
+
+    def _inner(self) -> int:
+        """The first process of the machine: `unshare` itself stays outside of its processes."""
+        assert self._holder is not None
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        return int(children[0])
+
+    def _answers(self) -> bool:
+        return "Server listening" in self.console()
+
+
+class BareNetwork:
+    """Machines on one switch, and a seat beside it from which they are reached."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.key = sshd.make_key(folder / "key")
+        self._switch = subprocess.Popen(
+            [
+                "unshare",
+                "--net",
+                "sh",
+                "-c",
+                "ip link add switch type bridge && ip link set lo up && "
+                f"ip addr add {NETWORK}.1/24 dev switch && ip link set switch up && echo ready && exec cat",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._switch.stdout is not None
+        assert self._switch.stdout.readline() == "ready\n"
+        self.machines = {
+            name: BareMachine(name, folder / name, f"{NETWORK}.{number}", self.key)
+            for number, name in enumerate(names, 10)
+        }
+        self.known_hosts = folder / "known_hosts"
+        self.known_hosts.write_text("".join(machine.host_key for machine in self.machines.values()))
+
+    def boot(self) -> None:
+        for machine in self.machines.values():
+            machine.boot(self._switch.pid)
+
+    def power_off(self) -> None:
+        for machine in self.machines.values():
+            machine.power_off()
+
+    def seat(self, command: Sequence[str]) -> list[str]:
+        """The command, as somebody runs it who can reach the machines."""
+        return ["nsenter", f"--target={self._switch.pid}", "--net", "--", *command]
+
+    def close(self) -> None:
+        self.power_off()
+        self._switch.communicate(timeout=20)
+
+
+@contextlib.contextmanager
+def bare_network(folder: Path, names: Sequence[str]) -> Iterator[BareNetwork]:
+    made = BareNetwork(folder, names)
+    try:
+        made.boot()
+        yield made
+    finally:
+        made.close()
