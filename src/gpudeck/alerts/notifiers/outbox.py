@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MOST_UNWRITTEN: Final = 10_000
 _AGAIN_SECONDS: Final = 5.0
 _TRIM_SECONDS: Final = 3600.0
-_STOP_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 5.0
 
 FindDestinations = Callable[[Message], Sequence[Destination]]
 
@@ -102,7 +102,7 @@ class Outbox:
             worker.end()
         if self._tasks:
             self._tasks[0].cancel()
-            await asyncio.wait(self._tasks, timeout=_STOP_SECONDS)
+            await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

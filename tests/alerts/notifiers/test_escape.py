@@ -1,0 +1,55 @@
+"""Names from anywhere in messages: nothing that a chat acts upon is left of them."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpudeck.alerts.notifiers.escape import for_chat, for_slack, plain
+
+HOSTILE = st.text(alphabet="<>!@#|&[]()*`:/\\abcdehilnorvwy.\u202e\u200b\n\x1b ", max_size=60)
+ACTS = re.compile(r"@(everyone|here|channel|\w)|<[!@#\w/]|\]\(|\]\[|://|\bwww\.|mailto:", re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<!channel>",
+        "<!here|here>",
+        "<@U012AB3CD>",
+        "<@&12345>",
+        "<#C024BE7LR>",
+        "@everyone",
+        "@here",
+        "[your bank](https://evil.example)",
+        "<https://evil.example|your bank>",
+        "https://evil.example",
+        "www.evil.example",
+        "<a href=x>",
+        "<img src=x>",
+        "</b>",
+    ],
+)
+def test_what_a_chat_acts_upon_is_taken_apart_and_reads_the_same(name: str) -> None:
+    shown = for_chat(name)
+    assert not ACTS.search(shown)
+    assert shown.replace("\u200b", "") == name
+    assert "<" not in for_slack(name)
+
+
+@given(HOSTILE)
+def test_nothing_is_left_to_act_upon(text: str) -> None:
+    assert not ACTS.search(for_chat(text))
+    assert not set("<>") & set(for_slack(text))
+    assert for_chat(text).isprintable() or "\u200b" in for_chat(text)
+
+
+@given(st.text(max_size=60))
+def test_plain_text_is_one_line_without_anything_a_terminal_obeys(text: str) -> None:
+    assert plain(text).isprintable()
+
+
+@pytest.mark.parametrize("name", ["gpu-07.cs.example.org", "a < b", "x <= 3", "GPU 0: 40.0 GiB", "ada@", "1:30"])
+def test_usual_text_stays_as_it_is(name: str) -> None:
+    assert for_chat(name) == name

@@ -1,0 +1,231 @@
+"""Messages until they arrive: once, whatever happens between, and no channel waits for another."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from alerts.notifiers.sinks import make_message
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers import channel as channels
+from gpudeck.alerts.notifiers import outbox as outboxes
+from gpudeck.alerts.notifiers.channel import Failure
+from gpudeck.alerts.notifiers.outbox import Outbox
+from gpudeck.alerts.notifiers.routes import Destination
+from gpudeck.alerts.notifiers.store import OutboxStore
+from gpudeck.database.engine import Database
+from gpudeck.model.errors import GpudeckError, Refused, Temporary
+
+
+class FakePost:
+    """Takes messages, unless `trouble` says why not; `hangs` as long as it does."""
+
+    def __init__(self, trouble: GpudeckError | None = None, *, hangs: bool = False) -> None:
+        self.trouble = trouble
+        self.hangs = hangs
+        self.tries = 0
+        self.taken: list[str] = []
+        self.longest = 20.0
+
+    async def send(self, message: Message, account: str | None) -> None:
+        self.tries += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.trouble is not None and (account is None or not isinstance(self.trouble, Refused) or account == "eve"):
+            raise self.trouble
+        self.taken.append(f"{message.key} {account or ''}".strip())
+
+    async def rest(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are tried again at once, and what hangs is left soon."""
+    monkeypatch.setattr(channels, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(channels, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(channels, "LONGEST_REST", 0.05)
+    monkeypatch.setattr(outboxes, "STOP_SECONDS", 0.5)
+
+
+def run(
+    database: Database,
+    posts: dict[str, FakePost],
+    work: Callable[[Outbox], Awaitable[None]],
+    *,
+    give_up: float = 86_400.0,
+    tell: Callable[[Failure], None] | None = None,
+    fleet: str = "real",
+) -> None:
+    """An outbox from its start to its end; every message goes to all channels, and to its people through the first."""
+
+    def find(message: Message) -> list[Destination]:
+        names = list(posts)
+        people = [Destination(names[0], account) for account in message.people]
+        return people if message.is_personal else [Destination(name) for name in names] + people
+
+    async def live() -> None:
+        outbox = Outbox(OutboxStore(database, fleet), posts, find, give_up=give_up, tell=tell)
+        await outbox.open()
+        outbox.start()
+        try:
+            await work(outbox)
+        finally:
+            await outbox.stop()
+
+    asyncio.run(live())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - a condition of anything
+            await asyncio.sleep(0.01)
+
+
+def test_same_news_goes_to_a_place_once_also_after_a_restart(database: Database) -> None:
+    post = FakePost()
+
+    async def put_twice(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1"))
+        outbox.put(make_message("news 1"))
+        await until(lambda: post.taken)
+
+    async def put_both(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1"))
+        outbox.put(make_message("news 2"))
+        await until(lambda: len(post.taken) > 1)
+
+    run(database, {"ops": post}, put_twice)
+    run(database, {"ops": post}, put_both)
+    assert post.taken == ["news 1", "news 2"]
+
+
+def test_each_fleet_has_its_own_messages(database: Database) -> None:
+    post = FakePost()
+
+    async def put(outbox: Outbox) -> None:
+        before = len(post.taken)
+        outbox.put(make_message("news 1"))
+        await until(lambda: len(post.taken) > before)
+
+    run(database, {"ops": post}, put, fleet="demo-6")
+    run(database, {"ops": post}, put)
+    assert post.taken == ["news 1", "news 1"]
+
+
+async def leave_behind(database: Database, claimed: float) -> None:
+    """As a hub that is killed while it sends: the claim stays."""
+    store, now = OutboxStore(database), time.time()
+    await store.add([(make_message("news 1"), Destination("ops"))], now)
+    parcel = await store.next("ops", now)
+    assert parcel is not None
+    assert await store.claim(parcel.id, now + claimed, now)
+    assert await store.next("ops", now) is None
+    assert not await store.claim(parcel.id, now + claimed, now)
+
+
+def test_what_a_killed_hub_was_sending_is_sent_by_the_next(database: Database) -> None:
+    post = FakePost()
+
+    async def wait(_: Outbox) -> None:
+        await until(lambda: post.taken)
+
+    # On a shared database another hub may be sending it still: until its claim is over.
+    asyncio.run(leave_behind(database, {"sqlite": 3600.0, "postgresql": 0.5}[database.kind]))
+    run(database, {"ops": post}, wait)
+    assert post.taken == ["news 1"]
+
+
+@pytest.mark.parametrize("trouble", ["failing", "refusing", "hanging"])
+def test_channel_in_trouble_holds_no_other_up(database: Database, trouble: str) -> None:
+    bad = {
+        "failing": FakePost(Temporary("it has trouble.")),
+        "refusing": FakePost(Refused("it refuses the token.")),
+        "hanging": FakePost(hangs=True),
+    }[trouble]
+    good = FakePost()
+
+    async def put(outbox: Outbox) -> None:
+        for number in range(20):
+            outbox.put(make_message(f"news {number}"))
+        await until(lambda: len(good.taken) == 20 and bad.tries)
+        bad.hangs = False
+
+    run(database, {"bad": bad, "good": good}, put)
+    assert good.taken == [f"news {number}" for number in range(20)]
+    assert bad.taken == []
+
+
+def test_channel_that_recovers_gets_all_that_waited_and_its_problem_is_over(database: Database) -> None:
+    post = FakePost(Temporary("it has trouble of its own."))
+    problems = []
+
+    async def put(outbox: Outbox) -> None:
+        for number in range(5):
+            outbox.put(make_message(f"news {number}"))
+        await until(lambda: outbox.problems)
+        problems.extend(outbox.problems)
+        post.trouble = None
+        await until(lambda: len(post.taken) == 5)
+        await until(lambda: outbox.waiting == {"ops": 0})
+        assert outbox.problems == []
+        assert outbox.counters["ops"]["sent"] == 5
+
+    run(database, {"ops": post}, put)
+    assert problems == ["the channel ops does not take messages: it has trouble of its own."]
+    assert sorted(post.taken) == [f"news {number}" for number in range(5)]
+
+
+def test_channel_that_fails_is_tried_with_one_message_at_a_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
+    post = FakePost(Temporary("it has trouble."))
+
+    async def put(outbox: Outbox) -> None:
+        for number in range(50):
+            outbox.put(make_message(f"news {number}"))
+        await outbox.flush()
+        await until(lambda: outbox.waiting == {"ops": 50})
+
+    run(database, {"ops": post}, put)
+    assert post.tries == 1
+
+
+def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> None:
+    post, told = FakePost(Refused("it does not know this address.")), list[Failure]()
+
+    async def put(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1"))
+        await until(lambda: told)
+        await until(lambda: outbox.waiting == {"ops": 0})
+        assert outbox.problems == ["the channel ops does not take messages: 1 given up; it does not know this address."]
+        assert outbox.counters["ops"]["given_up"] == 1
+
+    run(database, {"ops": post}, put, give_up=0.2, tell=told.append)
+    assert [(one.channel, one.message.key, one.trouble) for one in told] == [
+        ("ops", "news 1", "it does not know this address.")
+    ]
+
+
+def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
+    monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
+    post = FakePost(Refused("it refuses the recipient."))
+
+    async def put(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1", people=("eve", "ada", "bob"), is_personal=True))
+        await until(lambda: len(post.taken) == 2)
+        assert outbox.problems == []
+
+    run(database, {"mail": post}, put)
+    assert sorted(post.taken) == ["news 1 ada", "news 1 bob"]
+
+
+def test_message_to_a_channel_that_is_not_there_is_nobodys(database: Database) -> None:
+    async def put(outbox: Outbox) -> None:
+        outbox.put_to(make_message("news 1"), Destination("gone"))
+        await outbox.flush()
+
+    run(database, {"ops": FakePost()}, put)

@@ -1,0 +1,74 @@
+"""Which message goes where."""
+
+import pytest
+
+from alerts.notifiers.sinks import make_message
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.routes import Destination, find_destinations
+from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, Route
+from gpudeck.auth.settings import Person
+
+PEOPLE = {
+    "ada": Person(mail="ada@example.org", slack="U1", group="vision"),
+    "bob": Person(mail="bob@example.org"),
+    "eve": Person(),
+}
+CHANNELS = {name: Channel(url=f"json://{name}.example") for name in ("ops", "mail", "chat", "pager")}
+
+
+def find(message: Message, *routes: Route, muted: tuple[str, str] = ("", "")) -> list[str]:
+    settings = NotifySettings(channels=CHANNELS, routes=list(routes), mail="mail", slack="chat")
+    found = find_destinations(message, settings, PEOPLE.__getitem__, lambda *asked: asked == muted)
+    return [destination.name for destination in found]
+
+
+@pytest.mark.parametrize(("severity", "channels"), [("info", []), ("warning", [*CHANNELS]), ("critical", [*CHANNELS])])
+def test_without_routes_every_channel_gets_warnings_and_worse(severity: str, channels: list[str]) -> None:
+    assert find(make_message(severity=severity)) == channels
+
+
+def test_first_route_that_fits_is_taken_unless_it_goes_on() -> None:
+    stop = [Route(to=["pager"], severity="critical"), Route(to=["ops"])]
+    on = [Route(to=["pager"], severity="critical", goes_on=True), Route(to=["ops", "pager"])]
+    assert find(make_message(), *stop) == ["pager"]
+    assert find(make_message(), *on) == ["pager", "ops"]
+    assert find(make_message(severity="warning"), *stop) == ["ops"]
+
+
+@pytest.mark.parametrize(
+    ("route", "fits"),
+    [
+        (Route(to=["ops"], rules=["gpu_*", "host_*"]), True),
+        (Route(to=["ops"], rules=["gpu_*"]), False),
+        (Route(to=["ops"], labels={"rack": "r1*", "host": "gpu07"}), True),
+        (Route(to=["ops"], labels={"rack": "r2*"}), False),
+        (Route(to=["ops"], labels={"room": "*"}), False),
+        (Route(to=["ops"], people=["ada"]), True),
+        (Route(to=["ops"], people=["bob"]), False),
+        (Route(to=["ops"], groups=["vision"]), True),
+        (Route(to=["ops"], groups=["speech"]), False),
+    ],
+)
+def test_all_conditions_of_a_route_have_to_fit(route: Route, fits: bool) -> None:
+    message = make_message(labels={"rack": "r12", "host": "gpu07"}, people=("ada",))
+    assert ("ops" in find(message, route)) == fits
+
+
+def test_people_get_it_by_all_their_ways_beside_the_channels() -> None:
+    message = make_message(people=("ada", "bob", "eve"))
+    assert find(message, Route(to=["ops"])) == ["ops", "mail ada", "chat ada", "mail bob"]
+
+
+def test_what_is_personal_goes_to_no_channel() -> None:
+    message = make_message(people=("ada",), is_personal=True)
+    assert find(message) == ["mail ada", "chat ada"]
+
+
+def test_who_muted_the_rule_is_not_told_and_others_are() -> None:
+    message = make_message(people=("ada", "bob"), is_personal=True)
+    assert find(message, muted=("ada", "host_down")) == ["mail bob"]
+    assert find(message, muted=("ada", "gpu_hot")) == ["mail ada", "chat ada", "mail bob"]
+
+
+def test_a_destination_is_named_by_its_channel_and_person() -> None:
+    assert (Destination("ops").name, Destination("mail", "ada").name) == ("ops", "mail ada")
