@@ -1,0 +1,117 @@
+"""Watches and mutes over HTTP: whose they are, what is refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import ADMIN_TOKEN, make_auth, make_door
+from gpudeck.auth.settings import Person
+from gpudeck.hub.hub import Hub
+
+
+class Desk:
+    """A hub's door, and accounts with a token each; ada has a mail address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.auth = make_auth(folder)
+        self.auth.people.take({"ada": Person(mail="ada@example.org", mute=["gpu_hot"])})
+        self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth)
+        self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
+        for name in ("ada", "bob"):
+            account = asyncio.run(self.auth.accounts.add(name, "user", None))
+            made = self.auth.tokens.create(name, "user", account_id=account.id, created_by="a test")
+            self.tokens[name] = asyncio.run(made)[1]
+
+    def call(self, who: str, method: str, path: str = "watches", body: Any = None) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.door)
+            headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub.example", headers=headers) as http:
+                return await http.request(method, f"/api/v1/{path}", json=body)
+
+        return asyncio.run(ask())
+
+    def users(self, who: str, query: str = "") -> list[str]:
+        return [one["user"] for one in self.call(who, "GET", f"watches{query}").json()["watches"]]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_watch_is_told_as_it_was_asked_for(desk: Desk) -> None:
+    made = desk.call("ada", "POST", body={"gpus": 2, "memory_bytes": 40 * 2**30, "expire_seconds": 3600})
+    assert made.status_code == 201
+    one = made.json()
+    assert (one["user"], one["description"], one["fired_at"]) == ("ada", "2 GPUs with 40.0 GiB", None)
+    assert one["expires_at"] - one["created_at"] == pytest.approx(3600)
+    assert desk.call("ada", "GET").json() == {"watches": [one]}
+
+
+def test_everybody_sees_their_own_and_admins_all(desk: Desk) -> None:
+    desk.call("ada", "POST", body={})
+    desk.call("bob", "POST", body={})
+    assert (desk.users("ada"), desk.users("bob"), desk.users("script")) == (["ada"], ["bob"], [])
+    assert (desk.users("admin"), desk.users("admin", "?mine=true")) == (["ada", "bob"], [])
+
+
+def test_nobody_watches_as_somebody_else(desk: Desk) -> None:
+    assert desk.call("bob", "POST", body={"user": "ada"}).json()["user"] == "bob"
+    script = desk.call("script", "POST", body={"user": "ada"}).json()
+    assert (script["user"].startswith("token "), script["is_sent"]) == (True, False)
+
+
+def test_admin_without_an_account_watches_as_the_login_of_the_machine(desk: Desk) -> None:
+    one = desk.call("admin", "POST", body={"user": "ada"}).json()
+    assert (one["user"], one["is_sent"]) == ("ada", True)
+
+
+def test_it_is_said_whether_somebody_can_be_told(desk: Desk) -> None:
+    assert desk.call("ada", "POST", body={}).json()["is_sent"] is True
+    assert desk.call("bob", "POST", body={}).json()["is_sent"] is False
+
+
+def test_watch_is_removed_by_its_owner_and_by_admins_alone(desk: Desk) -> None:
+    desk.call("ada", "POST", body={"gpus": 1})
+    desk.call("ada", "POST", body={"gpus": 2})
+    assert desk.call("bob", "DELETE", "watches/1").status_code == 403
+    assert desk.call("ada", "DELETE", "watches/1").status_code == 200
+    assert desk.call("admin", "DELETE", "watches/2").status_code == 200
+    gone = desk.call("ada", "DELETE", "watches/1")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "unknown_watch")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"gpus": 0},
+        {"gpus": 10**6},
+        {"memory_bytes": -1},
+        {"expire_seconds": 1},
+        {"expire_seconds": 1e12},
+        {"model": ""},
+        {"model": "\x00"},
+        {"colour": "green"},
+        {"gpus": "two"},
+    ],
+)
+def test_wish_that_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any]) -> None:
+    assert desk.call("ada", "POST", body=body).status_code == 400
+
+
+def test_mutes_are_chosen_by_oneself_and_stand_beside_those_of_the_settings(desk: Desk) -> None:
+    assert desk.call("ada", "GET", "me/mutes").json() == {"rules": [], "by_settings": ["gpu_hot"]}
+    chosen = desk.call("ada", "PUT", "me/mutes", {"rules": ["watch", "xid", "watch"]})
+    assert chosen.json() == {"rules": ["watch", "xid"], "by_settings": ["gpu_hot"]}
+    assert desk.call("bob", "GET", "me/mutes").json() == {"rules": [], "by_settings": []}
+    assert desk.call("ada", "PUT", "me/mutes", {"rules": []}).json()["rules"] == []
+
+
+@pytest.mark.parametrize("rules", [["<script>"], [""], ["x"] * 101, "xid", None])
+def test_mutes_that_make_no_sense_are_refused(desk: Desk, rules: Any) -> None:
+    assert desk.call("ada", "PUT", "me/mutes", {"rules": rules}).status_code == 400
