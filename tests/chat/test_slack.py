@@ -181,6 +181,7 @@ def test_a_long_answer_to_one_person_goes_into_their_direct_messages(lab: Lab) -
             await bench.slack.slash("all_detail")
             await wait_until(lambda: any("file" in one for one in bench.slack.said), "a snippet")
             assert bench.slack.said[-1]["channel"] == "D0ADA"
+            assert "in our direct messages" in read(bench.slack.said[0])
 
     asyncio.run(scenario())
 

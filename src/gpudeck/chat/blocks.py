@@ -1,5 +1,6 @@
 """An answer as Slack shows it: Block Kit within its limits, and a snippet for what is too long for a phone. Pure."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,6 +16,8 @@ MOST_LINES: Final = 25
 """In the message itself. More is a snippet, which is folded up."""
 MOST_TEXT: Final = 6000
 _FALLBACK: Final = 300
+_DATE: Final = re.compile(r"<!date\^\d+\^[^<>|]*\|([^<>|]*)>")
+_HALF: Final = re.compile(r"(?:&[a-z]*|<[^<>]*)\Z")
 
 
 class Snippet(Struct, frozen=True):
@@ -40,7 +43,7 @@ class Answer(Struct, frozen=True):
 def say(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> Answer:
     """A few lines, escaped already. What is too much for a message is cut."""
     blocks = [*_sections(lines), *_actions(buttons)]
-    return Answer(lines[0][:_FALLBACK], tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
+    return Answer(_fallback(lines[0]), tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
 
 
 def tell(title: str, lines: Sequence[str], sheet: Callable[[], str], name: str, notes: Iterable[str] = ()) -> Answer:
@@ -50,13 +53,18 @@ def tell(title: str, lines: Sequence[str], sheet: Callable[[], str], name: str, 
     """
     if len(lines) > MOST_LINES or sum(map(len, lines)) > MOST_TEXT:
         return attach(title, sheet(), name, notes)
-    return Answer(title[:_FALLBACK], (*_sections([f"*{title}*", *lines]), *_small(notes)))
+    return Answer(_fallback(title), (*_sections([f"*{title}*", *lines]), *_small(notes)))
 
 
 def attach(title: str, text: str, name: str, notes: Iterable[str] = ()) -> Answer:
     """A snippet below its title."""
     snippet = Snippet(f"gpudeck {name}", f"gpudeck-{name}.txt", text)
-    return Answer(title[:_FALLBACK], (*_sections([f"*{title}*"]), *_small(notes)), snippet)
+    return Answer(_fallback(title), (*_sections([f"*{title}*"]), *_small(notes)), snippet)
+
+
+def add_note(blocks: Sequence[Block], note: str) -> list[Block]:
+    """With a line in small print below."""
+    return [*blocks[: MOST_BLOCKS - 1], *_small([note])]
 
 
 def button(text: str, action: str, value: str, *, sure: str | None = None, primary: bool = False) -> Block | None:
@@ -98,11 +106,21 @@ def code(text: str) -> Block:
     return {"type": "section", "text": {"type": "mrkdwn", "text": f"```{text[: SECTION - 6]}```", "verbatim": True}}
 
 
+def _fallback(text: str) -> str:
+    """For notifications, which show no dates and no bold."""
+    return cut(_DATE.sub(r"\1", text).replace("*", ""), _FALLBACK)
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of marked-up text, without half an entity or half a date at its end."""
+    return text if len(text) <= most else f"{_HALF.sub('', text[: most - 1])}…"
+
+
 def _sections(lines: Iterable[str]) -> list[Block]:
     """As few sections as hold the lines; none is cut in two."""
     texts: list[str] = []
     for line in lines:
-        short = line[:SECTION]
+        short = cut(line, SECTION)
         if texts and len(texts[-1]) + 1 + len(short) <= SECTION:
             texts[-1] += f"\n{short}"
         else:
@@ -112,7 +130,7 @@ def _sections(lines: Iterable[str]) -> list[Block]:
 
 
 def _small(notes: Iterable[str]) -> list[Block]:
-    texts = [{"type": "mrkdwn", "text": note[:SECTION], "verbatim": True} for note in notes]
+    texts = [{"type": "mrkdwn", "text": cut(note, SECTION), "verbatim": True} for note in notes]
     return [{"type": "context", "elements": texts[:10]}] if texts else []
 
 

@@ -9,7 +9,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
-from gpudeck.chat.blocks import SECTION, Answer, Block, Snippet, code, shorten_for_slack
+from gpudeck.chat.blocks import SECTION, Answer, Block, Snippet, add_note, code, shorten_for_slack
 from gpudeck.chat.escape import escape
 from gpudeck.chat.failures import mask
 from gpudeck.history.base import HistoryRefused
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _ZONES_KEPT: Final = 1000
 _WIDEST: Final = 200
+_APART: Final = "The list is in our direct messages."
 
 
 class Where(Struct, frozen=True, kw_only=True):
@@ -44,8 +45,9 @@ class Delivery:
         if answer.snippet is None:
             await self._post(answer, list(answer.blocks), where, replace=replace)
             return
+        is_apart = _is_apart(answer, where)
         try:
-            await self._post(answer, list(answer.blocks), where)
+            await self._post(answer, add_note(answer.blocks, _APART) if is_apart else list(answer.blocks), where)
             await self._upload(answer.snippet, answer, where)
         except SlackApiError as error:
             # Without the permission for files there is still a message, which holds the beginning.
@@ -59,18 +61,17 @@ class Delivery:
 
     async def find_zone(self, user: str) -> tzinfo:
         """As their Slack knows it; UTC where that does not say."""
-        if user not in self._zones:
-            if len(self._zones) >= _ZONES_KEPT:
-                self._zones.clear()
-            self._zones[user] = await self._ask_zone(user)
-        return self._zones[user]
-
-    async def _ask_zone(self, user: str) -> tzinfo:
+        if user in self._zones:
+            return self._zones[user]
         try:
             told = await self._web.users_info(user=user)
-            return load_zone(str(told["user"].get("tz") or "UTC"))
+            zone = load_zone(str(told["user"].get("tz") or "UTC"))
         except (SlackClientError, HistoryRefused, OSError, TimeoutError, KeyError, AttributeError):
             return UTC
+        if len(self._zones) >= _ZONES_KEPT:
+            self._zones.clear()
+        self._zones[user] = zone
+        return zone
 
     async def _post(self, answer: Answer, blocks: list[Block], where: Where, *, replace: bool = False) -> None:
         if where.response_url is not None:
@@ -94,7 +95,7 @@ class Delivery:
 
     async def _upload(self, snippet: Snippet, answer: Answer, where: Where) -> None:
         """A file can be seen by all of a channel: what is for one person goes into their direct messages."""
-        is_apart = where.response_url is not None or (answer.is_private and not where.is_direct)
+        is_apart = _is_apart(answer, where)
         channel, thread = where.channel, where.thread
         if is_apart:
             channel, thread = await self._open_direct(where.user), None
@@ -111,6 +112,11 @@ class Delivery:
     async def _open_direct(self, user: str) -> str:
         opened = await self._web.conversations_open(users=user)
         return str(opened["channel"]["id"])
+
+
+def _is_apart(answer: Answer, where: Where) -> bool:
+    """Whether a file cannot stand where the question does."""
+    return where.response_url is not None or (answer.is_private and not where.is_direct)
 
 
 def _beginning(snippet: Snippet) -> Block:

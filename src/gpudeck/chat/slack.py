@@ -51,6 +51,8 @@ MOST_WAITING: Final = 64
 MOST_OF_ONE: Final = 4
 _SEEN_KEPT: Final = 2000
 
+Work = Callable[[Bot, Delivery], Awaitable[None]]
+
 
 class SlackBot:
     """`run` until it is cancelled. `tell` hears what is wrong, and None when nothing is any more."""
@@ -164,12 +166,14 @@ class SlackBot:
         return False
 
     async def _ask(self, question: Question, where: Where) -> None:
+        """Returns at once: what works on it is known here, and ended here."""
+
         async def answer(bot: Bot, delivery: Delivery) -> None:
             given = await bot.answer(question)
             if given is not None:
                 await delivery.send(given, where)
 
-        await self._work(where.user, answer)
+        self._begin(where.user, answer)
 
     async def _press(self, action: str, value: str, where: Where) -> None:
         async def answer(bot: Bot, delivery: Delivery) -> None:
@@ -177,16 +181,19 @@ class SlackBot:
             # What was done takes the place of the offer; what was refused stands below it, for whoever pressed.
             await delivery.send(given, where, replace=not given.is_private)
 
-        await self._work(where.user, answer)
+        self._begin(where.user, answer)
 
-    async def _work(self, user: str, answer: Callable[[Bot, Delivery], Awaitable[None]]) -> None:
-        """A few questions at once, and of one person no more than a few: the hub has others to serve."""
-        if self._bot is None or self._delivery is None or self._busy[user] >= MOST_OF_ONE:
-            return
-        self._busy[user] += 1
+    def _begin(self, user: str, answer: Work) -> None:
+        """Of one person no more than a few questions wait: the bot has others to answer."""
+        bot, delivery = self._bot, self._delivery
+        if bot is not None and delivery is not None and self._busy[user] < MOST_OF_ONE:
+            self._busy[user] += 1
+            self._spawn(self._work(user, lambda: answer(bot, delivery)))
+
+    async def _work(self, user: str, answer: Callable[[], Awaitable[None]]) -> None:
         try:
             async with self._turns, asyncio.timeout(ANSWER_SECONDS):
-                await answer(self._bot, self._delivery)
+                await answer()
         except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("an answer could not be sent to Slack: %s", _describe(error))
         except Exception:

@@ -21,6 +21,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 """A line over which nothing comes back for this long is dead."""
 LEAVING_SECONDS: Final = 30.0
 """How long an old socket is listened to after Slack has asked for a new one."""
+CLOSE_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 4 * 2**20
 
 Envelope = dict[str, Any]
@@ -47,7 +48,11 @@ class Socket:
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 self._socket = await self._session.ws_connect(
-                    self._url, heartbeat=HEARTBEAT_SECONDS, max_msg_size=_MOST_BYTES, proxy=self._proxy
+                    self._url,
+                    heartbeat=HEARTBEAT_SECONDS,
+                    max_msg_size=_MOST_BYTES,
+                    proxy=self._proxy,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
                 self._reading = asyncio.create_task(self._read(self._socket))
                 await self._first.wait()
@@ -67,9 +72,11 @@ class Socket:
 
     async def leave(self) -> None:
         """Go on for a while, for what is still under way, then close."""
-        if self._reading is not None:
-            await asyncio.wait([self._reading], timeout=LEAVING_SECONDS)
-        await self.close()
+        try:
+            if self._reading is not None:
+                await asyncio.wait([self._reading], timeout=LEAVING_SECONDS)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         if self._reading is not None:

@@ -1,0 +1,44 @@
+"""Whatever is said fits into Slack's limits, and nothing is cut in the middle of its markup."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.slack_shapes import check_blocks, check_markup
+from gpudeck.chat.blocks import BUTTON_VALUE, MOST_LINES, Answer, attach, button, cut, say, show_time, tell
+from gpudeck.chat.escape import escape
+
+LINES = st.lists(st.text(max_size=50).map(lambda text: escape(text * 80, 3000)).filter(bool), min_size=1, max_size=60)
+
+
+def is_fine(answer: Answer) -> bool:
+    return list(check_blocks(list(answer.blocks))) == [] and list(check_markup(answer.text)) == []
+
+
+@given(LINES)
+def test_lines_of_any_length_fit(lines: list[str]) -> None:
+    assert is_fine(say(*lines))
+    assert is_fine(tell("title", lines, lambda: "sheet", "all", lines))
+
+
+@given(st.text(st.sampled_from("a<>&`"), min_size=1, max_size=80), st.integers(1, 60))
+def test_what_is_cut_is_whole_markup(text: str, most: int) -> None:
+    short = cut(f"{escape(text)} {show_time(1_790_000_000)} {escape(text)}", most)
+    assert len(short) <= most
+    assert list(check_markup(short)) == []
+
+
+def test_a_phone_gets_lines_and_more_of_them_are_a_snippet() -> None:
+    assert tell("t", ["line"] * MOST_LINES, lambda: "sheet", "all").snippet is None
+    long = tell("t", ["line"] * (MOST_LINES + 1), lambda: "sheet", "all").snippet
+    assert long is not None
+    assert (long.text, long.name) == ("sheet", "gpudeck-all.txt")
+
+
+def test_a_notification_holds_no_markup() -> None:
+    said = attach(f"*gpu01* until {show_time(1_790_000_000)}", "sheet", "all").text
+    assert said == "gpu01 until 2026-09-21 14:13 UTC"
+
+
+def test_a_button_that_carries_too_much_is_none() -> None:
+    assert button("Book", "a", "x" * BUTTON_VALUE) is not None
+    assert button("Book", "a", "x" * (BUTTON_VALUE + 1)) is None
