@@ -253,3 +253,12 @@ def test_it_fits_a_phone(demo: HubProcess, busy: dict[str, Any], visit: Visits) 
     expect(page.get_by_role("button", name="copy UUID")).to_be_visible()
     assert not is_wider_than_its_window(page)
     assert serious_violations(page) == []
+
+
+def test_on_a_phone_everything_about_a_process_is_in_sight(
+    demo: HubProcess, busy: dict[str, Any], visit: Visits
+) -> None:
+    page = open_gpu(visit, demo, busy, width=390)
+    table = page.get_by_role("region", name=f"Processes on GPU {busy['label']}")
+    expect(table.locator("td[data-name=for]").first).to_be_visible()
+    assert table.evaluate("region => region.scrollWidth <= region.clientWidth")
