@@ -17,6 +17,7 @@ NAMES = (
     "top",
     "history",
     "reservations",
+    "alerts",
     "compat",
 )
 

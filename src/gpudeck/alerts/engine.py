@@ -7,7 +7,7 @@ fires nor resolves anything: an alert whose subject fell silent goes on, and say
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Find, Finding, Rule
 from gpudeck.alerts.grouping import Grouping, Outgoing
 from gpudeck.alerts.life import Life, make_id
 from gpudeck.alerts.limits import Limits
@@ -55,8 +55,8 @@ class Engine:
         self._account_of = account_of
         self._thresholds = Thresholds(settings, defaults)
         self._rules = {rule.name: rule for rule in rules}
-        self._of_hosts = [rule for rule in rules if rule.scope == "host"]
-        self._of_gpus = [rule for rule in rules if rule.scope == "gpu"]
+        self._of_hosts = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "host"]
+        self._of_gpus = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "gpu"]
         self._of_hub = [rule for rule in rules if rule.scope == "hub"]
         self._by_model = self._thresholds.by_model
         self._repeat = None if settings.repeat == "off" else settings.repeat
@@ -110,17 +110,14 @@ class Engine:
             return
         limits = self._thresholds.of(host.name, host.labels)
         gpus = host.gpus
-        for rule in self._of_hosts:
-            self._apply(rule, host, (), limits[rule.name], active)
+        self._apply_all(self._of_hosts, host, (), limits, active)
         if not gpus and not host.gone:
             if active:
                 self._note_unread(host, active)
-            return
-        if self._by_model:
+        elif self._by_model:
             self._look_by_model(host, active)
-            return
-        for rule in self._of_gpus:
-            self._apply(rule, host, gpus, limits[rule.name], active)
+        else:
+            self._apply_all(self._of_gpus, host, gpus, limits, active)
 
     def finish(self) -> None:
         """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come."""
@@ -176,7 +173,7 @@ class Engine:
             self.changed[life.id] = life
 
     def _look_at_silent(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
-        for rule in self._of_hosts:
+        for rule, _, _ in self._of_hosts:
             if rule.sees_silent:
                 limits = self._thresholds.of(host.name, host.labels)[rule.name]
                 self._apply(rule, host, (), limits, self._active.get(host.id))
@@ -195,7 +192,7 @@ class Engine:
             models.setdefault(gpu["name"], []).append(gpu)
         by_model = {model: self._thresholds.of(host.name, host.labels, model) for model in models}
         everybody = self._thresholds.of(host.name, host.labels)
-        for rule in self._of_gpus:
+        for rule, _, _ in self._of_gpus:
             found: dict[str, tuple[Finding, Limits]] = {}
             for model, gpus in models.items():
                 limits = by_model[model][rule.name]
@@ -204,6 +201,23 @@ class Engine:
             subjects = active.get(rule.name) if active else None
             if found or subjects:
                 self._settle(rule, host, list(found.values()), subjects, everybody[rule.name])
+
+    def _apply_all(
+        self,
+        rules: Sequence[tuple[Rule, str, Find]],
+        host: SeenHost,
+        gpus: Sequence[View],
+        limits: LimitsByRule,
+        active: Mapping[str, Subjects] | None,
+    ) -> None:
+        """Of a thousand hosts nearly all are well: what is done for those stands in this loop."""
+        around = self._around
+        for rule, name, find in rules:
+            own = limits[name]
+            found = find(host, gpus, own, around)
+            if (found and own.is_on) or (active and name in active):
+                subjects = active.get(name) if active else None
+                self._settle(rule, host, [(one, own) for one in found] if own.is_on else (), subjects, own)
 
     def _apply(
         self, rule: Rule, host: SeenHost, gpus: Sequence[View], limits: Limits, active: Mapping[str, Subjects] | None
@@ -371,8 +385,8 @@ class Engine:
     def _note_unread(self, host: SeenHost, active: Mapping[str, Subjects]) -> None:
         """None of its GPUs can be read now."""
         why = (host.view.get("reasons") or {}).get("gpus") or "the host tells of no GPU"
-        for rule in self._of_gpus:
-            for life in list(active.get(rule.name, {}).values()):
+        for _, name, _ in self._of_gpus:
+            for life in list(active.get(name, {}).values()):
                 self._note_unknown(life, why)
 
     def _note_absent(self, host_id: str, now: float) -> None:
