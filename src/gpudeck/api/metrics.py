@@ -24,7 +24,18 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
-from gpudeck.model.exposition import CONTENT_TYPE, Sample, kind_of, name_of, write_family, write_head, write_labels
+from gpudeck.model.exposition import (
+    CONTENT_TYPE,
+    OPENMETRICS_TYPE,
+    Exposed,
+    Sample,
+    expose,
+    to_openmetrics,
+    wants_openmetrics,
+    write_family,
+    write_head,
+    write_labels,
+)
 from gpudeck.model.report import Number
 from gpudeck.model.view import HostStatus
 
@@ -39,6 +50,8 @@ _COUNTERS = {
     "poll_failures": "Times that a host could not be read",
 }
 _REFUSED = "refused_"
+_GPU_SERIES = [(metric, expose(metric)) for metric in GPU_METRICS.values()]
+_HOST_SERIES = [(metric, expose(metric)) for metric in HOST_METRICS.values()]
 _Named = tuple[str, HostState]
 _Line = tuple[str, Number | None]
 """Labels, written, and a value."""
@@ -119,7 +132,8 @@ class MetricsPage:
 
     async def _write_gpus(self, hosts: Sequence[_Named]) -> list[list[str]]:
         """The lines of each metric, those of one that is known of no GPU left out."""
-        columns = [(metric.name, name_of(metric), _begin(metric)) for metric in GPU_METRICS.values()]
+        columns = [(metric.name, exposed, _begin(metric, exposed)) for metric, exposed in _GPU_SERIES]
+        states = [*write_head("gpudeck_gpu_state", "gauge", "1: is in that state")]
         users = [*write_head("gpudeck_gpu_users", "gauge", "1: that user is on it")]
         labels: dict[_GpuKey, str] = {}
         for at, (host_name, host) in enumerate(hosts):
@@ -128,13 +142,14 @@ class MetricsPage:
             for gpu in _current_gpus(host):
                 key = (host_name, gpu["uuid"], gpu["index"], gpu["name"])
                 shown = labels[key] = self._labels.get(key) or _gpu_labels(*key)
-                for name, full_name, lines in columns:
+                for name, exposed, lines in columns:
                     value = gpu[name]
                     if value is not None:
-                        lines.append(f"{full_name}{shown} {value!r}")
-                users += [f"gpudeck_gpu_users{_with_user(shown, user)} 1" for user in gpu["users"]]
+                        lines.append(f"{exposed.name}{shown} {exposed.scale(value)!r}")
+                states.append(f"gpudeck_gpu_state{_with(shown, 'state', gpu['availability'])} 1")
+                users += [f"gpudeck_gpu_users{_with(shown, 'user', user)} 1" for user in gpu["users"]]
         self._labels = labels
-        return [lines for lines in (*(lines for _, _, lines in columns), users) if len(lines) > 2]
+        return [lines for lines in (*(lines for _, _, lines in columns), states, users) if len(lines) > 2]
 
 
 def _write_alerts(alerts: Alerts) -> Iterator[str]:
@@ -149,13 +164,13 @@ def _write_alerts(alerts: Alerts) -> Iterator[str]:
 def _write_messages(outbox: Outbox) -> Iterator[str]:
     """By channel, whose names are the operator's and few."""
     counted = outbox.counters.items()
-    for word, about in (
-        ("sent", "Messages that arrived"),
-        ("failed", "Tries to send a message that failed"),
-        ("given_up", "Messages that are not tried any more"),
+    for family, word, about in (
+        ("gpudeck_messages_sent_total", "sent", "Messages that arrived"),
+        ("gpudeck_messages_failed_total", "failed", "Tries to send a message that failed"),
+        ("gpudeck_messages_given_up_total", "given_up", "Messages that are not tried any more"),
     ):
         samples: list[Sample] = [({"channel": name}, counters[word]) for name, counters in counted]
-        yield from write_family(f"gpudeck_messages_{word}_total", "counter", about, samples)
+        yield from write_family(family, "counter", about, samples)
     waiting: list[Sample] = [({"channel": name}, count) for name, count in outbox.waiting.items()]
     yield from write_family("gpudeck_messages_waiting", "gauge", "Messages that are still to be sent", waiting)
 
@@ -177,9 +192,10 @@ def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[list[str]]:
     ]
     yield _write_lines("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
     current = [(labels, host.view) for labels, host in shown if host.status == "up"]
-    for metric in HOST_METRICS.values():
-        values: list[_Line] = [(labels, view[metric.name]) for labels, view in current]
-        yield _write_lines(name_of(metric), kind_of(metric), metric.label, values)
+    for metric, exposed in _HOST_SERIES:
+        told = [(labels, view[metric.name]) for labels, view in current]
+        values: list[_Line] = [(labels, exposed.scale(value)) for labels, value in told if value is not None]
+        yield _write_lines(exposed.name, exposed.kind, metric.label, values)
 
 
 def _write_lines(name: str, kind: str, about: str, values: Iterable[_Line]) -> list[str]:
@@ -197,12 +213,12 @@ def _gpu_labels(host: str, uuid: str, index: int, model: str) -> str:
     return write_labels({"host": host, "gpu": uuid, "index": str(index), "model": model})
 
 
-def _with_user(labels: str, user: str) -> str:
-    return f"{labels[:-1]},{write_labels({'user': user})[1:]}"
+def _with(labels: str, name: str, value: str) -> str:
+    return f"{labels[:-1]},{write_labels({name: value})[1:]}"
 
 
-def _begin(metric: Metric) -> list[str]:
-    return [*write_head(name_of(metric), kind_of(metric), metric.label)]
+def _begin(metric: Metric, exposed: Exposed) -> list[str]:
+    return [*write_head(exposed.name, exposed.kind, metric.label)]
 
 
 def _join(lines: Iterable[str]) -> bytes:
@@ -212,14 +228,16 @@ def _join(lines: Iterable[str]) -> bytes:
 
 @get("/metrics", opt=access("read"), media_type="text/plain")
 async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Response[bytes]:
-    """The fleet and the hub itself for Prometheus."""
-    body = await metrics.read()
-    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    """The fleet and the hub itself for Prometheus, in OpenMetrics for those who ask for it."""
+    body, media_type = await metrics.read(), CONTENT_TYPE.rpartition(";")[0]
+    if wants_openmetrics(request.headers.get("accept", "")):
+        body, media_type = to_openmetrics(body), OPENMETRICS_TYPE
+    headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
     if len(body) > 2_048 and "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
         body = await asyncio.to_thread(gzip.compress, body, 1)
-    # The framework adds the charset by itself.
-    return Response(body, media_type=CONTENT_TYPE.rpartition(";")[0], headers=headers)
+    # The framework adds the charset by itself where the type is one of text.
+    return Response(body, media_type=media_type, headers=headers)
 
 
 ROUTES = [read_metrics]
