@@ -35,6 +35,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/logout"): (EVERYBODY, EVERYBODY),
     ("POST", "/api/v1/first-admin"): (EVERYBODY, EVERYBODY),
     ("GET", "/metrics"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/sd"): (EVERYBODY, READERS),
     ("GET", "/api/v1/fleet"): (EVERYBODY, READERS),
     ("GET", "/api/v1/totals"): (EVERYBODY, READERS),
     ("GET", "/api/v1/people"): (EVERYBODY, READERS),

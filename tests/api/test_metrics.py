@@ -8,6 +8,7 @@ import httpx
 import pytest
 from litestar import Litestar
 from litestar.di import Provide
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.clock import FakeClock
@@ -15,7 +16,9 @@ from fakes.reports import HOST, IDLE, make_busy_gpu, make_envelope, make_gpu, ma
 from gpudeck.api.limits import KINDS
 from gpudeck.api.metrics import MetricsPage, read_metrics
 from gpudeck.hub.hub import Hub
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.exposition import expose
 from gpudeck.model.target import Target
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -43,7 +46,7 @@ class Page:
         found: Samples = {}
         for family in text_string_to_metric_families(self.text()):
             for sample in family.samples:
-                found.setdefault(sample.name.removesuffix("_total"), []).append((sample.labels, sample.value))
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
         return found
 
     def of_gpu(self, name: str) -> dict[str, float]:
@@ -63,16 +66,24 @@ def test_every_metric_of_the_catalog_is_told_with_its_labels(page: Page) -> None
     page.report(gpus=[make_gpu(3)])
     samples = page.samples()
     labels = {"host": "gpu01", "gpu": "GPU-3", "index": "3", "model": "NVIDIA A100-SXM4-80GB"}
-    assert {name: samples[f"gpudeck_gpu_{name}"] for name in IDLE} == {n: [(labels, v)] for n, v in IDLE.items()}
-    host = {"host": "gpu01"}
-    assert {name: samples[f"gpudeck_host_{name}"] for name in HOST} == {n: [(host, v)] for n, v in HOST.items()}
+    for values, metrics, own in ((IDLE, GPU_METRICS, labels), (HOST, HOST_METRICS, {"host": "gpu01"})):
+        told = {name: expose(metrics[name]) for name in values}
+        assert {name: samples[told[name].name] for name in values} == {
+            name: [(own, told[name].scale(value))] for name, value in values.items()
+        }
+
+
+def test_what_a_gpu_is_doing_is_one_series_of_its_state(page: Page) -> None:
+    page.report(gpus=[make_gpu(0), make_busy_gpu(1)])
+    states = [(labels["gpu"], labels["state"], value) for labels, value in page.samples()["gpudeck_gpu_state"]]
+    assert states == [("GPU-0", "free", 1), ("GPU-1", "busy", 1)]
 
 
 def test_what_is_unknown_is_left_out_and_not_zero(page: Page) -> None:
     page.report(gpus=[make_gpu(0, metrics={"fan_percent": None}), make_gpu(1, metrics={"fan_percent": 30})])
-    assert page.of_gpu("fan_percent") == {"GPU-1": 30}
+    assert page.of_gpu("fan_ratio") == {"GPU-1": 0.3}
     page.report(sequence=2, gpus=[make_gpu(0, metrics={"fan_percent": None})])
-    assert "gpudeck_gpu_fan_percent" not in page.text()
+    assert "gpudeck_gpu_fan_ratio" not in page.text()
 
 
 def test_a_silent_host_has_no_values_but_is_told_of(page: Page) -> None:
@@ -82,7 +93,7 @@ def test_a_silent_host_has_no_values_but_is_told_of(page: Page) -> None:
     samples = page.samples()
     assert by(samples, "gpudeck_host_up", "host") == {"gpu01": 0, "gpu02": 1}
     assert by(samples, "gpudeck_host_report_age_seconds", "host") == {"gpu01": 30.001, "gpu02": 0.001}
-    assert by(samples, "gpudeck_host_cpu_percent", "host") == {"gpu02": 12.5}
+    assert by(samples, "gpudeck_host_cpu_ratio", "host") == {"gpu02": 0.125}
     assert by(samples, "gpudeck_gpu_power_watts", "gpu") == {"GPU-1": 60.5}
     assert "gpudeck_gpu_users" not in samples
 
@@ -125,12 +136,12 @@ def test_the_hubs_own_counters_are_told(page: Page) -> None:
     viewer = page.hub.stream.watch()
     samples = page.samples()
     page.hub.stream.unwatch(viewer)
-    assert samples["gpudeck_reports_taken"] == [({}, 1)]
-    assert by(samples, "gpudeck_reports_refused", "code") == {"unauthorized": 2, "too_large": 1}
-    assert by(samples, "gpudeck_limit_hits", "limit") == dict.fromkeys(KINDS, 0) | {"requests": 7}
+    assert samples["gpudeck_reports_taken_total"] == [({}, 1)]
+    assert by(samples, "gpudeck_reports_refused_total", "code") == {"unauthorized": 2, "too_large": 1}
+    assert by(samples, "gpudeck_limit_hits_total", "limit") == dict.fromkeys(KINDS, 0) | {"requests": 7}
     assert samples["gpudeck_viewers"] == [({}, 1)]
     assert samples["gpudeck_tick_age_seconds"] == [({}, 0)]
-    assert samples["gpudeck_poll_failures"] == [({}, 0)]
+    assert samples["gpudeck_poll_failures_total"] == [({}, 0)]
 
 
 HOSTILE = 'a"} 1\nevil{x="\\ \r\t\x1b[31m\u2028 é'
@@ -175,8 +186,7 @@ def test_an_empty_hub_has_metrics_of_its_own(page: Page) -> None:
     assert "gpudeck_host_up" not in samples
 
 
-@pytest.mark.parametrize("encoding", ["identity", "gzip"])
-def test_over_http_it_is_text_for_prometheus(page: Page, encoding: str) -> None:
+def ask(page: Page, **headers: str) -> httpx.Response:
     page.report()
     page.hub.stream.tick()
     app = Litestar(
@@ -186,12 +196,29 @@ def test_over_http_it_is_text_for_prometheus(page: Page, encoding: str) -> None:
         openapi_config=None,
     )
 
-    async def ask() -> httpx.Response:
+    async def get() -> httpx.Response:
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
-            return await client.get("/metrics", headers={"Accept-Encoding": encoding})
+            return await client.get(
+                "/metrics", headers={name.replace("_", "-"): value for name, value in headers.items()}
+            )
 
-    answer = asyncio.run(ask())
+    return asyncio.run(get())
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_over_http_it_is_text_for_prometheus(page: Page, encoding: str) -> None:
+    answer = ask(page, Accept_Encoding=encoding)
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert answer.headers.get("content-encoding", "identity") == encoding
     assert 'gpudeck_gpus{availability="free"} 1\n' in answer.text
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_who_asks_for_openmetrics_gets_it(page: Page, encoding: str) -> None:
+    answer = ask(page, Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5", Accept_Encoding=encoding)
+    assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert answer.headers["vary"] == "Accept, Accept-Encoding"
+    families = {family.name: family for family in openmetrics_families(answer.text)}
+    assert families["gpudeck_gpu_utilization_ratio"].unit == "ratio"
+    assert families["gpudeck_reports_taken"].type == "counter"

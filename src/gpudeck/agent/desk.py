@@ -14,9 +14,8 @@ from gpudeck import __version__
 from gpudeck.agent.exposition import write_metrics
 from gpudeck.agent.outbox import Parcel
 from gpudeck.model import clock
+from gpudeck.model.exposition import CONTENT_TYPE, OPENMETRICS_TYPE, to_openmetrics, wants_openmetrics
 from gpudeck.wire import Envelope, decode
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Answer(Struct, frozen=True):
@@ -69,12 +68,15 @@ class Desk:
             headers["Content-Encoding"] = encoding
         return Answer(200, newest.encoded(is_json=is_json, encoding=encoding), headers)
 
-    def metrics(self) -> Answer:
-        """The newest report for Prometheus."""
+    def metrics(self, accept: str = "") -> Answer:
+        """The newest report for Prometheus, in OpenMetrics where the caller asks for that."""
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET
-        return Answer(200, write_metrics(newest.envelope, self._now()).encode(), {"Content-Type": METRICS_TYPE})
+        page = write_metrics(newest.envelope, self._now()).encode()
+        if wants_openmetrics(accept):
+            return Answer(200, to_openmetrics(page), {"Content-Type": OPENMETRICS_TYPE, "Vary": "Accept"})
+        return Answer(200, page, {"Content-Type": CONTENT_TYPE, "Vary": "Accept"})
 
 
 _JSON = {"Content-Type": "application/json"}

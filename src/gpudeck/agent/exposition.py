@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
-from gpudeck.model.exposition import Sample, kind_of, write_family
+from gpudeck.model.exposition import USER_MEMORY, Sample, expose, write_family
 from gpudeck.model.report import GpuReading, Number
 from gpudeck.wire import Envelope
 
@@ -35,27 +35,30 @@ def _write_values(envelope: Envelope, host: dict[str, str]) -> list[str]:
     gpus = [(_labels_of(gpu, host), gpu) for gpu in report.gpus or ()]
     lines = []
     for metric in HOST_METRICS.values():
-        lines += _metric("gpudeck_host_", metric, [(host, report.metrics.get(metric.name))])
+        lines += _write(metric, [(host, report.metrics.get(metric.name))])
     for metric in GPU_METRICS.values():
-        lines += _metric("gpudeck_gpu_", metric, [(labels, gpu.metrics.get(metric.name)) for labels, gpu in gpus])
+        lines += _write(metric, [(labels, gpu.metrics.get(metric.name)) for labels, gpu in gpus])
     missing = [(labels, int(gpu.missing is not None)) for labels, gpu in gpus]
     users = [sample for labels, gpu in gpus for sample in _memory_by_user(labels, gpu)]
     return [
         *lines,
         *write_family("gpudeck_gpu_missing", "gauge", "1: belongs here and cannot be read at all", missing),
-        *write_family("gpudeck_gpu_user_memory_used_bytes", "gauge", "Memory used by a user's processes", users),
+        *write_family(USER_MEMORY, "gauge", "Memory used by a user's processes", users),
     ]
 
 
-def _metric(prefix: str, metric: Metric, samples: Iterable[tuple[dict[str, str], Number | None]]) -> list[str]:
+def _write(metric: Metric, samples: Iterable[tuple[dict[str, str], Number | None]]) -> list[str]:
+    exposed = expose(metric)
     believed = [
-        (labels, value) for labels, value in samples if value is not None and metric.low <= value <= metric.high
+        (labels, exposed.scale(value))
+        for labels, value in samples
+        if value is not None and metric.low <= value <= metric.high
     ]
-    return write_family(prefix + metric.name, kind_of(metric), metric.label, believed)
+    return write_family(exposed.name, exposed.kind, metric.label, believed)
 
 
 def _labels_of(gpu: GpuReading, host: dict[str, str]) -> dict[str, str]:
-    return host | {"gpu": gpu.uuid, "index": str(gpu.index), "name": gpu.name}
+    return host | {"gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name}
 
 
 def _memory_by_user(labels: dict[str, str], gpu: GpuReading) -> list[Sample]:

@@ -280,7 +280,7 @@ class _Conversation(BaseHTTPRequestHandler):
             self._listener.note_refusal(self.client_address[0])
             return _UNAUTHORIZED
         if path == "/metrics":
-            return desk.metrics()
+            return desk.metrics(self.headers.get("Accept", ""))
         return desk.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
 
     def _answer_post(self, post: Post) -> Answer:

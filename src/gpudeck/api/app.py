@@ -30,6 +30,7 @@ from gpudeck.api import (
     queue,
     reservations,
     runs,
+    sd,
     tokens,
     usage,
     watches,
@@ -77,6 +78,7 @@ RESOURCES = (
     mutes,
     audit,
     metrics,
+    sd,
     probes,
     page,
 )
@@ -127,6 +129,7 @@ def _make_desks(house: House) -> dict[str, Any]:
         "line": queue.QueueDesk(house.waiting),
         "alarm": alerts.AlertDesk(house.alerts),
         "lookout": watches.WatchDesk(house.watches, house.reaches),
+        "agents": sd.Agents(hub.fleet, house.agent_port),
         "silence": mutes.MuteDesk(house.mutes),
     }
 

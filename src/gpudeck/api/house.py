@@ -23,7 +23,8 @@ class House(Struct, frozen=True, kw_only=True):
     """Without a room its routes answer that this hub has none.
 
     `prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for those who
-    read the hub's metrics; `place` is for its admins. `reaches` says whether an account can be told by itself.
+    read the hub's metrics; `place` is for its admins. `reaches` says whether an account can be told by itself;
+    `agent_port` where agents listen that say no port of their own.
     """
 
     hub: Hub
@@ -42,3 +43,4 @@ class House(Struct, frozen=True, kw_only=True):
     reaches: Callable[[str | None], bool] | None = None
     alerts: Alerts | None = None
     place: HubPlace | None = None
+    agent_port: Callable[[], int] = lambda: 7080

@@ -105,6 +105,7 @@ class HubServer:
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
         self._lists = lists
         self._make_ways = make_ways
+        self._agent_port = settings.pull.port
         self._watching = Watching(self.hub, lists.providers, make_ways(settings))
         self._reread = reread
         self._supervisor = Supervisor.of_this_process()
@@ -193,6 +194,7 @@ class HubServer:
             await self._watching.change(self._lists.providers)
 
         async def change_ways(settings: Settings) -> None:
+            self._agent_port = settings.pull.port
             await self._watching.change(self._lists.providers, self._make_ways(settings))
 
         async def change_names(settings: Settings) -> None:
@@ -240,6 +242,7 @@ class HubServer:
             mutes=rooms.messages.mutes,
             outbox=rooms.messages.outbox,
             reaches=rooms.messages.reaches,
+            agent_port=lambda: self._agent_port,
             place=HubPlace(
                 listen=str(settings.listen),
                 data_dir=str(self._data_dir),

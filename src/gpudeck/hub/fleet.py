@@ -106,6 +106,11 @@ class Fleet:
         named goes, unless it reports by itself."""
         self._register.expect(targets)
 
+    @property
+    def targets(self) -> list[Target]:
+        """The hosts that are configured, by name."""
+        return self._register.targets
+
     def note_failure(self, target: str, reason: str | None) -> None:
         """A configured host cannot be read now, and why; None: it can again."""
         host = self._register.targeted(target)

@@ -82,6 +82,11 @@ class Register:
         for name, target in wanted.items():
             self._stand_for(target, self._targeted.get(name) or self._find_own(name))
 
+    @property
+    def targets(self) -> list[Target]:
+        """The hosts that are configured, by name."""
+        return sorted(self._targets.values(), key=lambda target: target.name)
+
     def rename(self, names: Names) -> None:
         """What hosts and models are called from here on."""
         self._names = names

@@ -1,15 +1,64 @@
-"""Prometheus' text format, as agents and the hub write it."""
+"""Prometheus' text formats, as agents and the hub write them.
+
+Names and values are what Prometheus asks for, which is not what the catalog has: shares are ratios of 1, clocks are in
+hertz, counters end in `_total`. Everything is written in the old text format; `to_openmetrics` makes the newer one of
+it for those who ask.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from gpudeck.model.catalog import Kind, Metric
+from msgspec import Struct
+
+from gpudeck.model.catalog import Kind, Metric, Rollup
 from gpudeck.model.report import Number
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+USER_MEMORY: Final = "gpudeck_gpu_user_memory_bytes"
+"""Memory of a user's processes on a GPU: on an agent's page, and in the store of a large site."""
+UNITS: Final = ("bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz")
+"""With which names end. One that ends with another is a number of things, or a yes or no."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_COUNTED = {
+    "cpu_count": "cpus",
+    "nvlink_active_count": "nvlinks_active",
+    "nvlink_inactive_count": "nvlinks_inactive",
+}
+"""Numbers of things that go up and down: `_count` is how Prometheus ends the names of histograms."""
 
 Sample = tuple[Mapping[str, str], Number]
 """Labels and a value."""
+
+
+class Exposed(Struct, frozen=True):
+    """A metric of the catalog as Prometheus has it: a value there is the catalog's `* times / per`."""
+
+    name: str
+    kind: str
+    times: int = 1
+    per: int = 1
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.times != self.per
+
+    def scale(self, value: Number) -> Number:
+        """A value of the catalog in the unit of the name."""
+        return value * self.times / self.per if self.is_scaled else value
+
+
+def expose(metric: Metric) -> Exposed:
+    """How a metric is called there, after what it is measured on."""
+    start, name = f"gpudeck_{metric.scope.value}_", metric.name
+    if metric.unit == "percent":
+        return Exposed(f"{start}{name.removesuffix('_percent')}_ratio", "gauge", per=100)
+    if metric.unit == "megahertz":
+        return Exposed(f"{start}{name.removesuffix('_mhz')}_hertz", "gauge", times=1_000_000)
+    # How long a host is up is told as a time, and nobody asks for its rate.
+    if metric.kind is Kind.COUNTER and metric.rollup is not Rollup.LAST:
+        return Exposed(f"{start}{name.removesuffix('_count')}_total", "counter")
+    return Exposed(start + _COUNTED.get(name, name), "gauge")
 
 
 def write_family(name: str, kind: str, about: str, samples: Sequence[Sample]) -> list[str]:
@@ -31,11 +80,40 @@ def write_labels(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
 
 
-def name_of(metric: Metric) -> str:
-    """Its name there: that of the catalog, after what it is measured on."""
-    return f"gpudeck_{metric.scope.value}_{metric.name}"
+def wants_openmetrics(accept: str) -> bool:
+    """Whether a header Accept prefers OpenMetrics, as Prometheus' own does."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for item in accept.split(",")[:20]:
+        name, *parameters = (part.strip().lower() for part in item.split(";"))
+        if name in weights:
+            weights[name] = max(weights[name], _weight(parameters))
+    return weights["application/openmetrics-text"] > weights["text/plain"]
 
 
-def kind_of(metric: Metric) -> str:
-    """What Prometheus calls it."""
-    return "counter" if metric.kind is Kind.COUNTER else "gauge"
+def to_openmetrics(page: bytes) -> bytes:
+    """A page of ours in OpenMetrics: with units, families of counters named without their ending, and an end.
+
+    Only heads change, and they are found by their line: what hosts report stands within labels, where no line ends.
+    """
+    families = (b"\n" + page).split(b"\n# HELP ")[1:]
+    return b"".join(map(_rewrite, families)) + b"# EOF\n"
+
+
+def _rewrite(family: bytes) -> bytes:
+    about, _, rest = family.partition(b"\n")
+    kind, _, samples = rest.partition(b"\n")
+    full_name, _, text = about.decode().partition(" ")
+    name = full_name.removesuffix("_total")
+    unit = next((unit for unit in UNITS if name.endswith(f"_{unit}")), None)
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind.decode().rpartition(' ')[2]}"]
+    if unit is not None:
+        lines.append(f"# UNIT {name} {unit}")
+    return "\n".join(lines).encode() + b"\n" + samples.rstrip(b"\n") + b"\n"
+
+
+def _weight(parameters: list[str]) -> float:
+    given = [part.removeprefix("q=") for part in parameters if part.startswith("q=")]
+    try:
+        return float(given[0]) if given else 1.0
+    except ValueError:
+        return 0.0

@@ -1,4 +1,4 @@
-"""What the series are called. Those of the catalog go by the names on the hub's own /metrics page.
+"""What the series are called. Those of the catalog go by the names, and the units, of the hub's own /metrics page.
 
 All have `host_id`, which the page's have not: a store that also scrapes the page holds both, and only these are asked.
 What a GPU is doing is one sample with the value 1 in the series of that state, and none in the others: it costs as much
@@ -10,14 +10,13 @@ from typing import Final
 from gpudeck.history.base import STATE_METRICS
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
-from gpudeck.model.exposition import name_of
+from gpudeck.model.exposition import USER_MEMORY as USER_MEMORY  # noqa: PLC0414 - one of these names too
+from gpudeck.model.exposition import expose
 
-GPU_SERIES: Final = tuple(name_of(GPU_METRICS[name]) for name in GPU_NAMES)
-HOST_SERIES: Final = tuple(name_of(HOST_METRICS[name]) for name in HOST_NAMES)
+GPU_SERIES: Final = tuple(expose(GPU_METRICS[name]) for name in GPU_NAMES)
+HOST_SERIES: Final = tuple(expose(HOST_METRICS[name]) for name in HOST_NAMES)
 STATE: Final = "gpudeck_gpu_state"
 """1, with the label `state`."""
-USER_MEMORY: Final = "gpudeck_gpu_user_memory_bytes"
-"""With the label `user`, unless nobody knows whose it is."""
 OBSERVED: Final = "gpudeck_host_observed_seconds"
 """How many seconds the host's sample stands for."""
 HELD: Final = "gpudeck_user_gpu_seconds_total"

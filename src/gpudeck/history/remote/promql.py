@@ -12,7 +12,7 @@ from typing import Final
 from gpudeck.history.measures import Measure
 from gpudeck.history.remote.names import STATE, STATE_WORDS, label_value
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
-from gpudeck.model.exposition import name_of
+from gpudeck.model.exposition import Exposed, expose
 
 OURS: Final = 'host_id!=""'
 LATER: Final = 3600
@@ -49,22 +49,26 @@ def of_each(measure: Measure, where: Mapping[str, str], window: int, *more: str)
     by = _device(measure)
     if measure.state is not None:
         return _states(measure, where, window, more, by)
-    at = over(select(series_of(measure), where, *more), window)
+    series = series_of(measure)
+    at = over(select(series.name, where, *more), window)
     stats = _each(at, by)
-    return stats | {"mean": f"max by ({by}) (last_over_time({at}))"} if measure.rollup is Rollup.LAST else stats
+    if measure.rollup is Rollup.LAST:
+        stats["mean"] = f"max by ({by}) (last_over_time({at}))"
+    return _in_our_unit(stats, series)
 
 
 def of_all(measure: Measure, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
     """All devices as one, or with `by` as one a host, put together as the metric's roll-up says."""
     if measure.state is not None:
         return _states(measure, where, window, more, by)
-    at = over(select(series_of(measure), where, *more), window)
+    series = series_of(measure)
+    at = over(select(series.name, where, *more), window)
     if measure.rollup is Rollup.SUM:
         each = _each(at, _together(by, _device(measure)))
-        return {stat: f"sum by ({by}) ({asked})" for stat, asked in each.items()}
+        return _in_our_unit({stat: f"sum by ({by}) ({asked})" for stat, asked in each.items()}, series)
     stats = _each(at, by)
     weighted = f"sum by ({by}) (sum_over_time({at})) / sum by ({by}) (count_over_time({at}))"
-    return stats | {"mean": stats["high"] if measure.rollup is Rollup.MAX else weighted}
+    return _in_our_unit(stats | {"mean": stats["high"] if measure.rollup is Rollup.MAX else weighted}, series)
 
 
 def at_once(stats: Stats) -> str:
@@ -72,8 +76,15 @@ def at_once(stats: Stats) -> str:
     return " or ".join(f'label_replace({asked}, "stat", "{stat}", "", "")' for stat, asked in stats.items())
 
 
-def series_of(measure: Measure) -> str:
-    return name_of((HOST_METRICS if measure.is_of_host else GPU_METRICS)[measure.plain])
+def series_of(measure: Measure) -> Exposed:
+    return expose((HOST_METRICS if measure.is_of_host else GPU_METRICS)[measure.plain])
+
+
+def _in_our_unit(stats: Stats, series: Exposed) -> Stats:
+    """What is stored as a ratio or in hertz is answered as the catalog has it."""
+    if not series.is_scaled:
+        return stats
+    return {stat: f"({asked}) * {series.per} / {series.times}" for stat, asked in stats.items()}
 
 
 def _each(at: str, by: str) -> Stats:

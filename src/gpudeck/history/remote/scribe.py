@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from gpudeck.history.remote.names import GPU_SERIES, HOST_SERIES, OBSERVED, STATE, USER_MEMORY
 from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, Values
+from gpudeck.model.exposition import Exposed
 
 MOST_VALUES = 5_000
 """In one part: a host with very many GPUs comes in several."""
@@ -59,7 +60,7 @@ class Scribe:
         """`seconds` is what the sample stands for."""
         host = self._host(sample)
         time = encode_time(sample.at)
-        series = _encode_values(host.labels.metrics, sample.values, time)
+        series = _encode_values(host.labels.metrics, HOST_SERIES, sample.values, time)
         series.append(encode_series(host.labels.head(OBSERVED), seconds, time))
         known, host.gpus = host.gpus, {}
         for gpu in sample.gpus:
@@ -78,18 +79,18 @@ class Scribe:
         own = {"host": sample.name, "host_id": sample.host_id}
         host = self._hosts.get(sample.host_id)
         if host is None or host.labels.own != own:
-            labels = _Labels(own, [encode_head(name, own) for name in HOST_SERIES])
+            labels = _Labels(own, [encode_head(series.name, own) for series in HOST_SERIES])
             host = self._hosts[sample.host_id] = _Host(labels)
         return host
 
 
 def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _Labels:
     own = host | {"gpu": gpu.uuid, "index": gpu.label, "model": gpu.model}
-    return _Labels(own, [encode_head(name, own) for name in GPU_SERIES])
+    return _Labels(own, [encode_head(series.name, own) for series in GPU_SERIES])
 
 
 def _encode_gpu(labels: _Labels, gpu: GpuSample, time: bytes) -> list[bytes]:
-    series = _encode_values(labels.metrics, gpu.values, time)
+    series = _encode_values(labels.metrics, GPU_SERIES, gpu.values, time)
     if gpu.state >= _UNKNOWN:
         series.append(encode_series(labels.head(STATE, "state", STATES[gpu.state]), 1.0, time))
     memory = memory_by_user(gpu)
@@ -103,10 +104,10 @@ def _encode_gpu(labels: _Labels, gpu: GpuSample, time: bytes) -> list[bytes]:
     return series
 
 
-def _encode_values(labels: list[bytes], values: Values, time: bytes) -> list[bytes]:
+def _encode_values(labels: list[bytes], series: tuple[Exposed, ...], values: Values, time: bytes) -> list[bytes]:
     return [
-        encode_series(name, value, time)
-        for name, value in zip(labels, values, strict=True)
+        encode_series(head, exposed.scale(value), time)
+        for head, exposed, value in zip(labels, series, values, strict=True)
         if value is not None and math.isfinite(value)
     ]
 
