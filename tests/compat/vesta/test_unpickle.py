@@ -114,6 +114,6 @@ def test_keys_that_would_take_forever_to_hash_are_refused() -> None:
     key: Any = ()
     for _ in range(40):
         key = (key, key, key)
-    packed = b"\x80\x02}" + pickle.dumps(key, 2)[2:-1].replace(b".", b"") + b"K\x01s."
+    packed = b"\x80\x02}" + pickle.dumps(key, 2)[2:-1] + b"K\x01s."
     with pytest.raises(NotPlain):
         load_plain(packed)
