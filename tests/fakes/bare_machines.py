@@ -1,8 +1,8 @@
 """Machines that have nothing of gpudeck, to be set up by Ansible: each with a file system, a network, processes, a name
 and an sshd of its own.
 
-The file system is this machine's, under a layer that takes what is written; the working tree, /opt, /root and /home are
-hidden. What cannot be had without a virtual machine is systemd: fakes/systemctl.py stands in for it.
+The file system is this machine's, under a layer that takes what is written; in place of the working tree, /opt, /root
+and /home each has folders of its own. What cannot be had without a virtual machine is systemd: fakes/systemctl.py stands in for it.
 """
 
 import contextlib
@@ -24,12 +24,15 @@ _BOOT = """
 set -e
 mount --make-rprivate /
 mount -t overlay overlay -o lowerdir=/,upperdir={folder}/upper,workdir={folder}/work {root}
-for hidden in {hidden}; do [ ! -d {root}$hidden ] || mount -t tmpfs tmpfs {root}$hidden; done
+for hidden in {hidden}; do
+  [ ! -d {root}$hidden ] || {{ mkdir -p {folder}/own$hidden && mount --bind {folder}/own$hidden {root}$hidden; }}
+done
 mount --rbind /dev {root}/dev
 mount -t proc proc {root}/proc
 mount -t tmpfs -o mode=755 tmpfs {root}/run
 mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
 mkdir -p {root}/run/sshd {root}/root/.ssh
+chmod 700 {root}/root
 cp {key}.pub {root}/root/.ssh/authorized_keys
 echo {name} > /proc/sys/kernel/hostname
 echo ready
@@ -84,7 +87,7 @@ class BareMachine:
 
     def boot(self, switch: int) -> None:
         """`switch` is a process in whose network a bridge of that name is."""
-        hidden = " ".join(sorted({str(ROOT), "/opt", "/root", "/home", "/var/lib/gpudeck"}))
+        hidden = " ".join(sorted({str(ROOT), "/opt", "/root", "/home"}))
         script = _BOOT.format(
             folder=self._folder,
             root=self._folder / "root",

@@ -1,0 +1,248 @@
+"""The roles, run by a real ansible-playbook over real sshds into bare machines: see fakes/bare_machines.py.
+
+What the machines lack is systemd, for which fakes/systemctl.py stands in: it starts what the units say, and neither
+confines nor supervises it. That the units themselves are right: test_systemd.py.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.bare_machines import WHY_NOT, BareNetwork, bare_network, can_make_bare_machines
+from fakes.distribution import ROOT, build, fill_wheelhouse
+from fakes.hubs import wait_until
+from gpudeck import __version__
+
+FOLDER = ROOT / "deploy" / "ansible"
+AGENTS = ("gpu01", "gpu02", "gpu03")
+NEXT = f"{__version__}.post1"
+needs_ansible = pytest.mark.skipif(
+    shutil.which("ansible-playbook") is None, reason="no ansible here (Debian, Ubuntu: apt install ansible-core)"
+)
+
+
+@needs_ansible
+def test_ansible_understands_every_line() -> None:
+    command = ["ansible-playbook", "-i", "inventory.example.ini", "site.yml", "--syntax-check"]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("ansible-lint") is None, reason="no ansible-lint here (apt install ansible-lint)")
+@pytest.mark.slow
+def test_nothing_is_written_as_it_should_not_be() -> None:
+    command = ["ansible-lint", "--offline", "--nocolor", "-q", "site.yml", "roles"]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+class Recap:
+    """What a run of ansible-playbook came to, host by host."""
+
+    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
+        self.code = done.returncode
+        self.text = f"{done.stdout}\n{done.stderr}"
+        found = re.findall(
+            r"^(\w+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", self.text, re.MULTILINE
+        )
+        self.ok = {name: int(ok) for name, ok, *_ in found}
+        self.changed = {name: int(changed) for name, _, changed, *_ in found}
+        self.failed = {name: int(failed) + int(unreachable) for name, _, _, unreachable, failed in found}
+
+    def is_quiet(self) -> bool:
+        """It went well on all four, did look, and changed nothing."""
+        assert self.code == 0, self.text
+        return set(self.changed.values()) == {0} and len(self.ok) == 4 and min(self.ok.values()) > 10
+
+
+class Site:
+    """Four bare machines, and somebody with an inventory of them."""
+
+    def __init__(self, network: BareNetwork, folder: Path, wheelhouse: Path) -> None:
+        self.network = network
+        self.machines = network.machines
+        self._folder = folder
+        self._wheelhouse = wheelhouse
+
+    def play(self, *options: str, groups: tuple[str, str] = ("hub", "agents"), **variables: object) -> Recap:
+        inventory = self._folder / f"{groups[0]}.ini"
+        lines = {name: f"{name} ansible_host={machine.address}" for name, machine in self.machines.items()}
+        inventory.write_text(
+            "\n".join([f"[{groups[0]}]", lines["gpuhub"], f"[{groups[1]}]", *(lines[name] for name in AGENTS), ""])
+        )
+        settings = {
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.network.key),
+            "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.network.known_hosts}",
+            "gpudeck_read": "open",
+            "gpudeck_wheelhouse": str(self._wheelhouse),
+            "gpudeck_proxy": "nginx",
+            **variables,
+        }
+        command = ["ansible-playbook", "-i", str(inventory), "-e", json.dumps(settings), "site.yml", *options]
+        own = {"ANSIBLE_NOCOLOR": "1", "HOME": str(self._folder), "TMPDIR": str(self._folder)}
+        return Recap(
+            subprocess.run(
+                self.network.seat(command),
+                cwd=FOLDER,
+                env=os.environ | own,
+                capture_output=True,
+                text=True,
+                timeout=1200,
+                check=False,
+            )
+        )
+
+    def fleet(self) -> dict[str, Any]:
+        """As somebody sees it who asks the proxy; empty while it does not answer."""
+        url = f"http://{self.machines['gpuhub'].address}/gpus/api/v1/fleet"
+        command = self.network.seat(["curl", "--silent", "--fail", "--max-time", "10", url])
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        found: dict[str, Any] = json.loads(answer.stdout or "{}")
+        return found
+
+    def hosts(self, field: str = "status") -> dict[str, Any]:
+        return {host["name"]: host[field] for host in self.fleet().get("hosts", ())}
+
+    def wait_for_agents(self) -> None:
+        wait_until(lambda: self.hosts() == dict.fromkeys(AGENTS, "up"), "three hosts that are up", 120)
+
+
+def raise_version(wheel: Path, folder: Path) -> None:
+    """The same program under a higher number, as the next release would be."""
+    name = wheel.name.replace(__version__, NEXT)
+    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(folder / name, "w") as after:
+        for entry in before.namelist():
+            content = before.read(entry)
+            if entry.endswith(("/METADATA", "/RECORD", "gpudeck/__init__.py")):
+                content = content.replace(__version__.encode(), NEXT.encode())
+            after.writestr(entry.replace(f"gpudeck-{__version__}", f"gpudeck-{NEXT}"), content)
+
+
+@pytest.fixture(scope="module")
+def wheelhouses(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The program and all that it needs, and the same with the next release."""
+    now, following = tmp_path_factory.mktemp("wheelhouse"), tmp_path_factory.mktemp("next") / "wheelhouse"
+    _, wheel = build(tmp_path_factory.mktemp("dist"))
+    fill_wheelhouse(now, wheel)
+    shutil.copytree(now, following)
+    (following / wheel.name).unlink()
+    raise_version(wheel, following)
+    return now, following
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, wheelhouses: tuple[Path, Path]) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    if not can_make_bare_machines(folder / "tried"):
+        pytest.skip(WHY_NOT)
+    with bare_network(folder / "machines", ["gpuhub", *AGENTS]) as network:
+        yield Site(network, folder, wheelhouses[0])
+
+
+@pytest.fixture(scope="module")
+def check_of_bare_machines(bare: Site) -> Recap:
+    return bare.play("--check", "--diff")
+
+
+@pytest.fixture(scope="module")
+def site(bare: Site, check_of_bare_machines: Recap) -> Site:
+    """Set up by one run. The tests from here on stand in the order in which somebody would do it."""
+    assert check_of_bare_machines.code == 0
+    first = bare.play()
+    assert first.code == 0, first.text
+    return bare
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@needs_ansible
+class TestSite:
+    def test_check_says_what_it_would_do_on_bare_machines_and_does_nothing(
+        self, bare: Site, check_of_bare_machines: Recap
+    ) -> None:
+        assert check_of_bare_machines.code == 0, check_of_bare_machines.text
+        assert min(check_of_bare_machines.changed.values()) > 3
+        assert "gpudeck[hub] " in check_of_bare_machines.text
+        assert bare.machines["gpu01"].run("sh", "-c", "ls /opt; ls /etc | grep gpudeck || true") == ""
+
+    def test_one_run_makes_a_hub_behind_nginx_with_three_agents(self, site: Site) -> None:
+        site.wait_for_agents()
+        assert set(site.hosts("via").values()) == {"push"}
+
+    def test_second_run_changes_nothing(self, site: Site) -> None:
+        assert site.play().is_quiet()
+
+    def test_check_of_what_is_installed_finds_nothing_to_do(self, site: Site) -> None:
+        assert site.play("--check").is_quiet()
+
+    def test_group_names_of_older_installs_are_taken(self, site: Site) -> None:
+        assert site.play(groups=("webserver", "rpcservers")).is_quiet()
+
+    def test_each_agent_has_a_token_of_its_own_that_nobody_else_can_read(self, site: Site) -> None:
+        files = {name: site.machines[name].run("cat", "/etc/gpudeck/agent.token") for name in AGENTS}
+        assert len(set(files.values())) == 3
+        assert site.machines["gpu01"].run("stat", "-c", "%a %U", "/etc/gpudeck/agent.token") == "600 gpudeck\n"
+        known = site.machines["gpuhub"].run(
+            *("runuser", "-u", "gpudeck", "--", "/opt/gpudeck/bin/gpudeck", "token", "list", "--json"),
+            *("--config", "/etc/gpudeck/gpudeck.yaml"),
+        )
+        assert {token["hosts"] for token in json.loads(known)["tokens"] if token["hosts"]} == set(AGENTS)
+
+    def test_nobody_runs_as_root(self, site: Site) -> None:
+        users = site.machines["gpu01"].run("sh", "-c", "ps -eo user,args | grep '[m] gpudeck agent' | cut -d' ' -f1")
+        assert set(users.split()) == {"gpudeck"}
+
+    def test_all_of_it_is_back_after_the_machines_were_started_again(self, site: Site) -> None:
+        site.network.power_off()
+        site.network.boot()
+        site.wait_for_agents()
+
+    def test_changed_settings_reach_an_agent_without_a_restart(self, site: Site) -> None:
+        recap = site.play("--limit", "gpu02", gpudeck_agent_settings={"interval": "4s"})
+        assert (recap.code, recap.changed["gpu02"]) == (0, 2), recap.text
+        wait_until(lambda: site.hosts("interval_seconds").get("gpu02") == 4.0, "the new interval", 60)
+
+    def test_settings_with_a_mistake_are_not_put_in_place(self, site: Site) -> None:
+        recap = site.play("--limit", "gpu03", gpudeck_agent_settings={"intervall": "4s"})
+        assert recap.failed["gpu03"] == 1
+        assert "did you mean interval" in recap.text
+        assert "intervall" not in site.machines["gpu03"].run("cat", "/etc/gpudeck/gpudeck.yaml")
+
+    def test_new_token_replaces_the_old_one(self, site: Site) -> None:
+        before = site.machines["gpu01"].run("cat", "/etc/gpudeck/agent.token")
+        recap = site.play("--limit", "gpu01", gpudeck_agent_renew_token=True)
+        assert recap.code == 0, recap.text
+        after = site.machines["gpu01"].run("cat", "/etc/gpudeck/agent.token")
+        assert after != before
+        assert before.strip() not in recap.text
+        assert after.strip() not in recap.text
+        site.wait_for_agents()
+
+    def test_upgrade_replaces_the_program_and_nothing_else(self, site: Site, wheelhouses: tuple[Path, Path]) -> None:
+        recap = site.play("--tags", "upgrade", gpudeck_wheelhouse=str(wheelhouses[1]))
+        assert recap.code == 0, recap.text
+        wait_until(lambda: site.hosts("agent_version") == dict.fromkeys(AGENTS, NEXT), "the next release", 120)
+        site.wait_for_agents()
+
+    def test_uninstalling_leaves_data_and_settings_until_it_is_told_to_purge(self, site: Site) -> None:
+        recap = site.play("--tags", "uninstall")
+        assert recap.code == 0, recap.text
+        hub = site.machines["gpuhub"]
+        assert hub.run("sh", "-c", "ls /opt; ls /etc/systemd/system | grep gpudeck || true") == ""
+        assert "gpudeck.db" in hub.run("ls", "/var/lib/gpudeck")
+        assert hub.run("sh", "-c", "ps -eo args | grep '[m] gpudeck' || true") == ""
+        purge = site.play("--tags", "uninstall", gpudeck_purge=True)
+        assert purge.code == 0, purge.text
+        assert (
+            hub.run("sh", "-c", "ls -d /var/lib/gpudeck/* /etc/gpudeck 2>/dev/null; id gpudeck 2>/dev/null || true")
+            == ""
+        )
