@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gpudeck.database import postgresql, sqlite
+from gpudeck.database.copies import keep_before_migration
 from gpudeck.database.migrating import is_newest, migrate
 from gpudeck.database.trouble import Trouble
 from gpudeck.model.errors import Temporary, UsageError
@@ -50,7 +52,8 @@ class Database:
 async def open_database(address: str | None, data_dir: Path) -> Database:
     """The database at a `postgresql://…` address, or the file in the data folder; its tables are brought up to date.
 
-    Raises UsageError that names the place and the next step.
+    The file as it was before that is kept in the folder `backups`. Raises UsageError that names the place and the next
+    step.
     """
     try:
         database, migrating = _on_postgresql(address) if address else _on_sqlite(data_dir / sqlite.FILE_NAME)
@@ -94,4 +97,6 @@ async def _bring_up_to_date(database: Database, migrating: Database) -> None:
         if await connection.run_sync(is_newest, database.place):
             return
     async with migrating.begin() as connection:
-        await connection.run_sync(migrate, migrating.place)
+        # Whoever runs a PostgreSQL server has its own programs for that, and its owner decides where a copy goes.
+        keep = partial(keep_before_migration, Path(database.place)) if database.kind == "sqlite" else None
+        await connection.run_sync(migrate, migrating.place, keep)

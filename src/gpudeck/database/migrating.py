@@ -1,6 +1,7 @@
 """Bring the tables of a database up to those of `schema.py`. Alembic is imported only when there is something to do."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -32,10 +33,12 @@ def is_newest(connection: Connection, place: str) -> bool:
     return found == NEWEST
 
 
-def migrate(connection: Connection, place: str) -> None:
+def migrate(connection: Connection, place: str, keep: Callable[[str], object] | None = None) -> None:
     """Do, in the transaction that the connection is in, what is missing. Of hubs that start at once one does it.
 
-    On SQLite a transaction is alone from its beginning; on PostgreSQL a lock holds the others until this one ends.
+    `keep` is called with the version before anything changes, where there is something to lose; what it raises stops
+    the migration. On SQLite a transaction is alone from its beginning; on PostgreSQL a lock holds the others until this
+    one ends.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -44,6 +47,8 @@ def migrate(connection: Connection, place: str) -> None:
     before = _read_version(connection)
     if before is None:
         _refuse_strangers(connection, place)
+    elif keep is not None:
+        keep(before)
     _upgrade(connection)
     _check_references(connection)
     # A database that was empty is no news.
