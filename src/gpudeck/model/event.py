@@ -26,6 +26,8 @@ KINDS: dict[str, str] = {
     "health_cleared": "a GPU is well again",
     "flapping": "something comes and goes, and is not told each time",
     "twin": "two hosts cannot be told apart",
+    "watch_fired": "GPUs are free that somebody wanted to know of",
+    "message_failed": "a message to people was given up",
     "hub_started": "the hub was started",
     "hub_stopped": "the hub was stopped",
     "history_problem": "the history is not kept",
