@@ -48,6 +48,7 @@ FOREIGN = {
         "report.json",
         "privkey.pem",
         "fullchain.pem",
+        "inventory.ini",
     ),
     # Names of browsers, of the operating system and of other programs.
     *("CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "Origin"),
@@ -267,4 +268,5 @@ def all_words() -> set[str]:
         for path in files
         if path.suffix in {".py", ".ts", ".svelte", ".c"} and path.parent != Path(__file__).parent
     ]
-    return {word for path in code for word in _WORD.findall(path.read_text())}
+    variables = (ROOT / "deploy" / "ansible").rglob("defaults/*.yml")
+    return {word for path in (*code, *variables) for word in _WORD.findall(path.read_text())}
