@@ -1,4 +1,5 @@
 /** Hosts and GPUs for the unit tests: ordinary ones, with what a test is about put on top. */
+import type { Alert } from './api/alerts'
 import type { Availability, Fleet, Gpu, Host, Process, Totals } from './api/types'
 import catalog from './api/catalog.json'
 import { HostEntry } from './state/fleet'
@@ -110,5 +111,30 @@ export function totals(changes: Partial<Totals> = {}): Totals {
 }
 
 export function fleet(hosts: Host[], changes: Partial<Fleet> = {}): Fleet {
-  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), problems: [], hosts, ...changes }
+  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), problems: [], alerts: [], hosts, ...changes }
+}
+
+/** A host that went down. */
+export function someAlert(changes: Partial<Alert> = {}): Alert {
+  return {
+    id: '3eca30b04c',
+    rule: 'host_down',
+    severity: 'critical',
+    state: 'firing',
+    title: 'gpu01 has stopped reporting',
+    action: 'Look at it.',
+    note: null,
+    host: 'gpu01',
+    host_id: 'id-1',
+    gpu: null,
+    label: null,
+    people: [],
+    since: NOW - 60,
+    fired_at: NOW - 60,
+    acknowledged_at: null,
+    acknowledged_by: null,
+    resolved_at: null,
+    silenced_by: null,
+    ...changes,
+  }
 }

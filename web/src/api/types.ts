@@ -1,4 +1,5 @@
 /** The hub's words as TypeScript: names for the generated schema, and the stream's events, which OpenAPI cannot express. */
+import type { Alert } from './alerts'
 import type { HubEvent } from './events'
 import type { components } from './schema'
 
@@ -51,6 +52,8 @@ export interface Delta {
   totals: Totals
   /** The hub's own, whole, where they changed. */
   problems?: string[]
+  /** Those that fire, whole, where they changed. */
+  alerts?: Alert[]
   hosts?: Host[]
   changes?: HostChange[]
   removed?: string[]

@@ -21,6 +21,7 @@ export const KINDS: readonly { kind: string; label: string }[] = [
   { kind: 'health_raised,health_cleared', label: 'health' },
   { kind: 'driver_changed,agent_changed', label: 'drivers and agents' },
   { kind: 'twin', label: 'hosts mistaken for each other' },
+  { kind: 'alert_fired,alert_acknowledged,alert_resolved,alert_silenced,alert_silence_ended', label: 'alerts' },
   { kind: 'hub_started,hub_stopped,history_problem,history_recovered', label: 'the hub' },
 ]
 

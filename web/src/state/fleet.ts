@@ -3,6 +3,7 @@
  *
  * A host that stays keeps its entry, so whatever is drawn for it stays too and only its figures change.
  */
+import type { Alert } from '../api/alerts'
 import type { HubEvent } from '../api/events'
 import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, Totals } from '../api/types'
 import { inventory } from './models'
@@ -105,6 +106,8 @@ export class FleetModel {
   isWhole = false
   /** The hub's own: lists of hosts that cannot be read, hosts that are named twice. */
   problems: readonly string[] = []
+  /** What is wrong, the worst first. */
+  alerts: readonly Alert[] = []
 
   /** Takes a snapshot, which replaces everything. `isWhole` is false where more hosts than these are on their way. */
   load(fleet: Fleet, isWhole = true): void {
@@ -116,6 +119,7 @@ export class FleetModel {
     this.tell([])
     this.booked.bump()
     this.problems = fleet.problems
+    this.alerts = fleet.alerts
     this.rankByName()
     this.beat(fleet.time, fleet.totals)
   }
@@ -129,6 +133,7 @@ export class FleetModel {
     for (const change of delta.changes ?? []) reshaped = this.entries.get(change.id)?.change(change) || reshaped
     if (rebuilt) this.rankByName()
     if (delta.problems !== undefined) this.problems = delta.problems
+    if (delta.alerts !== undefined) this.alerts = delta.alerts
     if (delta.events !== undefined) this.tell(delta.events)
     if (delta.reservations !== undefined) this.booked.bump()
     this.beat(delta.time, delta.totals)
