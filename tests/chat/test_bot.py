@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from fakes.reports import make_busy_gpu, make_gpu
 from fakes.slack_shapes import check_blocks
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.chat.bookings import BOOK, Offer
+from gpudeck.chat.bot import Bot
 from gpudeck.model.reservation import Mark
 from gpudeck.reservations.calendar import show_at_gpu
 from gpudeck.views.text import render_fleet
@@ -55,6 +57,13 @@ def test_what_somebody_else_booked_is_not_free_and_ones_own_is(lab: Lab) -> None
     assert "3 of 5" in lab.say("free", ADA)
     assert "1 of 5" in lab.say("free", BOB)
     assert "booked by ada" in lab.say("gpu02", BOB)
+
+
+def test_what_waits_for_somebody_in_line_is_not_free(lab: Lab) -> None:
+    waiting = SimpleNamespace(kept={"GPU-b0": 1})
+    lab.bot = Bot(msgspec.structs.replace(lab.place, waiting=waiting), lab.find_zone)
+    assert "2 of 5" in lab.say("free")
+    assert "Not free now" in lab.say("free 2 same-host")
 
 
 @pytest.mark.parametrize("text", ["gpu01", "GPU01", "who gpu01", "where gpu01"])
