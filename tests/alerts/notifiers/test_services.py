@@ -1,0 +1,60 @@
+"""What the services that Apprise knows really get, when names are hostile."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import requests
+
+from alerts.notifiers.sinks import make_message
+from gpudeck.alerts.notifiers.by_apprise import send
+from gpudeck.alerts.notifiers.order import Order
+
+# Some of Apprise's services import what a later Python will not have.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+HOSTILE = "<!channel> <@U1> @everyone @here [bank](https://evil.example) <https://evil.example|bank> <b>x</b>"
+ADDRESSES = {
+    "slack webhook": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/",
+    "slack bot": "slack://xoxb-123456789012-123456789012-abcdefabcdefabcdefabcdef/#gpus",
+    "discord": "discord://123456789012345678/abcdefghijklmnopqrstuvwxyz",
+    "telegram": "tgram://123456789:abcdefg_hijklmnop/12345678",
+    "teams": "workflows://example.org/0123456789abcdef0123456789abcdef/signature",
+    "mattermost": "mmost://example.org/abcdefghijklmnopqrstuvwxyz",
+}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would have gone out over HTTP."""
+    bodies: list[str] = []
+
+    def note(_: Any, method: str, url: str, **options: Any) -> requests.Response:
+        body = options.get("json") or options.get("data") or ""
+        bodies.append(body if isinstance(body, str) else msgspec.json.encode(body).decode())
+        answer = requests.Response()
+        answer.status_code, answer._content = 200, b'{"ok": true, "result": [], "message_id": "1", "ts": "1"}'
+        return answer
+
+    monkeypatch.setattr(requests.Session, "request", note)
+    return bodies
+
+
+@pytest.mark.parametrize("service", ADDRESSES)
+def test_hostile_name_calls_nobody_and_leads_nowhere(sent: list[str], service: str) -> None:
+    message = make_message(title=HOSTILE, lines=(HOSTILE,), action=HOSTILE, link="")
+    assert send(Order(url=ADDRESSES[service], message=message)).kind == "sent"
+    body = "".join(sent).replace("\\u200b", "\u200b")
+    assert "evil.example" in body
+    for mark in ("<!channel", "<@U1", "@everyone", "@here", "](https", "https://evil", "<b>x", "<https"):
+        assert mark not in body
+
+
+def test_message_to_a_person_in_slack_goes_to_that_person_alone(sent: list[str]) -> None:
+    assert send(Order(url=ADDRESSES["slack bot"], message=make_message(), recipient="U012AB3CD")).kind == "sent"
+    assert [msgspec.json.decode(body)["channel"] for body in sent] == ["@U012AB3CD"]
+
+
+def test_webhook_of_slack_cannot_write_to_a_person(sent: list[str]) -> None:
+    outcome = send(Order(url=ADDRESSES["slack webhook"], message=make_message(), recipient="U012AB3CD"))
+    assert (outcome.kind, sent) == ("refused", [])
