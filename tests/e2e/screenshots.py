@@ -53,7 +53,8 @@ OF_24 = (
     Shot("history.png", lambda _: "#/history"),
     Shot("bookings.png", lambda _: "#/bookings?booked=1", height=720),
     Shot("events.png", lambda _: "#/events", height=640),
-    Shot("about.png", lambda _: "#/about", height=640),
+    # Not where things are: that is a folder of whoever takes the picture.
+    Shot("about.png", lambda _: "#/about", height=465),
 )
 OF_1000 = (Shot("thousand.png", lambda _: ""),)
 BOOKINGS = (
