@@ -64,7 +64,7 @@ lock: setup ## resolve the dependencies again (hashes, no index address)
 audit: setup ## known weaknesses of what is depended on; says so where a registry does not answer
 	$(BIN)/python tests/audit.py
 
-generated: setup ## write again what is made from the code: API types, configuration reference
+generated: setup ## write again what is made from the code: API types, configuration reference, Prometheus rules, dashboard
 	cd tests && ../$(BIN)/python -m generated
 	$(BIN)/python hatch_build.py types
 

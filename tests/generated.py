@@ -1,4 +1,5 @@
-"""What is made from the code and kept in the repository: the page's view of the API, the reference of the settings.
+"""What is made from the code and kept in the repository: the page's view of the API, the reference of the settings,
+Prometheus' rules and Grafana's dashboard.
 
 `python -m tests.generated` (or `make generated`) writes them; a test says when one is out of date.
 """
@@ -10,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from fakes.doors import make_framework
+from generated_dashboard import dashboard
+from generated_rules import alert_rules, recording_rules
 from gpudeck.api.schema import complete_schema
 from gpudeck.app.settings import Settings
 from gpudeck.config import reference
@@ -41,6 +44,9 @@ GENERATED = {
     "web/src/api/openapi.json": api_document,
     "web/src/api/catalog.json": page_catalog,
     "docs/configuration.md": settings_reference,
+    "deploy/prometheus/gpudeck.rules.yml": recording_rules,
+    "deploy/prometheus/gpudeck.alerts.yml": alert_rules,
+    "deploy/grafana/gpudeck.json": dashboard,
 }
 
 

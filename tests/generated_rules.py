@@ -1,0 +1,128 @@
+"""Rules for Prometheus, made from the hub's own: the same names, severities, limits and times.
+
+What can be said of the metrics on the hub's page is asked of them, so that an alert names its host or GPU and goes on
+while the hub's own engine is off. Whatever needs more than they tell (a booking, an XID, a clock) is taken from
+`gpudeck_alerts_firing`: there the hub itself has decided, and waited.
+"""
+
+import json
+
+from gpudeck.alerts.limits import DEFAULTS, Limits
+from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
+from gpudeck.model.fleet_settings import FleetSettings
+
+HUB = 'job="gpudeck"'
+_HEAD = "# Made from gpudeck's own rules by `make generated`: what is changed here is lost. See docs/prometheus.md.\n"
+_GPU = "GPU {{ $labels.index }} of {{ $labels.host }}"
+
+RECORDED = {
+    "gpudeck:gpus:sum": f"sum(gpudeck_gpus{{{HUB}}})",
+    "gpudeck:gpus_known:sum": f'sum(gpudeck_gpus{{{HUB},availability!="unknown"}})',
+    "gpudeck:gpus_taken:ratio": (
+        f'1 - sum(gpudeck_gpus{{{HUB},availability="free"}}) / (sum(gpudeck_gpus{{{HUB},availability!="unknown"}}) > 0)'
+    ),
+    "gpudeck:host_gpu_utilization:ratio": f"avg by (host) (gpudeck_gpu_utilization_ratio{{{HUB}}})",
+    "gpudeck:host_gpu_memory:ratio": (
+        f"sum by (host) (gpudeck_gpu_memory_used_bytes{{{HUB}}})"
+        f" / sum by (host) (gpudeck_gpu_memory_total_bytes{{{HUB}}})"
+    ),
+    "gpudeck:model_gpus:count": f"count by (model, state) (gpudeck_gpu_state{{{HUB}}})",
+    "gpudeck:user_gpus:count": f"count by (user) (gpudeck_gpu_users{{{HUB}}})",
+    "gpudeck:gpu_power_watts:sum": f"sum(gpudeck_gpu_power_watts{{{HUB}}})",
+}
+"""What dashboards of a large fleet ask for again and again."""
+
+
+def _share(used: str, total: str, limits: Limits) -> str:
+    return f"{used}{{{HUB}}} / {total}{{{HUB}}} >= {(limits.above or 0.0) / 100:g}"
+
+
+def _ask() -> dict[str, tuple[str, str]]:
+    """What is asked of the metrics, and the sentence that tells of it."""
+    of = DEFAULTS
+    limit = f"gpudeck_gpu_power_limit_watts{{{HUB}}}"
+    capped = 1 - (of["power_capped"].above or 0.0) / 100
+    full = (of["fleet_nearly_full"].above or 0.0) / 100
+    return {
+        "host_down": (
+            f"gpudeck_host_report_age_seconds{{{HUB}}} > {FleetSettings().down_after:g}",
+            "{{ $labels.host }} has stopped reporting",
+        ),
+        "host_late": (
+            f"changes(gpudeck_host_up{{{HUB}}}[1h]) >= {2 * (of['host_late'].above or 0.0):g}",
+            "{{ $labels.host }} reports late again and again",
+        ),
+        "gpu_hot": (
+            f"gpudeck_gpu_temperature_celsius{{{HUB}}} >= {of['gpu_hot'].above:g}",
+            f"{_GPU} is at {{{{ $value }}}} °C",
+        ),
+        "gpu_throttled": (
+            f"gpudeck_gpu_throttled_thermal{{{HUB}}} == 1 or gpudeck_gpu_throttled_hardware{{{HUB}}} == 1",
+            f"{_GPU} is slowed down by heat or by its hardware",
+        ),
+        "ecc": (
+            f"gpudeck_gpu_ecc_uncorrected_total{{{HUB}}} >= {of['ecc'].above:g}"
+            f" or gpudeck_gpu_remapped_rows_pending{{{HUB}}} == 1",
+            f"The memory of {_GPU} fails",
+        ),
+        "gpu_held_idle": (f'gpudeck_gpu_state{{{HUB},state="held"}} == 1', f"{_GPU} is held idle"),
+        "power_capped": (
+            f"{limit} <= on (model) group_left () ({capped:g} * quantile by (model) (0.5, {limit}))",
+            f"{_GPU} is limited to {{{{ $value }}}} W, less than others of its model",
+        ),
+        "disk_full": (
+            _share("gpudeck_host_disk_used_bytes", "gpudeck_host_disk_total_bytes", of["disk_full"]),
+            "The disk of {{ $labels.host }} is {{ $value | humanizePercentage }} full",
+        ),
+        "ram_full": (
+            _share("gpudeck_host_memory_used_bytes", "gpudeck_host_memory_total_bytes", of["ram_full"]),
+            "{{ $value | humanizePercentage }} of the RAM of {{ $labels.host }} is in use",
+        ),
+        "fleet_nearly_full": (
+            f"gpudeck:gpus_taken:ratio >= {full:g} and gpudeck:gpus_known:sum >= 8",
+            "{{ $value | humanizePercentage }} of the GPUs are taken",
+        ),
+    }
+
+
+ASKED = _ask()
+
+
+def recording_rules() -> str:
+    rules = [f"      - record: {name}\n        expr: {json.dumps(asked)}\n" for name, asked in RECORDED.items()]
+    return f"{_HEAD}groups:\n  - name: gpudeck\n    rules:\n" + "".join(rules)
+
+
+def alert_rules() -> str:
+    away = _write(
+        "hub_away",
+        f"up{{{HUB}}} == 0",
+        120,
+        "critical",
+        "The hub {{ $labels.instance }} does not answer",
+        "Look whether it runs, and at its log: nothing is watched, and no alert of its own is sent.",
+    )
+    own = "".join(_write_own(rule.name) for rule in RULES)
+    return f"{_HEAD}groups:\n  - name: gpudeck-alerts\n    rules:\n{away}{own}"
+
+
+def _write_own(name: str) -> str:
+    limits, rule = DEFAULTS[name], RULES_BY_NAME[name]
+    if name in ASKED:
+        expression, summary = ASKED[name]
+        return _write(name, expression, limits.wait, limits.severity, summary, rule.action)
+    firing = f'sum(gpudeck_alerts_firing{{{HUB},rule="{name}"}}) > 0'
+    return _write(name, firing, 0, limits.severity, rule.many.format(count="{{ $value }}"), rule.action)
+
+
+def _write(name: str, expression: str, wait: float, severity: str, summary: str, action: str) -> str:
+    lines = [
+        f"- alert: {name}",
+        f"  expr: {json.dumps(expression)}",
+        *([f"  for: {wait:g}s"] if wait else []),
+        f"  labels: {{severity: {severity}}}",
+        "  annotations:",
+        f"    summary: {json.dumps(summary, ensure_ascii=False)}",
+        f"    action: {json.dumps(action, ensure_ascii=False)}",
+    ]
+    return "".join(f"      {line}\n" for line in lines)
