@@ -2,7 +2,8 @@
 and an sshd of its own.
 
 The file system is this machine's, under a layer that takes what is written; in place of the working tree, /opt, /root
-and /home each has folders of its own. What cannot be had without a virtual machine is systemd: fakes/systemctl.py stands in for it.
+and /home each has folders of its own. What cannot be had without a virtual machine is systemd: fakes/systemctl.py
+stands in for it.
 """
 
 import contextlib
