@@ -9,7 +9,7 @@ describe('an alert in words', () => {
 
   test('says who looks after it, that it is silenced, and what is not known', () => {
     const alert = someAlert({ since: NOW - 60, acknowledged_by: 'ada', silenced_by: 's1', note: 'It comes and goes.' })
-    expect(alertText(alert, NOW).aside).toBe('for 1 min · ada looks after it · silenced · It comes and goes.')
+    expect(alertText(alert, NOW).aside).toBe('for 1 min · ada looks after it · silenced · It comes and goes')
   })
 
   test('shows nothing that could turn the text around', () => {

@@ -22,7 +22,7 @@ export function alertText(alert: Alert, now: number): AlertText {
   const parts = [`for ${duration(now - alert.since)}`]
   if (alert.acknowledged_by !== null) parts.push(`${plain(alert.acknowledged_by)} looks after it`)
   if (alert.silenced_by !== null) parts.push('silenced')
-  if (alert.note !== null) parts.push(plain(alert.note))
+  if (alert.note !== null) parts.push(plain(alert.note).replace(/\.$/, ''))
   return { title: plain(alert.title), aside: parts.join(' · '), action: plain(alert.action) }
 }
 

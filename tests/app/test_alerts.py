@@ -1,0 +1,184 @@
+"""Alerts in a hub: they come out of its live fleet, reach everybody who watches, and are apart from a demo's."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fakes.clock import FakeClock
+from fakes.doors import make_auth
+from fakes.reports import make_envelope, make_gpu
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.settings import AlertSettings, RuleChange
+from gpudeck.app.alerts import Alarm
+from gpudeck.events.log import Events
+from gpudeck.events.settings import EventSettings
+from gpudeck.hub.hub import Hub
+from gpudeck.model.event import Event
+from gpudeck.model.reservation import BookedGpu, Reservation
+
+AT_ONCE = AlertSettings(rules={"gpu_hot": RuleChange(wait=0.0)}, group_wait=0.0)
+HOT = {"temperature_celsius": 91}
+
+
+class House:
+    """A hub whose hosts report when told, and whose clock is the test's."""
+
+    def __init__(self, folder: Path, *, demo: int | None = None, **others: Any) -> None:
+        self.clock = FakeClock()
+        self.hub = Hub(now=self.clock)
+        self.auth = make_auth(folder)
+        self.told: list[Event] = []
+        self.sent: list[Message] = []
+        events = Events(self.auth.database, EventSettings(), now=self.clock)
+        events.listener = self.told.append
+        self.alarm = Alarm(
+            self.hub, self.auth, AT_ONCE, events, send=self.sent.append, demo=demo, now=self.clock, **others
+        )
+        self.sequence = 0
+
+    def report(self, *hosts: str, **metrics: Any) -> None:
+        self.sequence += 1
+        for host in hosts:
+            envelope = make_envelope(host, self.sequence, gpus=[make_gpu(uuid=host, metrics=metrics)])
+            self.hub.fleet.apply(envelope, via="push", now=self.clock.now)
+
+    async def tick(self) -> None:
+        self.clock.advance(1)
+        self.hub.stream.tick()
+        self.alarm.tick()
+        await self.alarm.settled()
+        await self.alarm.alerts.flush()
+
+    def shown(self) -> list[tuple[str, str]]:
+        self.hub.stream.tick()
+        fleet = msgspec.json.decode(self.hub.stream.document())
+        return [(alert["rule"], alert["host"]) for alert in fleet["alerts"]]
+
+
+def test_alert_reaches_the_document_the_stream_the_events_and_the_messages(tmp_path: Path) -> None:
+    house = House(tmp_path)
+
+    async def live() -> None:
+        await house.alarm.open()
+        house.report("gpu01", **HOT)
+        await house.tick()
+        assert b'"alerts":[{"id":' in house.hub.stream.tick().plain
+        assert b'"alerts"' not in house.hub.stream.tick().plain
+        await house.tick()
+
+    asyncio.run(live())
+    assert house.shown() == [("gpu_hot", "gpu01")]
+    assert [event.kind for event in house.told] == ["alert_fired"]
+    assert [message.title for message in house.sent] == ["GPU 0 of gpu01 is at 91 °C"]
+
+
+def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    turns: list[int] = []
+
+    async def live() -> None:
+        house.report(*(f"gpu{number:03}" for number in range(100)))
+        house.alarm.tick()
+        while not house.alarm._pass.done():  # type: ignore[union-attr]
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    asyncio.run(live())
+    assert len(turns) > 5
+
+
+def test_hot_is_what_the_fleets_settings_call_hot(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    hot = house.alarm._make_engine("")._thresholds.of("gpu01", {})["gpu_hot"]
+    assert (hot.above, hot.clear) == (87.0, 82.0)
+
+
+def test_demo_says_so_and_its_alerts_end_with_it(tmp_path: Path) -> None:
+    house = House(tmp_path, demo=8)
+
+    async def live() -> None:
+        await house.alarm.open()
+        house.report("gpu01", **HOT)
+        await house.tick()
+        await house.tick()
+        for host in list(house.hub.fleet.hosts):
+            house.hub.fleet.remove(host)
+        house.alarm.end_demo()
+        await house.alarm._ending  # type: ignore[misc]
+        house.report("real01", **HOT)
+        await house.tick()
+        await house.tick()
+
+    asyncio.run(live())
+    assert [message.title for message in house.sent] == [
+        "Demo: GPU 0 of gpu01 is at 91 °C",
+        "GPU 0 of real01 is at 91 °C",
+    ]
+    assert house.shown() == [("gpu_hot", "real01")]
+
+
+def test_gpu_that_was_lost_before_a_restart_is_lost_until_it_is_there(tmp_path: Path) -> None:
+    first, second = House(tmp_path), House(tmp_path)
+
+    def report(house: House, *indexes: int) -> None:
+        house.sequence += 1
+        gpus = [make_gpu(index) for index in indexes]
+        house.hub.fleet.apply(make_envelope(sequence=house.sequence, gpus=gpus), via="push", now=house.clock.now)
+
+    async def live() -> None:
+        await first.alarm.open()
+        report(first, 0, 1)
+        await first.tick()
+        for _ in range(70):
+            report(first, 0)
+            await first.tick()
+        assert [rule for rule, _ in first.shown()] == ["gpu_lost"]
+        second.clock.advance(80)
+        await second.alarm.open()
+        for _ in range(120):
+            report(second, 0)
+            await second.tick()
+        assert [rule for rule, _ in second.shown()] == ["gpu_lost"]
+        assert second.sent == []
+        for _ in range(70):
+            report(second, 0, 1)
+            await second.tick()
+
+    asyncio.run(live())
+    assert second.shown() == []
+    assert [message.title for message in second.sent] == ["GPU 1 of gpu01 is there again"]
+
+
+def test_booking_that_nobody_uses_and_history_that_is_not_kept_come_from_their_rooms(tmp_path: Path) -> None:
+    late = Reservation(
+        id=7,
+        kind="booking",
+        user="ada",
+        gpus=[BookedGpu("GPU-0", "gpu01", "0")],
+        start=0.0,
+        end=9e9,
+        note="",
+        version=1,
+        created_at=0.0,
+        created_by="ada",
+        changed_at=0.0,
+        used_at=None,
+        released_at=None,
+        release_reason=None,
+    )
+    house = House(
+        tmp_path, late_bookings=lambda: [(late, 1_790_000_600.0)], history_problem=lambda: "no space on /some/place"
+    )
+
+    async def live() -> None:
+        for _ in range(130):
+            await house.tick()
+
+    asyncio.run(live())
+    assert sorted(rule for rule, _ in house.shown()) == ["booking_no_show", "history_failing"]
+    assert {message.rule: message.people for message in house.sent} == {
+        "booking_no_show": ("ada",),
+        "history_failing": (),
+    }

@@ -1,0 +1,155 @@
+"""gpudeck alerts against a server that answers as a hub does: what it asks, what it prints, how it ends."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fakes.hubs import gpudeck
+
+NOW = 1_790_000_000.0
+DOWN: dict[str, Any] = {
+    "id": "3eca30b04c",
+    "rule": "host_down",
+    "severity": "critical",
+    "state": "firing",
+    "title": "gpu01\x1b[2J has stopped reporting",
+    "action": "Look at it.",
+    "note": None,
+    "host": "gpu01",
+    "host_id": "m1",
+    "gpu": None,
+    "label": None,
+    "people": [],
+    "since": NOW - 180,
+    "fired_at": NOW - 120,
+    "acknowledged_at": None,
+    "acknowledged_by": None,
+    "resolved_at": None,
+    "silenced_by": None,
+}
+MINE = DOWN | {"id": "a1", "severity": "warning", "title": "GPU 1 of gpu02 is at 91 °C", "acknowledged_by": "ada"}
+SILENCE: dict[str, Any] = {
+    "id": "9f8e7d6c",
+    "start": NOW,
+    "end": NOW + 7200,
+    "created_at": NOW,
+    "created_by": "root",
+    "reason": "new fans",
+    "host": "gpu-1*",
+    "rule": None,
+    "labels": {"rack": "4"},
+}
+
+
+class FakeHub:
+    """Answers every question with what the test wants; keeps what it was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.asked: list[tuple[str, str, Any]] = []
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                fake.asked.append((self.command, self.path, msgspec.json.decode(body) if body else None))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.end_headers()
+                self.wfile.write(msgspec.json.encode(answer))
+
+            do_POST = do_DELETE = do_GET  # noqa: N815 - the names that the server looks for
+
+            def log_message(self, *_: object) -> None:
+                """Nothing on the standard error of a test."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextlib.contextmanager
+def running(answer: Any) -> Iterator[FakeHub]:
+    hub = FakeHub(answer)
+    thread = threading.Thread(target=hub.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.server.shutdown()
+        hub.server.server_close()
+        thread.join()
+
+
+def test_alerts_are_listed_with_their_ids_and_next_steps(tmp_path: Path) -> None:
+    with running({"alerts": [DOWN, MINE], "time": NOW}) as hub:
+        done = gpudeck(tmp_path, "alerts", "--severity", "warning", "--host", "gpu01", "--hub", hub.url)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "■ gpu01�[2J has stopped reporting, for 3m",
+        "  3eca30b04c  host_down  Look at it.",
+        "▲ GPU 1 of gpu02 is at 91 °C, for 3m, ada looks after it",
+        "  a1  host_down  Look at it.",
+    ]
+    assert hub.asked == [("GET", "/api/v1/alerts?severity=warning%2Ccritical&host=gpu01", None)]
+
+
+def test_nothing_wrong_is_said_and_is_no_failure(tmp_path: Path) -> None:
+    with running({"alerts": [], "time": NOW}) as hub:
+        done = gpudeck(tmp_path, "alerts", "--hub", hub.url)
+    assert (done.returncode, done.stdout) == (0, "Nothing is wrong.\n")
+
+
+def test_json_is_what_the_hub_said(tmp_path: Path) -> None:
+    with running({"alerts": [DOWN], "time": NOW}) as hub:
+        done = gpudeck(tmp_path, "alerts", "--json", "--hub", hub.url)
+    assert msgspec.json.decode(done.stdout)["alerts"] == [DOWN]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_acknowledging_takes_the_hub_before_or_after_the_word(tmp_path: Path, place: str) -> None:
+    with running(DOWN | {"acknowledged_by": "ada"}) as hub:
+        words = {
+            "before": ["alerts", "--hub", hub.url, "ack", "3eca30b04c"],
+            "after": ["alerts", "ack", "3eca30b04c", "--hub", hub.url],
+        }[place]
+        done = gpudeck(tmp_path, *words)
+    assert done.stdout == "ada looks after: gpu01�[2J has stopped reporting\n"
+    assert hub.asked == [("POST", "/api/v1/alerts/3eca30b04c/acknowledge", None)]
+
+
+def test_silence_says_what_how_long_and_why(tmp_path: Path) -> None:
+    with running(SILENCE) as hub:
+        words = ["--host", "gpu-1*", "--label", "rack=4", "--for", "2h", "new fans", "--hub", hub.url]
+        done = gpudeck(tmp_path, "alerts", "silence", *words)
+    assert done.stdout.startswith("Silence 9f8e7d6c lasts until ")
+    wanted = {"host": "gpu-1*", "reason": "new fans", "for": "2h", "labels": {"rack": "4"}}
+    assert hub.asked == [("POST", "/api/v1/silences", wanted)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["why", "--for", "2h"], "say what is silenced"),
+        (["why", "--for", "2h", "--label", "rack"], "has to be KEY=VALUE"),
+        (["why", "--host", "a"], "--for"),
+    ],
+)
+def test_silence_that_is_not_complete_is_refused(tmp_path: Path, words: list[str], said: str) -> None:
+    done = gpudeck(tmp_path, "alerts", "silence", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_silences_are_listed_and_ended(tmp_path: Path) -> None:
+    with running({"silences": [SILENCE], "time": NOW}) as hub:
+        listed = gpudeck(tmp_path, "alerts", "silences", "--hub", hub.url)
+        ended = gpudeck(tmp_path, "alerts", "unsilence", "9f8e7d6c", "--hub", hub.url)
+    assert listed.stdout.startswith("9f8e7d6c  gpu-1* rack=4  until ")
+    assert listed.stdout.endswith(", root: new fans\n")
+    assert ended.stdout == "Silence 9f8e7d6c is over.\n"
+    assert hub.asked[-1][:2] == ("DELETE", "/api/v1/silences/9f8e7d6c")
