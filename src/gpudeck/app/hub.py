@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +29,7 @@ from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.host_lists import HostLists
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
+from gpudeck.app.hub_lock import share
 from gpudeck.app.plan import Plan
 from gpudeck.app.reload import Part, Reload, heeding_hangups
 from gpudeck.app.rooms import Rooms
@@ -87,10 +89,12 @@ class HubServer:
         make_ways: Callable[[Settings], dict[str, Way]],
         side_doors: SideDoors,
         reread: Callable[[], Settings] | None,
+        lock: IO[bytes],
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._data_dir = data_dir
+        self._lock = lock
         self._config = config
         self._listening = listening
         self._token_file = token_file
@@ -161,10 +165,15 @@ class HubServer:
             make_ways=lambda settings: make_ways(settings, ssh_password, side_doors.nodes),
             side_doors=side_doors,
             reread=reread,
+            lock=share(data_dir),
         )
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
         """Serve until SIGINT or SIGTERM. Raises UsageError when the database cannot be used."""
+        with self._lock:
+            await self._serve(when_started)
+
+    async def _serve(self, when_started: Callable[[Started], None]) -> None:
         tell = self._watching.note_problem
         async with running_auth(self._settings, self._data_dir, self._token_file, self._config, tell) as auth:
             policy = make_policy(self._settings)

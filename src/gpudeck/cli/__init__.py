@@ -32,6 +32,8 @@ _COMMANDS = (
     "alerts",
     "notify",
     "history",
+    "backup",
+    "restore",
     "completion",
 )
 _MODULES = {"import": "import_"}

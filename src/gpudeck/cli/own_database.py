@@ -1,6 +1,7 @@
 """What commands share that work on the database of this machine's hub."""
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,13 +13,20 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[_T]]") -> _T:
-    """Do something with it. Raises UsageError where the hub is not installed: `what` are made where it runs."""
+@contextlib.contextmanager
+def need_hub(what: str) -> Iterator[None]:
+    """For imports of the hub's parts. Raises UsageError where they are not installed: `what` are made where it runs."""
     try:
-        from gpudeck.app import own_database  # noqa: PLC0415 - the hub may not be installed
+        yield
     except ImportError as error:
         raise UsageError(
             f"the hub's parts are not installed ({error.name}), and {what} are made where the hub runs.",
             "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
         ) from error
+
+
+def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[_T]]") -> _T:
+    """Do something with it. Raises UsageError where the hub is not installed: `what` are made where it runs."""
+    with need_hub(what):
+        from gpudeck.app import own_database  # noqa: PLC0415 - the hub may not be installed
     return own_database.use_database(config, work)
