@@ -1,0 +1,52 @@
+"""Who used how much: periods as people type them, and figures of which the unknown ones are dashes."""
+
+import pytest
+
+from fakes.chats import NOW, ZONE
+from gpudeck.chat.blocks import Answer
+from gpudeck.chat.reports import answer_report, read_report
+from gpudeck.model.errors import UsageError
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("text", "by", "start"),
+    [
+        ("", "user", NOW - 30 * DAY),
+        ("host 7d", "host", NOW - 7 * DAY),
+        ("by Groups since 12h", "group", NOW - DAY / 2),
+        # Midnight in Berlin.
+        ("model since 2026-09-01", "model", 1_788_213_600.0),
+    ],
+)
+def test_periods_are_read(text: str, by: str, start: float) -> None:
+    ask = read_report(tuple(text.split()), NOW, ZONE)
+    assert (ask.by, ask.start, ask.end) == (by, start, NOW)
+
+
+@pytest.mark.parametrize("text", ["since ever", "2030-01-01", "by colour"])
+def test_what_is_no_period_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_report(tuple(text.split()), NOW, ZONE)
+
+
+def make(coverage: float | None, *rows: dict[str, object]) -> Answer:
+    total = {"gpu_hours": 3.0, "worked_hours": None, "idle_held_hours": 1.0}
+    usage = {"by": "user", "start": NOW - 7 * DAY, "end": NOW, "coverage": coverage, "rows": rows, "total": total}
+    return answer_report(usage)
+
+
+def test_what_is_unknown_is_a_dash_and_what_was_not_all_observed_is_not_100_percent() -> None:
+    row = {"user": "<!here>", "gpu_hours": 1234.56, "worked_hours": None, "idle_held_hours": 0.0}
+    answer = make(0.99999, row)
+    assert answer.blocks[0]["text"]["text"].splitlines()[:2] == [
+        "*Use by user, last 7 days*",
+        "*&lt;!here&gt;*  1,234.6 GPU-hours, – worked, 0.0 held idle",
+    ]
+    assert answer.blocks[-1]["elements"][0]["text"] == "Observed 99.9 % of the period."
+
+
+def test_nobody_is_told_as_nobody() -> None:
+    assert "Nobody was seen" in make(None).blocks[0]["text"]["text"]
+    assert "No GPU was known" in make(None).blocks[0]["text"]["text"]
