@@ -141,6 +141,7 @@ def main() -> int:
     if verb == "show":
         print("\n\n".join(unit.show() for unit in units))
     elif verb == "is-enabled":
+        print("\n".join("enabled" if unit.is_enabled else "disabled" for unit in units))
         return 0 if all(unit.is_enabled for unit in units) else 1
     elif verb == "is-active":
         return 0 if all(unit.pid for unit in units) else 3
