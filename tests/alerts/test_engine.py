@@ -403,3 +403,14 @@ def test_whatever_happens_every_end_was_begun_and_every_message_is_another(steps
     begun = sum(message.kind == "alert" for message in watched.sent)
     assert sum(message.kind == "resolved" for message in watched.sent) <= begun
     assert {word for word, _ in steps} & {"hot"} or "gpu_hot" not in {message.rule for message in watched.sent}
+
+
+def test_other_limits_count_from_the_next_look_on_for_what_fires_too() -> None:
+    watched = heated()
+    assert watched.rules() == ["gpu_hot"]
+    watched.engine.change(AlertSettings(rules={"gpu_hot": RuleChange(above=99.0)}))
+    watched.run(300)
+    assert watched.firing() == []
+    watched.engine.change(AlertSettings())
+    watched.run(330)
+    assert watched.rules() == ["gpu_hot"]

@@ -135,3 +135,9 @@ def test_closed_terminal_ends_the_hub(tmp_path: Path) -> None:
     finally:
         hub.kill()
         hub.wait(10)
+
+
+def test_limits_of_alerts_change_without_a_restart(hub: HubProcess) -> None:
+    reload(hub, f"{FIRST}alerts: {{rules: {{gpu_hot: {{above: 70}}}}}}\n")
+    wait_until(lambda: "read the settings again: alerts changed" in logged(hub), "the line in the log")
+    assert "count after a restart" not in logged(hub)

@@ -53,13 +53,11 @@ class Engine:
     ) -> None:
         self._tell = tell
         self._account_of = account_of
-        self._thresholds = Thresholds(settings, defaults)
+        self._defaults = defaults
         self._rules = {rule.name: rule for rule in rules}
         self._of_hosts = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "host"]
         self._of_gpus = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "gpu"]
         self._of_hub = [rule for rule in rules if rule.scope == "hub"]
-        self._by_model = self._thresholds.by_model
-        self._repeat = None if settings.repeat == "off" else settings.repeat
         self._active: dict[str, dict[str, Subjects]] = {}
         self._falls: dict[tuple[str, str, str, str], list[float]] = {}
         self._seen: set[str] = set()
@@ -71,9 +69,21 @@ class Engine:
         self._around = Around(now=0.0)
         self.silences = Silences()
         self._grouping = Grouping(settings, self._rules, self._is_muted, prefix=prefix)
+        self._take_limits(settings)
         self.changed: dict[str, Life] = {}
         self.outgoing: list[Outgoing] = []
         self.version = 0
+
+    def change(self, settings: AlertSettings) -> None:
+        """Other limits from the next look on, between two looks. What fires and is no longer wrong by them resolves as
+        anything else does."""
+        self._take_limits(settings)
+        self._grouping.change(settings)
+
+    def _take_limits(self, settings: AlertSettings) -> None:
+        self._thresholds = Thresholds(settings, self._defaults)
+        self._by_model = self._thresholds.by_model
+        self._repeat = None if settings.repeat == "off" else settings.repeat
 
     def load(self, lives: Iterable[Life], now: float) -> None:
         """What was kept before this start: those that are not over, and those of the last hour that are. Nothing of it

@@ -44,6 +44,10 @@ class Pace:
         self._rules: dict[object, deque[float]] = defaultdict(deque)
         self._all: deque[float] = deque()
 
+    def change(self, per_rule: int, overall: int) -> None:
+        """What was sent already counts on."""
+        self._per_rule, self._overall = per_rule, overall
+
     def allows(self, rule: object, now: float) -> bool:
         return _count(self._rules[rule], now) < self._per_rule
 
@@ -77,6 +81,11 @@ class Grouping:
         self._prefix = prefix
         self._begun: dict[str, Life] = {}
         self._ended: dict[str, Life] = {}
+
+    def change(self, settings: AlertSettings) -> None:
+        """What waits to be told goes on waiting, for as long as is said now."""
+        self._wait = settings.group_wait
+        self._pace.change(settings.messages_per_rule, settings.messages)
 
     def add(self, life: Life) -> None:
         """It fires, or fires still."""

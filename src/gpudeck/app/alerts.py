@@ -97,6 +97,12 @@ class Alarm:
         if self._pass is not None:
             await self._pass
 
+    async def change(self, settings: AlertSettings) -> None:
+        """Other limits, from the next look on."""
+        await self.settled()
+        self._settings = settings
+        self.alerts.engine.change(settings)
+
     def end_demo(self) -> None:
         """Real hosts report: from here on the real fleet's alerts count."""
         self._is_paused = True

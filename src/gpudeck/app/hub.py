@@ -212,6 +212,10 @@ class HubServer:
         async def change_people(settings: Settings) -> None:
             auth.people.take(settings.people)
 
+        async def change_alerts(settings: Settings) -> None:
+            if self._rooms is not None:
+                await self._rooms.alarm.change(settings.alerts)
+
         async def change_agent(_: Settings) -> None:
             if self._child is not None:
                 self._child.reload()
@@ -224,6 +228,7 @@ class HubServer:
                 Part(("ssh", "pull", "scrape"), change_ways),
                 Part(("names",), change_names),
                 Part(("people",), change_people),
+                Part(("alerts",), change_alerts),
                 Part(("agent",), change_agent),
             ],
             supervisor=self._supervisor,
