@@ -75,7 +75,7 @@ class Tls:
         return tuple(_look(file) for file in self._files)
 
     def _complain(self) -> None:
-        for complaint in (_validity_problem(self._files[0], self._files[1]), _secrecy_problem(self._files[1])):
+        for complaint in (validity_problem(self._files[0], self._files[1]), _secrecy_problem(self._files[1])):
             if complaint is not None:
                 log.warning("%s", complaint)
 
@@ -131,7 +131,7 @@ def _demand_certificates(context: ssl.SSLContext, client_ca_file: Path) -> None:
         raise UsageError(f"{client_ca_file} holds no certificates in PEM.", "See tls.client_ca_file.") from error
 
 
-def _validity_problem(cert_file: Path, key_file: Path) -> str | None:
+def validity_problem(cert_file: Path, key_file: Path) -> str | None:
     """What is wrong with the time in which a certificate is valid; None where nothing is.
 
     Clients decide about that, so it does not keep a server from starting. Python tells nothing of a certificate but in

@@ -24,6 +24,7 @@ _COMMANDS = (
     "release",
     "hosts",
     "check",
+    "doctor",
     "token",
     "account",
     "import",

@@ -81,6 +81,14 @@ class Client:
         """All hosts as JSON (a list of model.view.Host below `hosts`)."""
         return self._get("/api/v1/hosts")
 
+    def about(self) -> bytes:
+        """The hub about itself, as JSON (see api.about.About)."""
+        return self._get("/api/v1/about")
+
+    def metrics(self) -> bytes:
+        """The fleet and the hub itself, as Prometheus reads them."""
+        return self._ask("GET", "/metrics", kind="text/plain")
+
     def usage(self, query: Mapping[str, str]) -> bytes:
         """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/usage?{urlencode(query)}")
@@ -211,7 +219,7 @@ class Client:
     def _get(self, path: str) -> bytes:
         return self._ask("GET", path)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, kind: str = "application/json") -> bytes:
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -222,7 +230,7 @@ class Client:
             self._explain(error)
         if answer.status not in {200, 201}:
             raise self._refusal(answer.status, answer.data, is_question=method == "GET")
-        if not answer.content_type.startswith("application/json"):
+        if not answer.content_type.startswith(kind):
             raise self._no_hub()
         return answer.data
 

@@ -1,0 +1,56 @@
+"""One answer of the doctor."""
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from gpudeck.model.errors import GpudeckError
+
+Verdict = Literal["ok", "warn", "fail", "skip"]
+
+
+class Finding(Struct, frozen=True):
+    """`told` is what was found; `next_step` what to do about it, and empty where there is nothing to do.
+
+    `skip` is what could not be asked, or makes no sense here: it is never a success.
+    """
+
+    area: str
+    name: str
+    verdict: Verdict
+    told: str
+    next_step: str = ""
+
+
+class Area:
+    """Makes the findings of one area."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def ok(self, name: str, told: str) -> Finding:
+        return Finding(self._name, name, "ok", told)
+
+    def warn(self, name: str, told: str, next_step: str) -> Finding:
+        return Finding(self._name, name, "warn", told, next_step)
+
+    def fail(self, name: str, told: str, next_step: str) -> Finding:
+        return Finding(self._name, name, "fail", told, next_step)
+
+    def skip(self, name: str, told: str, next_step: str = "") -> Finding:
+        return Finding(self._name, name, "skip", told, next_step)
+
+
+def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a check finds, up to where it breaks: that costs itself only, and is said."""
+    found: list[Finding] = []
+    try:
+        for finding in check():
+            found.append(finding)
+    except GpudeckError as error:
+        found.append(Finding(area, name, "fail", error.message, error.hint))
+    except Exception as error:  # noqa: BLE001 - whatever is wrong here is exactly when somebody asks a doctor
+        told = f"this check itself failed: {type(error).__name__}: {error}"
+        found.append(Finding(area, name, "fail", told, "Report it as a bug, with `gpudeck doctor --bundle`."))
+    return found
