@@ -1,5 +1,6 @@
 """gpudeck wait and gpudeck free through a real hub, as processes: commands, other hosts, Ctrl-C, pipes, a dead hub."""
 
+import getpass
 import json
 import signal
 import subprocess
@@ -247,3 +248,21 @@ def test_waiter_outlives_its_hub_keeps_its_place_and_says_so(tmp_path: Path) -> 
         assert next(line for line in lines if "the hub is back" in line)
         out, _ = waiter.communicate(timeout=60)
     assert (waiter.returncode, out) == (0, "gpu07 CUDA_VISIBLE_DEVICES=GPU-gpu07-0\n")
+
+
+@pytest.mark.slow
+def test_gpus_stay_kept_while_the_command_runs_and_is_not_on_them_yet(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(CONFIG.replace("30s", "2s"))
+    with running_hub(tmp_path) as hub, pushing(hub, host_name(), 1, machine_id()) as here:
+        site = Site(hub, here, here)
+        wait_until(lambda: site.states() == {"free"}, "a free GPU")
+        waiter = site.start("--", "sleep", "60")
+        wait_until(lambda: site.states() == {"booked"}, "it is granted")
+        first = site.queue()[0]["granted"]["until"]
+        wait_until(lambda: site.queue()[0]["granted"]["until"] > first + 4, "it is kept for longer, and again")
+        assert (site.states(), waiter.poll()) == ({"booked"}, None)
+        here.begin(getpass.getuser(), here.uuids)
+        wait_until(lambda: site.queue() == [], "the hub sees it on its GPU")
+        waiter.send_signal(signal.SIGTERM)
+        assert waiter.communicate(timeout=30) == ("", "")
+        assert waiter.returncode == 128 + signal.SIGTERM

@@ -47,10 +47,12 @@ def granted(*gpus: OfferedGpu, until: float = 120.0) -> Granted:
 
 
 class FakeHolds:
-    """Remembers what is held, by number. `refused` are UUIDs that somebody else has; while it `is_away` none works."""
+    """Remembers what is held, by number, and what was held for longer until when. `refused` are UUIDs that somebody
+    else has; while it `is_away` none works."""
 
     def __init__(self) -> None:
         self.held: dict[int, list[str]] = {}
+        self.extended: dict[int, float] = {}
         self.users: list[str] = []
         self.refused: set[str] = set()
         self.is_away = False
@@ -63,6 +65,12 @@ class FakeHolds:
         self.users.append(user)
         self.held[len(self.users)] = [gpu.uuid for gpu in gpus]
         return len(self.users)
+
+    async def extend_hold(self, number: int, until: float) -> bool:
+        if self.refused & set(self.held.get(number, ())):
+            raise GpudeckError("somebody else has booked it from then on.")
+        self.extended[number] = until
+        return number in self.held
 
     async def end_hold(self, number: int) -> None:
         self.held.pop(number, None)

@@ -110,6 +110,54 @@ def test_hold_ends_after_its_time_and_the_next_is_served(database: Database) -> 
     play(database, story)
 
 
+async def start_slowly(line: Line, place: Place, minutes: int) -> None:
+    """The command of that place runs, and is on no GPU for so long."""
+    for _ in range(6 * minutes):
+        line.clock.now += 10
+        known = await line.queue.ask(place.id)
+        await line.queue.ask(place.id, 0.0, "" if known is None else known.version)
+        await line.queue.step(GPUS)
+
+
+def test_hold_lasts_while_the_command_runs_and_is_not_on_its_gpus_yet(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada", gpus=2)
+        await line.queue.step(GPUS)
+        await start_slowly(line, place, 10)
+        assert await line.granted(place) == line.holds.held[1]
+        assert line.holds.extended[1] > line.clock.now
+        again = await line.again()
+        assert await again.granted(place) == line.holds.held[1]
+        line.clock.now += 121
+        await again.queue.step(GPUS)
+        assert (await again.queue.ask(place.id), line.holds.held) == (None, {})
+
+    play(database, story)
+
+
+def test_command_that_never_comes_to_its_gpus_does_not_hold_them_for_ever(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada", gpus=2)
+        await line.queue.step(GPUS)
+        await start_slowly(line, place, 29)
+        assert len(line.holds.held) == 1
+        await start_slowly(line, place, 1)
+        assert (await line.queue.ask(place.id), line.holds.held) == (None, {})
+
+    play(database, story)
+
+
+def test_hold_is_not_extended_into_somebody_elses_booking(database: Database) -> None:
+    async def story(line: Line) -> None:
+        place = await line.join("ada", gpus=2)
+        await line.queue.step(GPUS)
+        line.holds.refused = {"GPU-gpu01-1"}
+        await start_slowly(line, place, 2)
+        assert (await line.queue.ask(place.id), line.holds.held) == (None, {})
+
+    play(database, story)
+
+
 def test_who_leaves_gives_up_place_and_hold(database: Database) -> None:
     async def story(line: Line) -> None:
         first, second = await line.join("ada", gpus=2), await line.join("bob", gpus=2)

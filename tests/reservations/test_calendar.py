@@ -59,9 +59,13 @@ def test_conflict_names_the_booking_and_the_next_free_time(database: Database) -
 
 def test_one_may_begin_when_the_other_ends(database: Database) -> None:
     calendar = make_calendar(database)
-    book(calendar, "A0", start=4)
-    book(calendar, "A0", who=BOB, hours=4)
-    book(calendar, "A0", who=BOB, start=8)
+    made = [
+        book(calendar, "A0", start=4),
+        book(calendar, "A0", who=BOB, hours=4),
+        book(calendar, "A0", who=BOB, start=8),
+    ]
+    assert [one.start - NOW for one in made] == [4 * HOUR, 0, 8 * HOUR]
+    assert refused(calendar.book(draft("A0", start=8 - 1 / 3600, hours=1), BOB, FLEET)).code == "conflict"
 
 
 @pytest.mark.parametrize(
@@ -303,6 +307,20 @@ def test_hold_keeps_others_away_until_it_is_over(database: Database) -> None:
     run(calendar.hold([gpu], "bob", 120))
     clock.advance(121)
     run(calendar.hold([gpu], "ada", 120))
+
+
+def test_hold_is_extended_until_others_have_the_gpu(database: Database) -> None:
+    clock = FakeClock(NOW)
+    calendar = make_calendar(database, clock)
+    hold = run(calendar.hold([FLEET["A0"].booked], "ada", 120))
+    book(calendar, "A0", who=BOB, start=1)
+    clock.now += 100
+    longer = run(calendar.extend_hold(hold.id, clock.now + 120))
+    assert longer is not None
+    assert (longer.end, calendar.current()["A0"].id) == (NOW + 220, hold.id)
+    assert refused(calendar.extend_hold(hold.id, NOW + HOUR + 1)).code == "conflict"
+    run(calendar.end_hold(hold.id))
+    assert run(calendar.extend_hold(hold.id, NOW + 300)) is None
 
 
 def test_who_holds_a_gpu_can_book_it_and_who_booked_it_can_hold_it(database: Database) -> None:

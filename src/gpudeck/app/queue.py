@@ -43,6 +43,9 @@ class ReservedHolds:
         booked = [BookedGpu(gpu.uuid, gpu.host, gpu.label) for gpu in gpus]
         return (await self._reservations.hold(booked, user, seconds, "starting")).id
 
+    async def extend_hold(self, number: int, until: float) -> bool:
+        return await self._reservations.extend_hold(number, until) is not None
+
     async def end_hold(self, number: int) -> None:
         await self._reservations.end_hold(number)
 

@@ -1,8 +1,10 @@
 """The lines in which `gpudeck wait` can stand: that of a hub, and that of this machine alone."""
 
+import contextlib
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +20,8 @@ FIRST_SECONDS = 1.5
 AGAIN_SECONDS = 1.0
 """How soon a hub that does not answer is asked again."""
 LOOK_SECONDS = 2.0
+KEEP_SECONDS = 20.0
+"""How long a question is open that says that a command is still about to use its GPUs."""
 
 Tell = Callable[[str], None]
 """Shows a sentence to whoever waits."""
@@ -25,11 +29,12 @@ Tell = Callable[[str], None]
 
 class Line(Protocol):
     """`join` first; then `look` again and again, which takes up to `seconds` and gives None where nothing could be
-    learned. `leave` gives up the place or what was granted, `hand_over` lets what was granted stay kept for its time.
-    Neither raises."""
+    learned. `leave` gives up the place or what was granted, `hand_over` lets what was granted stay kept for its time;
+    while it is `keeping`, also for longer, until the command is on its GPUs. None of these raises."""
 
     def join(self) -> None: ...
     def look(self, seconds: float) -> Place | None: ...
+    def keeping(self) -> contextlib.AbstractContextManager[None]: ...
     def leave(self) -> None: ...
     def hand_over(self) -> None: ...
 
@@ -68,6 +73,16 @@ class HubLine:
         self._seen = place.version
         return place
 
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """The hub is told that the command runs, until it sees it on the GPUs. Nobody waits for the last answer."""
+        is_over = threading.Event()
+        threading.Thread(target=self._keep, args=(is_over,), daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
+
     def leave(self) -> None:
         try:
             if self._number is None and self._may_stand:
@@ -82,6 +97,23 @@ class HubLine:
 
     def hand_over(self) -> None:
         """The hub keeps it for its time."""
+
+    def _keep(self, is_over: threading.Event) -> None:
+        from gpudeck.client.client import Busy  # noqa: PLC0415 - by now it is loaded
+
+        number = self._number
+        while number is not None and not is_over.is_set():
+            try:
+                found = ask_hub(self._hub, lambda client: client.ask_queue(number, KEEP_SECONDS, self._seen))
+            except (Unreachable, Busy):
+                is_over.wait(AGAIN_SECONDS)
+                continue
+            except (GpudeckError, msgspec.DecodeError):
+                # The terminal is the command's: what the hub does not want to hear is not told there.
+                return
+            if found is None:
+                return
+            self._seen = found["version"]
 
     def _ask(self, seconds: float) -> Place:
         number = self._number
@@ -135,6 +167,10 @@ class MachineLine:
             time.sleep(min(LOOK_SECONDS, seconds))
         self._is_first = False
         return self._line.look()
+
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        """Its locks last as long as this process."""
+        return contextlib.nullcontext()
 
     def leave(self) -> None:
         self._line.close()

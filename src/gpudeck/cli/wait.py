@@ -154,7 +154,8 @@ def _use(line: Line, granted: Granted, command_line: Sequence[str], *, as_json: 
     """Run the command where the GPUs are here; else say where they are. The exit code."""
     if command_line and (isinstance(line, MachineLine) or _is_here(granted.gpus)):
         variable, value = visible_devices(granted.gpus)
-        code = run_command(command_line, {variable: value})
+        with line.keeping():
+            code = run_command(command_line, {variable: value})
         line.leave()
         return code
     _print(granted, command_line, as_json=as_json)

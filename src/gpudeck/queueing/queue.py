@@ -37,6 +37,7 @@ class Holds(Protocol):
     somebody else has one of them."""
 
     async def hold(self, gpus: Sequence[OfferedGpu], user: str, seconds: float) -> int: ...
+    async def extend_hold(self, number: int, until: float) -> bool: ...
     async def end_hold(self, number: int) -> None: ...
 
 
@@ -69,6 +70,7 @@ class Queue:
         self._requests: dict[int, Request] = {}
         self._places = Places(estimate)
         self._noted: dict[int, float] = {}
+        self._starting: dict[int, float] = {}
         self._refused: dict[str, float] = {}
         self._lock = asyncio.Lock()
         self._news = asyncio.Condition()
@@ -119,12 +121,15 @@ class Queue:
 
     async def ask(self, number: int, wait: float = 0.0, seen: str = "") -> Place | None:
         """A place, and that whoever has it is still there; None where there is no such place. It may take up to `wait`
-        seconds, as long as the place is still as its version `seen`."""
+        seconds, as long as the place is still as its version `seen`. Who has seen that it was granted and asks again
+        says that the command runs and is still about to use the GPUs."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, LONGEST_POLL, self.settings.forget / 2)
         while (one := self._requests.get(number)) is not None:
             self._requests[number] = one = self._hear_of(one)
             place = self._place(one)
+            if one.granted is not None and place.version == seen:
+                self._starting[number] = self._now()
             left = deadline - loop.time()
             if place.version != seen or left <= 0 or self._is_over:
                 return place
@@ -203,14 +208,37 @@ class Queue:
                 is_over = now >= one.granted.until or self._has_started(one, one.granted, users)
             if is_over:
                 await self._drop(one)
+            elif one.granted is not None:
+                await self._extend(one, one.granted)
 
     def _has_started(self, one: Request, granted: Granted, users: dict[str, frozenset[str]]) -> bool:
         logins = frozenset(self._logins_of(one))
         return all(users.get(gpu.uuid, frozenset()) & logins for gpu in granted.gpus)
 
+    async def _extend(self, one: Request, granted: Granted) -> None:
+        """Keep the GPUs of a command that runs and is not on them yet, in time before they are others'."""
+        now = self._now()
+        until = min(now + self.settings.hold, granted.at + self.settings.longest_hold)
+        is_due = granted.until - now <= self.settings.hold / 2 and until > granted.until
+        is_starting = now - self._starting.get(one.id, float("-inf")) <= self.settings.forget
+        if not is_due or not is_starting or granted.hold is None:
+            return
+        try:
+            is_held = await self._holds.extend_hold(granted.hold, until)
+        except Temporary:
+            raise
+        except GpudeckError as error:
+            log.debug("GPUs for %s cannot be held any longer: %s", one.user, error)
+            return
+        if is_held:
+            longer = replace(granted, until=until)
+            await self._store.extend(one.id, longer)
+            self._requests[one.id] = replace(one, granted=longer)
+
     async def _drop(self, one: Request) -> None:
         await self._store.remove(one.id)
         self._requests.pop(one.id, None)
+        self._starting.pop(one.id, None)
         if one.granted is not None and one.granted.hold is not None:
             await self._holds.end_hold(one.granted.hold)
 

@@ -14,5 +14,7 @@ class QueueSettings(Struct, frozen=True):
     """Whoever is first in line for this long has the GPUs that become free kept, until there are enough."""
     hold: Annotated[Duration, Meta(ge=1, le=3600)] = 120.0
     """For how long granted GPUs are kept free until the process of whoever waited appears."""
+    longest_hold: Annotated[Duration, Meta(ge=1, le=86_400)] = 1800.0
+    """For how long they are kept in all while the command runs and is not on all of them yet: many load for minutes."""
     forget: Annotated[Duration, Meta(ge=2, le=3600)] = 60.0
     """Whoever has not been heard of for this long loses the place in the queue."""

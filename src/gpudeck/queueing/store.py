@@ -62,6 +62,13 @@ class QueueStore:
         async with self._database.begin() as connection:
             return (await connection.execute(update(table).where(is_waiting).values(granted=text))).rowcount == 1
 
+    async def extend(self, number: int, granted: Granted) -> None:
+        """What was granted is kept for longer."""
+        text = msgspec.json.encode(granted).decode()
+        is_granted = (table.c.id == number) & table.c.granted.is_not(None)
+        async with self._database.begin() as connection:
+            await connection.execute(update(table).where(is_granted).values(granted=text))
+
     async def remove(self, number: int) -> None:
         async with self._database.begin() as connection:
             await connection.execute(delete(table).where(table.c.id == number))

@@ -168,6 +168,19 @@ class Reservations:
         self._take(made)
         return made
 
+    async def extend_hold(self, number: int, until: float) -> Reservation | None:
+        """None where there is no such hold, or it is over. Raises Conflict where others have one of its GPUs then."""
+        now = self.now()
+        async with self._store.writing() as writing:
+            before = await writing.find(number)
+            if before is None or before.kind != "hold" or not before.counts_at(now):
+                return None
+            span = Span(math.floor(now), math.ceil(until))
+            await self._check_free(writing, before.gpus, span, before.user, but=number, spares="booking")
+            after = await writing.change(before, {"end": span.end, "changed_at": now})
+        self._take(after)
+        return after
+
     async def end_hold(self, number: int) -> Reservation | None:
         """None where there is no such hold, or it is over."""
         now = self.now()
