@@ -223,6 +223,17 @@ def test_one_bad_value_hides_no_other(vesta: VestaHub) -> None:
     assert gpu["reasons"]["temperature_celsius"] == "the sender tells '[N/A]'"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("temperature", "NaN"), ("temperature", "1e400"), ("gpu_name", r'"\udcff"')]
+)
+def test_what_only_python_takes_for_json_costs_that_value(vesta: VestaHub, key: str, value: str) -> None:
+    host_id = str(vesta.add("gpu1")["id"])
+    body = json.dumps(make_post(2, **{key: "@"})).replace('"@"', value, 1).encode()
+    assert vesta.post(host_id, body) == {"status": "OK", "status_code": 200}
+    gpu = vesta.states()["gpu1"]["data"][0]["gpu_data"]["gpu:0"]
+    assert (gpu[key], gpu["used_memory"]) == ({"temperature": None, "gpu_name": "\ufffd"}[key], 8018)
+
+
 def test_a_program_that_ended_while_it_was_looked_at_costs_itself_only(vesta: VestaHub) -> None:
     processes = [
         {"pid": "1", "name": "", "user": "", "used_memory": 100},

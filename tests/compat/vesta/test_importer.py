@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,19 @@ def test_many_bad_rows_are_counted(tmp_path: Path, here: Here) -> None:
     assert plan.left[-1].reason == "480 more rows cannot be taken"
 
 
+def test_values_that_json_does_not_know_end_no_import(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+    strange = make_post(1, gpu_name="\udcff", temperature=float("nan"), used_memory=10**400) | {"\udcff": {}}
+    file = make_database(tmp_path / "x.db", {"gpu1": [(stamp(BEGIN), pack(strange))]}, [("abc1", "gpu1", "")])
+    assert carry(read(file, here), vesta) == [("host", "new"), ("history", "new")]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "<script>", "a b"])
+def test_a_name_that_no_sender_gets_here_is_told_before_anything_is_done(tmp_path: Path, here: Here, name: str) -> None:
+    plan = read(make_database(tmp_path / "x.db", {}, [("abc1", name, "")]), here)
+    assert plan.steps == []
+    assert plan.left[0].reason == f"'{name}' is no name that a sender gets here: it registers anew when it posts"
+
+
 @pytest.mark.parametrize("name", ["x'; DROP TABLE machines;--", 'a"b', "sqlite_master", "1gpu", "a b", "machines"])
 def test_sql_in_names_is_a_name(tmp_path: Path, here: Here, vesta: VestaHub, name: str) -> None:
     rows = {} if name in {"sqlite_master", "machines"} else {name: stored_rows(2)}
@@ -276,6 +290,17 @@ def test_settings_that_make_no_sense_are_told_with_their_line(tmp_path: Path, he
     plan = read(file, here)
     assert sorted(left.place for left in plan.left) == [f"line {number}" for number in range(2, 7)]
     assert yaml.safe_load(plan.settings) == {"compat": {"vesta": {"token": "…"}}}
+
+
+def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Path, here: Here) -> None:
+    grown = "".join(
+        f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghijkl")
+    )
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(f"a: &a [x]\n{grown}VALID_NETWORK: *l\nDB_DIR: *l\nPORT_NUM: *l\n")
+    plan = read(file, here)
+    assert {left.reason.split()[0] for left in plan.left} >= {"VALID_NETWORK", "PORT_NUM"}
+    assert plan.notes == []
 
 
 @pytest.mark.parametrize("path", ["/api/v1/compat/vesta/hosts", "/api/v1/compat/vesta/past"])

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from gpudeck.compat.vesta.ingest import read_gpus
-from gpudeck.compat.vesta.names import LONGEST
+from gpudeck.compat.vesta.names import LONGEST, make_name
 from gpudeck.compat.vesta.unpickle import NotPlain, read_blob
 from gpudeck.model.errors import ReportRefused, UsageError
 
@@ -139,6 +139,8 @@ def _read_machine(told_id: object, name: object, address: object) -> Machine | s
         return f"{str(told_id)[:40]!r} is no id of a sender"
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable():
         return f"{str(name)[:40]!r} is no name of a host"
+    if make_name(name, lambda _: False) != name:
+        return f"{name[:40]!r} is no name that a sender gets here: it registers anew when it posts"
     return Machine(told_id, name, address[:64] if isinstance(address, str) and address.isprintable() else "")
 
 

@@ -7,6 +7,7 @@ with its reason, and hides no other.
 Sizes are in MiB. Version 1.0.0 writes some of its numbers as text.
 """
 
+import json
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -43,10 +44,17 @@ class Post(Struct, frozen=True):
 def read_post(body: bytes, host: str) -> Post:
     """Raises ReportRefused for what is no post at all: no JSON, or something else than an object of GPUs."""
     try:
-        posted = _decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        return read_gpus(_decode(body), host)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return read_gpus(_decode_as_python(body), host)
+
+
+def _decode_as_python(body: bytes) -> object:
+    """Senders write what Python calls JSON: NaN too, and the halves of characters that a program's name may hold."""
+    try:
+        return json.loads(body.decode())
+    except (RecursionError, ValueError) as error:
         raise ReportRefused(400, "malformed", "the body is no JSON") from error
-    return read_gpus(posted, host)
 
 
 def read_gpus(posted: object, host: str) -> Post:

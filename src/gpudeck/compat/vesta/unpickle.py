@@ -88,10 +88,17 @@ class _Copy:
         self._left -= 1
         if self._left < 0 or depth > DEPTH_AT_MOST:
             raise NotPlain("it holds too many values within each other")
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return str(value)
         if value is None or isinstance(value, bool | int | float):
             return value
-        if isinstance(value, str):
-            return value[:LONGEST_TEXT]
         if isinstance(value, list):
             return [self.take(one, depth + 1) for one in value]
-        return {str(key)[:LONGEST_TEXT]: self.take(one, depth + 1) for key, one in value.items()}
+        return {_text(str(key)): self.take(one, depth + 1) for key, one in value.items()}
+
+
+def _text(value: str) -> str:
+    """A pickle holds halves of characters too, and numbers of any length: JSON, in which this goes on, has neither."""
+    return value[:LONGEST_TEXT].encode(errors="replace").decode()

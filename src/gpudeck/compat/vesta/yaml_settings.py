@@ -38,7 +38,7 @@ class _Keys:
         if value is None:
             return None
         try:
-            return read(value)
+            return read(_check_flat(value))
         except (ValueError, TypeError):
             self._plan.left.append(Left(f"line {self._lines[name]}", f"{name} has to be {expected}"))
             return None
@@ -103,12 +103,20 @@ def _write(keys: _Keys) -> str:
 
 def _advise(keys: _Keys, values: dict[str, Any]) -> list[str]:
     notes = []
-    if "DB_NAME" in keys or "DB_DIR" in keys:
-        place = Path(str(values.get("DB_DIR") or "data")) / str(values.get("DB_NAME") or "gpu_states.db")
+    folder, name = values.get("DB_DIR") or "data", values.get("DB_NAME") or "gpu_states.db"
+    if ("DB_NAME" in keys or "DB_DIR" in keys) and isinstance(folder, str) and isinstance(name, str):
+        place = Path(folder) / name
         notes.append(f"Then import its database: gpudeck import vesta {place}")
     if any(name in keys for name in _SLACK):
         notes.append("What it tells Slack is set up with the hub's alerts: see docs/migrate/vesta.md.")
     return notes
+
+
+def _check_flat(value: Any) -> Any:
+    """Raises ValueError for lists within lists: a few lines of YAML make millions of them."""
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, list | dict) for one in value)):
+        raise ValueError
+    return value
 
 
 def _read_networks(value: Any) -> str:
