@@ -46,8 +46,7 @@ def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> lis
     """What a check finds, up to where it breaks: that costs itself only, and is said."""
     found: list[Finding] = []
     try:
-        for finding in check():
-            found.append(finding)
+        found.extend(check())
     except GpudeckError as error:
         found.append(Finding(area, name, "fail", error.message, error.hint))
     except Exception as error:  # noqa: BLE001 - whatever is wrong here is exactly when somebody asks a doctor

@@ -80,7 +80,8 @@ def check_devices(root: Path) -> Iterator[Finding]:
     closed = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
         group = _group_of(root / "dev" / closed[0])
-        step = f"Add the agent's user to the group {group}, or make the files open (NVreg_DeviceFileMode=0666)."
+        join = "" if group == "root" else f"Add the agent's user to the group {group}, or make "
+        step = f"{join or 'Make '}the files open to all (NVreg_DeviceFileMode=0666)."
         yield _AREA.fail("devices", f"this user may not open {', '.join(f'/dev/{name}' for name in closed[:4])}", step)
     else:
         yield _AREA.ok("devices", f"{len(devices)} device files can be opened")
@@ -91,12 +92,13 @@ def check_library(probed: Probed, cards: int) -> Iterator[Finding]:
         step = _STEPS.get(probed.code or 0, _LOOK)
         yield _AREA.fail("library", f"NVML cannot be used: {probed.trouble}", step)
         return
-    yield _AREA.ok("library", f"NVML {probed.library or 'of unknown version'} finds {len(probed.gpus)} GPUs")
+    found = f"{len(probed.gpus)} GPU{'s' if len(probed.gpus) != 1 else ''}"
+    yield _AREA.ok("library", f"NVML {probed.library or 'of unknown version'} finds {found}")
     broken = [gpu for gpu in probed.gpus if gpu.problem is not None]
     for gpu in broken:
         yield _AREA.fail("gpu", f"GPU {gpu.index} cannot be read: {gpu.problem}", _LOOK)
     if cards > len(probed.gpus):
-        lost = f"{cards} GPUs are on the PCI bus, but NVML finds {len(probed.gpus)}"
+        lost = f"on the PCI bus there are {cards}, but NVML finds {found}"
         yield _AREA.warn(
             "gpu", lost, "Look at dmesg for NVRM and Xid; one may have failed, or belong to a virtual machine."
         )

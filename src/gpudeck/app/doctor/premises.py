@@ -1,5 +1,6 @@
 """The hub's own files and its port, as they are on this machine, whether it runs or not."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -66,14 +67,19 @@ def _find_holder(port: int, proc: Path = Path("/proc")) -> str:
         for line in _read(proc / "net" / table).splitlines()[1:]
         if (fields := line.split())[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }
+    sockets = {f"socket:[{inode}]" for inode in inodes}
     for process in proc.glob("[0-9]*"):
-        try:
-            links = {str(link.readlink()) for link in (process / "fd").iterdir()}
-        except OSError:
-            continue
-        if links & {f"socket:[{inode}]" for inode in inodes}:
+        if sockets & set(_open_files(process)):
             return f"{_read(process / 'comm').strip()} (pid {process.name})"
     return "a process of another user"
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """What a process has open; nothing where this user may not look, and without what is closed meanwhile."""
+    with contextlib.suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(link.readlink())
 
 
 def check_folder(folder: Path) -> Finding:
