@@ -237,9 +237,9 @@ def test_calendar_has_all_or_one_persons_or_one_hosts(desk: Desk) -> None:
         assert answer.headers["content-type"] == "text/calendar; charset=utf-8"
         return [str(event["summary"]) for event in Calendar.from_ical(answer.content).walk("VEVENT")]
 
-    assert read() == ["ada: GPU 0, 1 of gpu01", "bob: GPU 0, 1 of gpu02"]
-    assert read("?user=ada") == ["ada: GPU 0, 1 of gpu01"]
-    assert read("?host=gpu02") == ["bob: GPU 0, 1 of gpu02"]
+    assert read() == ["ada: GPUs 0, 1 of gpu01", "bob: GPUs 0, 1 of gpu02"]
+    assert read("?user=ada") == ["ada: GPUs 0, 1 of gpu01"]
+    assert read("?host=gpu02") == ["bob: GPUs 0, 1 of gpu02"]
 
 
 def test_private_calendar_opens_with_a_calendars_token_in_its_address(tmp_path: Path) -> None:

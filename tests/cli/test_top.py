@@ -134,7 +134,7 @@ def test_no_color_means_no_colour(demo: HubProcess, tmp_path: Path) -> None:
 @needs_tmux
 def test_this_machine_is_shown_without_any_hub(tmp_path: Path) -> None:
     with in_tmux(tmp_path, "--local") as pane:
-        assert "this machine" in pane.wait_for("of 1 hosts up") or "1 of 1" in pane.seen()
+        assert "this machine" in pane.wait_for("of 1 host up") or "1 of 1" in pane.seen()
         pane.press("q")
         pane.wait_for("left with 0")
 

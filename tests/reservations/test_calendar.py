@@ -169,7 +169,7 @@ def test_limit_of_gpus_is_about_one_time(database: Database) -> None:
     book(calendar, "A0", "A1")
     book(calendar, "B0", "B1", start=4)
     error = refused(calendar.book(draft("B0", hours=1), ADA, FLEET))
-    assert "1 GPUs are too many, and 2 are booked then already" in error.message
+    assert "1 GPU is too many, and 2 are booked then already" in error.message
 
 
 def test_start_a_moment_ago_means_now(database: Database) -> None:

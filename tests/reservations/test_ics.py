@@ -29,8 +29,8 @@ def test_booking_becomes_an_event_of_its_time() -> None:
     assert event["dtstart"].dt == datetime.fromtimestamp(NOW, UTC)
     assert event["dtend"].dt == datetime.fromtimestamp(NOW + 8 * HOUR, UTC)
     assert event["dtstamp"].dt == datetime.fromtimestamp(NOW + 60, UTC)
-    assert (event["sequence"], str(event["summary"])) == (2, "ada: GPU 0, 1 of gpu01")
-    assert str(event["description"]) == "training; the big one, again\nGPU 0, 1 of gpu01\nReservation 7"
+    assert (event["sequence"], str(event["summary"])) == (2, "ada: GPUs 0, 1 of gpu01")
+    assert str(event["description"]) == "training; the big one, again\nGPUs 0, 1 of gpu01\nReservation 7"
     assert not calendar.errors
     assert not event.errors
 

@@ -93,7 +93,7 @@ def test_the_headline_says_less_before_it_is_cut() -> None:
     fleet = fleet_of(("gpu01", [make_busy_gpu()]), demo=True)
     heads = [render_fleet(fleet, width=width).splitlines()[0] for width in (200, 70, 40, 20)]
     assert heads == [
-        "DEMO DATA, simulated  1 of 1 hosts up, 1 GPUs:  ● 0 free  ■ 1 busy  ◐ 0 held  ◆ 0 booked  ? 0 unknown",
+        "DEMO DATA, simulated  1 of 1 host up, 1 GPU:  ● 0 free  ■ 1 busy  ◐ 0 held  ◆ 0 booked  ? 0 unknown",
         "DEMO  ● 0 free  ■ 1 busy  ◐ 0 held  ◆ 0 booked  ? 0 unknown",
         "DEMO  ● 0 free  ■ 1 busy",
         "DEMO  ● 0 free  ■ 1…",
@@ -120,7 +120,7 @@ def test_a_long_note_is_cut_to_what_is_left() -> None:
 def test_totals_are_those_of_the_hosts_shown() -> None:
     fleet = fleet_of(("gpu01", [make_gpu(), make_busy_gpu(1)]), ("gpu02", [make_busy_gpu()]))
     text = render_fleet(choose_hosts(fleet, ["gpu02"]))
-    assert text.startswith("1 of 1 hosts up, 1 GPUs:  ● 0 free  ■ 1 busy  ")
+    assert text.startswith("1 of 1 host up, 1 GPU:  ● 0 free  ■ 1 busy  ")
 
 
 def test_narrow_terminals_keep_what_matters_most() -> None:

@@ -35,3 +35,8 @@ def show_span(seconds: float | None) -> str:
     if hours:
         return f"{hours}h {minutes}m"
     return f"{minutes}m" if minutes else f"{seconds}s"
+
+
+def show_count(number: int, one: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"

@@ -83,7 +83,7 @@ def describe_use(gpu: BookedGpu, users: Sequence[str]) -> Conflict:
 
 
 def name_gpus(gpus: Sequence[BookedGpu]) -> str:
-    """GPU 0, 1 of gpu07; GPU 3 of gpu08."""
+    """GPUs 0, 1 of gpu07; GPU 3 of gpu08."""
     hosts = {gpu.host: [other.label for other in gpus if other.host == gpu.host] for gpu in gpus}
-    shown = "; ".join(f"GPU {', '.join(labels[:16])} of {host}" for host, labels in list(hosts.items())[:8])
-    return f"{shown}; …" if len(hosts) > 8 else shown
+    named = [f"GPU{'s'[: len(labels) - 1]} {', '.join(labels[:16])} of {host}" for host, labels in hosts.items()]
+    return "; ".join([*named[:8], "…"] if len(named) > 8 else named)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_count, show_span
 from gpudeck.model.reservation import BookedGpu, Reservation
 from gpudeck.reservations.refusals import ReservationRefused
 from gpudeck.reservations.settings import DAY, ReservationSettings
@@ -91,7 +91,8 @@ def check_limits(
     before = peak(others)
     if before + len(gpus) > settings.most_gpus:
         have = f", and {before} are booked then already" if before else ""
-        raise _limit("most_gpus", f"{len(gpus)} GPUs are too many{have}: the most is {settings.most_gpus}")
+        wanted = f"{show_count(len(gpus), 'GPU')} {'is' if len(gpus) == 1 else 'are'}"
+        raise _limit("most_gpus", f"{wanted} too many{have}: the most is {settings.most_gpus}")
 
 
 def _limit(name: str, message: str) -> ReservationRefused:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from gpudeck.model.quantity import show_gib
+from gpudeck.model.quantity import show_count, show_gib
 from gpudeck.model.reservation import BookedGpu
 from gpudeck.reservations.observed import ObservedGpu
 from gpudeck.reservations.refusals import ReservationRefused
@@ -52,7 +52,9 @@ def find_fitting(wish: Wish, known: Known, *, is_near: bool, booked: Iterable[st
     fitting = [gpu for gpu in known.values() if _fits(gpu, wish)]
     if len(fitting) < (wish.count or 0):
         raise ReservationRefused(
-            "unknown_gpu", f"the fleet has {len(fitting)} GPUs{_describe(wish)}, and {wish.count} are wanted.", _SEE
+            "unknown_gpu",
+            f"the fleet has {show_count(len(fitting), 'GPU')}{_describe(wish)}, and {wish.count} are wanted.",
+            _SEE,
         )
     leaving = set(booked)
     free = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.quantity import show_count, show_gib, show_span
 from gpudeck.tui.layout import Column, Layout, draw_share, measure
 from gpudeck.tui.rows import Row, Sort, arrange, group
 from gpudeck.views.cells import COLOURS, SYMBOLS, show_number
@@ -158,4 +158,4 @@ def _title(name: str, own: list[Row]) -> str:
     counts = {word: sum(gpu["availability"] == word for gpu in gpus) for word in SYMBOLS}
     told = [f"{SYMBOLS[word]} {count} {word}" for word, count in counts.items() if count]
     hosts = len({row.host["id"] for row in own if row.host})
-    return " · ".join([clean(name), f"{len(gpus)} GPUs on {hosts} hosts", *told])
+    return " · ".join([clean(name), f"{show_count(len(gpus), 'GPU')} on {show_count(hosts, 'host')}", *told])

@@ -12,6 +12,7 @@ from gpudeck.tui.top import Top
 from gpudeck.views.cells import COLOURS, SYMBOLS
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, fit, shorten, width_of
+from gpudeck.views.text import count_hosts_and_gpus
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 _FOOT = (
@@ -116,7 +117,7 @@ def _headline(top: Top, width: int) -> Line:
     clock = time.strftime("%H:%M:%S", time.localtime(top.now))
     states: list[Cell] = [(f"  {sign} {totals[word]} {word}", COLOURS[word]) for word, sign in SYMBOLS.items()]
     told = [cell for cell, word in zip(states, SYMBOLS, strict=True) if totals[word] or word == "free"]
-    hosts: Cell = (f"  {totals['hosts_up']} of {totals['hosts']} hosts up, {totals['gpus']} GPUs", "")
+    hosts: Cell = (f"  {count_hosts_and_gpus(totals)}", "")
     demo: list[Cell] = [("  ", ""), ("DEMO DATA, simulated", "reverse")] if top.fleet.demo else []
     short: list[Cell] = [("  ", ""), ("DEMO", "reverse")] if top.fleet.demo else []
     name: Cell = ("gpudeck top", "bold")

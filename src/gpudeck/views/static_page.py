@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.quantity import show_count, show_gib, show_span
 from gpudeck.views.cells import SYMBOLS, show_number
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
-from gpudeck.views.text import NO_HOST, name_problem
+from gpudeck.views.text import NO_HOST, count_hosts_and_gpus, name_problem
 
 _LONGEST_NAME: Final = 64
 _LONGEST_TEXT: Final = 300
@@ -64,7 +64,7 @@ def render_page(fleet: Json) -> str:
         '<meta name=viewport content="width=device-width,initial-scale=1">',
         "<meta http-equiv=Content-Security-Policy content=\"default-src 'none';style-src 'unsafe-inline'\">",
         "<meta name=referrer content=no-referrer>",
-        f"<title>{totals['free']} of {totals['gpus']} GPUs free</title><style>{_STYLE}</style>",
+        f"<title>{totals['free']} of {show_count(totals['gpus'], 'GPU')} free</title><style>{_STYLE}</style>",
         _headline(fleet),
         *(_host(host, now) for host in fleet["hosts"]),
     ]
@@ -82,7 +82,7 @@ def _headline(fleet: Json) -> str:
     )
     return (
         f"<h1>{demo}GPUs on <time datetime={moment:%Y-%m-%dT%H:%M:%SZ}>{moment:%Y-%m-%d, %H:%M:%S} UTC</time></h1>"
-        f"<p>{states}<small>{totals['hosts_up']} of {totals['hosts']} hosts up, {totals['gpus']} GPUs. "
+        f"<p>{states}<small>{count_hosts_and_gpus(totals)}. "
         "<span class=hint>Point at a sign for who is on it, or open its host.</span></small>"
     )
 

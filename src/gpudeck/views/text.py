@@ -6,6 +6,7 @@ Takes the fleet as the API's JSON has it (see model.view.Fleet), whether it come
 import textwrap
 from collections.abc import Sequence
 
+from gpudeck.model.quantity import show_count
 from gpudeck.views.cells import COLOURS, GPU_COLUMNS, HOST_COLUMN, SYMBOLS, gpu_rows
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
@@ -59,10 +60,15 @@ def name_problem(name: str, problem: str) -> str:
     return problem if problem.startswith(name) else f"{name}: {problem}"
 
 
+def count_hosts_and_gpus(totals: Json) -> str:
+    """2 of 3 hosts up, 16 GPUs."""
+    return f"{totals['hosts_up']} of {show_count(totals['hosts'], 'host')} up, {show_count(totals['gpus'], 'GPU')}"
+
+
 def _headline(fleet: Json, width: int | None, colour: bool) -> str:
     """Hosts and states in one line. Where that is too wide it says less: first about hosts, then about empty states."""
     totals = fleet["totals"]
-    hosts: Cell = (f"{totals['hosts_up']} of {totals['hosts']} hosts up, {totals['gpus']} GPUs:", "")
+    hosts: Cell = (f"{count_hosts_and_gpus(totals)}:", "")
     states: list[Cell] = [(f"{symbol} {totals[word]} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()]
     told = [cell for cell, word in zip(states, SYMBOLS, strict=True) if totals[word] or word == "free"]
     demo: list[Cell] = [("DEMO DATA, simulated", "reverse")] if fleet["demo"] else []
