@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 
-.PHONY: help setup run test test-all slow check bench lint unit page e2e system-packages lock audit generated screenshots dist wheelhouse clean
+.PHONY: help setup run test test-all slow check bench lint unit page e2e system-packages lock audit generated docs screenshots dist wheelhouse clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ audit: setup ## known weaknesses of what is depended on; says so where a registr
 generated: setup ## write again what is made from the code: API types, configuration reference, Prometheus rules, dashboard
 	cd tests && ../$(BIN)/python -m generated
 	$(BIN)/python hatch_build.py types
+
+docs: setup ## build/site/: the documents as a site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 screenshots: page ## take the pictures of README and docs again (needs chromium)
 	cd tests && ../$(BIN)/python -m e2e.screenshots

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from docs.references import commands_page, metrics_page, routes_page
 from fakes.doors import make_framework
 from generated_dashboard import dashboard
 from generated_rules import alert_rules, recording_rules
@@ -40,10 +41,17 @@ def settings_reference() -> str:
     return reference(Settings)
 
 
+def api_routes() -> str:
+    return routes_page(json.loads(api_document()))
+
+
 GENERATED = {
     "web/src/api/openapi.json": api_document,
     "web/src/api/catalog.json": page_catalog,
     "docs/configuration.md": settings_reference,
+    "docs/commands.md": commands_page,
+    "docs/metrics.md": metrics_page,
+    "docs/routes.md": api_routes,
     "deploy/prometheus/gpudeck.rules.yml": recording_rules,
     "deploy/prometheus/gpudeck.alerts.yml": alert_rules,
     "deploy/grafana/gpudeck.json": dashboard,

@@ -41,7 +41,11 @@ FOREIGN = {
     # Files that appear where gpudeck runs.
     *(
         "gpudeck.yaml",
+        "gpudeck.db",
         "history.db",
+        "hosts.yaml",
+        "hub.lock",
+        "manifest.json",
         "agent.token",
         "admin.token",
         "viewer.token",

@@ -1,0 +1,62 @@
+"""Shell blocks that are marked as tested (```sh tested) do what they say, in an empty folder beside a demo's hub."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.documents import ROOT, all_documents
+from fakes.hubs import HubProcess, environment, running_hub
+
+_TESTED = re.compile(r"^```sh tested\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    pytest.param(
+        found["body"], id=f"{document.path.relative_to(ROOT)}:{document.text.count(chr(10), 0, found.start()) + 1}"
+    )
+    for document in all_documents()
+    for found in _TESTED.finditer(document.text)
+]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with running_hub(tmp_path_factory.mktemp("hub"), "--demo", "6") as hub:
+        yield hub
+
+
+def run(script: str, folder: Path, hub: HubProcess) -> subprocess.CompletedProcess[str]:
+    """As a person would type it: the hub of the documents is the one that runs here."""
+    address = hub.url.removeprefix("http://")
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "gpudeck"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpudeck "$@"\n')
+    command.chmod(0o755)
+    (folder / "work").mkdir()
+    own = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "GPUDECK_HUB": hub.url}
+    return subprocess.run(
+        ["bash", "-euc", script.replace("localhost:8042", address)],
+        cwd=folder / "work",
+        env=environment(folder / "data") | own,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_there_are_blocks_to_run() -> None:
+    assert len(BLOCKS) >= 3
+
+
+@pytest.mark.parametrize("script", BLOCKS)
+def test_a_block_that_is_marked_as_tested_works(script: str, hub: HubProcess, tmp_path: Path) -> None:
+    answer = run(script, tmp_path, hub)
+    assert answer.returncode == 0, f"{answer.stdout}\n{answer.stderr}"
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_block_that_does_not_work_is_noticed(hub: HubProcess, tmp_path: Path) -> None:
+    assert run("gpudeck check --config absent.yaml\ntrue\n", tmp_path, hub).returncode == 2
