@@ -97,17 +97,20 @@ class Unit:
             given.update(word.replace("%S", "/var/lib").split("=", 1) for word in shlex.split(line))
         with Path(f"/var/log/{self.name}.log").open("ab") as log:
             return subprocess.Popen(
-                self._words(self.last("ExecStart")),
+                [*self._become(user), *self._words(self.last("ExecStart"))],
                 cwd="/",
                 env=given | told,
-                user=user.pw_uid,
-                group=user.pw_gid,
-                extra_groups=[],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _become(self, user: pwd.struct_passwd) -> list[str]:
+        """The user with the capabilities that the unit gives them, and no others."""
+        given = self.last("AmbientCapabilities").lower().replace("cap_", "+").split()
+        added = [f"--inh-caps={','.join(given)}", f"--ambient-caps={','.join(given)}"] if given else []
+        return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", *added, "--"]
 
     def stop(self) -> None:
         pid = self.pid
