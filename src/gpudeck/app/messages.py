@@ -60,7 +60,7 @@ class Messages:
         self._events = events
         self._spoken_for = spoken_for
         self._now = now
-        self._next_fleet: str | None = None
+        self._next_watches: WatchStore | None = None
         self._task: asyncio.Task[None] | None = None
         self.mutes = Mutes(auth.database)
         self.watches = Watches(WatchStore(auth.database, fleet), now=now)
@@ -92,8 +92,10 @@ class Messages:
         self._hub.fleet.say("messages", self.outbox.problems)
 
     def end_demo(self) -> None:
-        """Real hosts report: from here on messages and watches are those of the real fleet."""
-        self._next_fleet = REAL
+        """Real hosts report: from here on messages and watches are those of the real fleet. The outbox is at once: what
+        the first hosts have to tell comes within this second."""
+        self.outbox.change_fleet(OutboxStore(self._database))
+        self._next_watches = WatchStore(self._database)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -152,10 +154,9 @@ class Messages:
                 log.exception("watches could not be told")
 
     async def _change_fleet(self) -> None:
-        if self._next_fleet is not None:
-            await self.outbox.change_fleet(OutboxStore(self._database, self._next_fleet))
-            await self.watches.change_fleet(WatchStore(self._database, self._next_fleet))
-            self._next_fleet = None
+        if self._next_watches is not None:
+            await self.watches.change_fleet(self._next_watches)
+            self._next_watches = None
 
     async def _look(self) -> None:
         if not self.watches.open:

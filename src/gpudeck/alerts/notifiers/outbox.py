@@ -75,9 +75,11 @@ class Outbox:
         Temporary."""
         async with self._lock:
             while self._unwritten:
-                batch = self._unwritten[:500]
+                # Another fleet may begin meanwhile, with a list of its own.
+                unwritten = self._unwritten
+                batch = unwritten[:500]
                 await self._store.add(batch, self._now())
-                del self._unwritten[: len(batch)]
+                del unwritten[: len(batch)]
                 for channel in {destination.channel for _, destination in batch}:
                     self._workers[channel].wake.set()
         self._trouble, self._dropped = "", 0
@@ -108,10 +110,9 @@ class Outbox:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    async def change_fleet(self, store: OutboxStore) -> None:
-        """Another fleet: what was said of the one before is not sent any more."""
-        self._unwritten.clear()
-        self._store = store
+    def change_fleet(self, store: OutboxStore) -> None:
+        """Another fleet: what was said of the one before is not sent any more, and all that is put from here on is."""
+        self._unwritten, self._store = [], store
         for worker in self._workers.values():
             worker.store = store
             worker.wake.set()
