@@ -83,6 +83,14 @@ def test_host_that_was_told_down_before_the_start_is_told_up() -> None:
     assert watched.kinds() == ["host_up"]
 
 
+def test_host_that_was_told_down_is_told_up_also_right_after_the_start() -> None:
+    watched = Watched({"gpu01": START - 500, "gpu02": None})
+    watched.pass_to(START + 5)
+    watched.report()
+    watched.report("gpu02")
+    assert [(event.kind, event.host) for event in watched.events] == [("host_up", "gpu01")]
+
+
 def test_host_that_is_late_makes_no_event(watched: Watched) -> None:
     watched.pass_to(LATER + 30)
     assert watched.fleet.hosts["gpu01"].status == "late"

@@ -83,7 +83,8 @@ class Happenings:
             count = len(portrait.gpus)
             detail = f"{count} GPU{'s' if count != 1 else ''}, by way of {portrait.via}."
             self._take(tell("host_seen", f"{portrait.name} reports for the first time", detail=detail))
-        elif down_since is not None and not portrait.is_down and now >= self._quiet_until:
+        elif down_since is not None and not portrait.is_down:
+            # Also in the first minute: whoever was told that it is down waits for this.
             self._take(tell("host_up", f"{portrait.name} reports again"))
 
     def _note_places(self, host: HostState, before: Portrait | None, after: Portrait, now: float) -> None:
