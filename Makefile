@@ -88,4 +88,4 @@ wheelhouse: dist ## dist/wheelhouse/: that wheel and all it needs, for machines 
 	cp dist/gpudeck-*.whl dist/wheelhouse/
 
 clean: ## forget the environment and everything built
-	rm -rf .venv dist web/node_modules src/gpudeck/api/page
+	rm -rf .venv build dist web/node_modules src/gpudeck/api/page

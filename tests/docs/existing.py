@@ -83,7 +83,7 @@ def _is_known_or_no_name(span: str) -> bool:
     if _CLASS.fullmatch(span):
         return span in all_names()
     if _DOTTED.fullmatch(span):
-        return _is_setting(span) or span in all_names() or _is_module(span)
+        return _is_setting(span) or span in all_names() or _is_module(span) or (ROOT / span).is_file()
     return not _WORD.fullmatch(span) or span in all_words()
 
 
