@@ -1,12 +1,17 @@
 """What a hub says of itself, judged."""
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings
-from gpudeck.app.doctor.running import check_messages, judge_about, judge_hosts
+from gpudeck.app.doctor import running
+from gpudeck.app.doctor.running import check_messages, check_public, judge_about, judge_hosts
+from history.remote.servers import scripted_server
 
 FINE: dict[str, Any] = {
     "problems": [],
@@ -77,3 +82,48 @@ def test_channels_are_told_by_name_and_never_by_address(tmp_path: Path) -> None:
 
 def test_a_hub_that_tells_nobody_says_so() -> None:
     assert [finding.verdict for finding in check_messages(NotifySettings(), "")] == ["skip"]
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """Leads to a hub, but for its stream: that answers as the address says, or holds back what comes."""
+
+    def do_GET(self) -> None:
+        _, status, rest = self.path.split("/", 2)
+        self.send_response(int(status) if rest == "api/v1/stream" else 200)
+        self.end_headers()
+        self.wfile.write(b"" if rest == "api/v1/stream" else b'{"status":"ok","version":"0.1.0"}')
+        self.wfile.flush()
+        self.server.is_over.wait(5 if rest == "api/v1/stream" else 0)  # type: ignore[attr-defined]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(running, "_SECONDS", 0.5)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
+    server.is_over = threading.Event()  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.is_over.set()  # type: ignore[attr-defined]
+    server.shutdown()
+    thread.join(5)
+    server.server_close()
+
+
+@pytest.mark.parametrize(("status", "verdict"), [("200", "fail"), ("401", "skip"), ("502", "fail")])
+def test_a_proxy_that_holds_the_stream_back_fails(proxy: str, status: str, verdict: str) -> None:
+    leads, stream = check_public(f"{proxy}/{status}/", None)
+    assert (leads.verdict, stream.name, stream.verdict) == ("ok", "stream", verdict)
+
+
+def test_an_address_that_leads_elsewhere_fails() -> None:
+    with scripted_server(lambda _: (200, {}, b"")) as server:
+        assert [finding.verdict for finding in check_public(server.url, None)] == ["fail"]
+
+
+def test_a_password_in_the_address_is_not_shown() -> None:
+    (finding,) = check_public("http://me:hidden-word@127.0.0.1:9", None)
+    assert (finding.verdict, "hidden-word" in str(finding)) == ("fail", False)
