@@ -31,7 +31,7 @@ def check_running(client: Client) -> Iterator[Finding]:
         about = json.loads(client.about())
     except GpudeckError as error:
         # Its certificate is for the name that others use, and not for this machine's own address.
-        judge = _AREA.skip if isinstance(error.__cause__, ssl.SSLError) else _AREA.fail
+        judge = _AREA.skip if isinstance(error.__cause__, ssl.SSLCertVerificationError) else _AREA.fail
         yield judge("running", error.message.rstrip("."), error.hint or "Start it, and look at its log.")
         return
     yield _AREA.ok("running", f"{client.shown} is gpudeck {about['version']}{', a demo' if about['demo'] else ''}")
