@@ -69,7 +69,7 @@ generated: setup ## write again what is made from the code: API types, configura
 	$(BIN)/python hatch_build.py types
 
 docs: setup ## build/site/: the documents as a site; fails on a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 screenshots: page ## take the pictures of README and docs again (needs chromium)
 	cd tests && ../$(BIN)/python -m e2e.screenshots

@@ -15,8 +15,9 @@ _PARTS = ("mkdocs.yml", "docs", "CHANGELOG.md", "CONTRIBUTING.md", "README.md")
 
 
 def build(root: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Not `--quiet`, which drops warnings before they are counted."""
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)],
+        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)],
         cwd=root,
         env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1", "HOME": str(target.parent)},
         capture_output=True,
@@ -30,7 +31,7 @@ def build(root: Path, target: Path) -> subprocess.CompletedProcess[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site") / "site"
     answer = build(ROOT, target)
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+    assert answer.returncode == 0, answer.stderr
     return target
 
 
