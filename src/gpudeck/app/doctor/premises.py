@@ -150,7 +150,7 @@ def check_history(settings: Settings, folder: Path) -> Finding:
     try:
         _inspect(file, "SELECT count(*) FROM sqlite_master")
     except sqlite3.Error as error:
-        step = "Stop the hub and look closer: gpudeck history check. A new one is begun if it is moved away."
+        step = "Stop the hub and look closer: gpudeck history verify. A new one is begun if it is moved away."
         return _AREA.fail("history", f"{file} cannot be read: {error}", step)
     return _AREA.ok("history", f"{file} is sound, {file.stat().st_size / 1024**2:.1f} MiB")
 
