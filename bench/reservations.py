@@ -20,6 +20,7 @@ from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database, open_database
 from gpudeck.hub.hub import Hub
+from gpudeck.model.errors import UsageError
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.drafts import Draft
 from gpudeck.reservations.observed import ObservedGpu
@@ -50,7 +51,7 @@ class NoBook:
     """No hosts are added here."""
 
     async def add(self, new: Any, created_by: str) -> Any:
-        raise NotImplementedError
+        raise UsageError("the fleet of this bench takes no hosts.")
 
     async def remove(self, name: str) -> bool:
         return False

@@ -91,6 +91,7 @@ def test_terminal_may_ask_for_a_part(api: Api, query: str, shown: set[str]) -> N
     ("query", "told"),
     [
         ("fre", "did you mean free?"),
+        ("free=maybe", "free has to be true or false, not 'maybe'"),
         ("width=wide", "width has to be a number of columns, not 'wide'"),
         ("refresh=soon", "refresh has to be 1 to 86400 seconds, not 'soon'"),
         ("refresh=0", "refresh has to be 1 to 86400 seconds, not '0'"),

@@ -2,6 +2,8 @@
 
 import getpass
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from subprocess import CompletedProcess
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
 
 
 class Terminal:
@@ -70,7 +72,22 @@ def test_booking_is_made_listed_shown_and_given_back(terminal: Terminal, host: s
     released = terminal.type("release", number)
     assert (released.returncode, released.stdout) == (0, f"Reservation {number} of {host}:0 is ended.\n")
     assert terminal.type("release", number).returncode == 1
-    assert "Nothing is booked." in terminal.type("reservations", host).stdout
+    assert f"Nothing is booked on {host}." in terminal.type("reservations", host).stdout
+
+
+def test_list_without_an_output_says_so(terminal: Terminal, host: str) -> None:
+    terminal.reserve(f"{host}:0", "--for", "4h")
+    closed = [sys.executable, "-m", "gpudeck", "reservations", "--hub", terminal.hub.url]
+    answer = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *closed],
+        stderr=subprocess.PIPE,
+        env=environment(terminal.hub.data_dir),
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = "gpudeck: the standard output is closed: there is nowhere to show anything.\n"
+    assert (answer.returncode, answer.stderr) == (1, said)
 
 
 def test_conflict_names_the_booking_and_the_next_free_time(terminal: Terminal, host: str) -> None:
@@ -96,7 +113,13 @@ def test_any_gpus_are_chosen(terminal: Terminal, host: str) -> None:
         (["reserve", "HOST:0", "--for", "4h", "--until", "18:00"], 2, "and not both"),
         (["reserve", "--for", "4h"], 2, "which GPUs?"),
         (["reserve", "HOST:", "--for", "4h"], 2, "is not HOST or HOST:GPU,GPU"),
+        (["reserve", "HOST:0,first", "--for", "4h"], 2, "is not HOST or HOST:GPU,GPU"),
         (["reserve", "HOST:99", "--for", "4h"], 1, "has no GPU '99'"),
+        (
+            ["reserve", "HOST:0", "--for", "4h", "--note", "x" * 1001],
+            2,
+            "has 1001 characters. The most is 1000.",
+        ),
         (["reserve", "nowhere", "--for", "4h"], 1, "there is no host 'nowhere'"),
         (["reserve", "HOST", "--for", "4h", "--memory", "40G"], 2, "go with --gpus"),
         (["reserve", "HOST:0", "--gpus", "2", "--for", "4h"], 2, "named already"),

@@ -59,6 +59,7 @@ def test_show_and_curl_are_the_same_table(demo: HubProcess) -> None:
         (["--watch", "0"], 2, "--watch has to be between 0.2 and 3600 seconds."),
         (["--watch=soon"], 2, "--watch 'soon' is not a number of seconds."),
         (["--watch", "--csv"], 2, "--watch and --csv exclude each other."),
+        (["--json", "--csv"], 2, "--json and --csv exclude each other."),
         (["--detail", "--csv"], 2, "--detail and --csv exclude each other"),
     ],
 )
@@ -187,6 +188,6 @@ def test_hub_that_was_never_there_ends_watching_at_once(tmp_path: Path) -> None:
 
 def test_this_machine_can_be_watched_too(tmp_path: Path) -> None:
     with in_a_terminal(tmp_path, "gpudeck", "show", "--local", "--watch", "1") as terminal:
-        terminal.read_until("hosts up")
+        terminal.read_until("host up")
         terminal.press("\x03")
         assert terminal.wait()[0] == 0

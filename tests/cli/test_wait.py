@@ -204,6 +204,20 @@ def test_free_says_whether_there_is_any(site: Site, arguments: list[str], code: 
     assert bool(found[1]) == (code == 0)
 
 
+def test_free_sends_nobody_to_wait_for_what_is_not_there_at_all(site: Site) -> None:
+    site.there.begin("zoe", site.there.uuids)
+    wait_until(lambda: "busy" in site.states(), "zoe is seen")
+    assert (
+        site.run("free", "--host", "gpu07")[2]
+        == "gpudeck: not free now: 1 GPU on gpu07. `gpudeck wait` stands in line.\n"
+    )
+    told = "`gpudeck show` has all hosts and GPUs.\n"
+    assert site.run("free", "--host", "gpu70")[2] == f"gpudeck: not there at all: 1 GPU on gpu70. {told}"
+    assert site.run("free", "h900")[2] == f"gpudeck: not there at all: 1 GPU that fits h900. {told}"
+    assert "3 GPUs on one host" in site.run("free", "--gpus", "3", "--same-host")[2]
+    assert site.run("free", "--gpus", "3", "--same-host")[2].endswith(told)
+
+
 def test_free_as_json_is_an_empty_list_where_there_is_none(site: Site) -> None:
     assert site.run("free", "--model", "H900", "--json") == (1, '{"gpus":[]}\n', "")
 

@@ -14,7 +14,7 @@ import pytest
 
 from fakes.certificates import Authority
 from gpudeck.client import Client
-from gpudeck.model.errors import Unreachable
+from gpudeck.model.errors import Unreachable, UsageError
 
 
 def test_certificate_that_is_not_believed_is_named_as_such(tmp_path: Path) -> None:
@@ -33,6 +33,19 @@ def test_certificate_that_is_not_believed_is_named_as_such(tmp_path: Path) -> No
         with pytest.raises(Unreachable, match=r"certificate of .* is not believed"):
             Client(f"https://localhost:{port}").fleet()
         thread.join(10)
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "gr\u00fcn", "\udcff"])
+def test_token_that_no_header_takes_is_not_blamed_on_the_hub(token: str) -> None:
+    with pytest.raises(UsageError, match="characters that no token has"):
+        Client("http://127.0.0.1:1", token=token)
+
+
+def test_bytes_that_are_no_text_are_not_blamed_on_the_hub() -> None:
+    with pytest.raises(UsageError, match="bytes that are no text"):
+        Client("http://127.0.0.1:1").reserve({"note": "\udcff"})
+    with pytest.raises(Unreachable):
+        Client("http://127.0.0.1:1").reservations({"host": "\udcff"})
 
 
 class Server(BaseHTTPRequestHandler):

@@ -24,6 +24,9 @@ _LONGEST = 256
 _LONGEST_PAUSE = 86_400
 _NOTHING_FITS = "Nothing fits."
 _NAMES = ("detail", "users", "free", "user", "q", "width", "color", "term", "refresh")
+_FLAGS = {"detail", "users", "free", "term"}
+_OFF = {"false", "0", "no", "off"}
+_ON = {"", "true", "1", "yes", "on"}
 _PAGE_NAMES = ("view", "sort")
 """In addresses copied from the page. They mean nothing here."""
 
@@ -59,6 +62,8 @@ def read_wish(parameters: Mapping[str, str], terminal: str, host: str | None) ->
             raise NotUnderstood(f"there is no parameter {clean(name[:40])!r}: {_propose(name)}")
         if len(value) > _LONGEST:
             raise NotUnderstood(f"{name} is longer than {_LONGEST} characters")
+        if name in _FLAGS and value.lower() not in _ON | _OFF:
+            raise NotUnderstood(f"{name} has to be true or false, not {clean(value[:40])!r}")
     query = f"{'free ' if is_on(parameters.get('free')) else ''}{parameters.get('q', '')}".strip()
     if unclear := parse_query(query).unclear:
         raise NotUnderstood(f"{clean(unclear[0])!r} is not understood: see the words of `gpudeck show --help`")
@@ -84,7 +89,7 @@ def read_refresh(text: str | None) -> int | None:
 
 def is_on(flag: str | None) -> bool:
     """`?free`, `?free=true` and `?free=1` are one."""
-    return flag is not None and flag.lower() not in {"false", "0", "no", "off"}
+    return flag is not None and flag.lower() not in _OFF
 
 
 def _propose(name: str) -> str:

@@ -2,19 +2,23 @@
 
 import inspect
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
-from gpudeck.cli.wanting import ask_hub, check_output, check_place, kind_options, place_options, read_wanted, this_user
+from gpudeck.cli.terminal import check_output
+from gpudeck.cli.wanting import ask_hub, check_place, kind_options, place_options, read_wanted
 from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.quantity import show_count
 from gpudeck.model.visible import visible_devices
 from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer, rank
 from gpudeck.model.wanted import choose as choose_gpus
 from gpudeck.views.filter import Json
+from gpudeck.views.safe import clean
 
+_SEE = "`gpudeck show` has all hosts and GPUs."
 _AFTER = """\b
 Order: the least memory that is enough; of equals the host with the fewest free
 GPUs left; then by the host's name and the GPU's number.
@@ -38,6 +42,13 @@ Examples:
 See also:
   gpudeck wait                            stands in line until there are enough
 """
+
+
+class Offer(NamedTuple):
+    """`known` is all that there is, whoever is on it; `usable` is what I could have now."""
+
+    known: list[OfferedGpu]
+    usable: list[OfferedGpu]
 
 
 @click.command("free", cls=WordsCommand, epilog=_AFTER)
@@ -69,7 +80,7 @@ def command(
     wanted = read_wanted(1 if gpus is None else gpus, memory, model, host, same_host=same_host)
     place = check_place(hub, local=local)
     offered = _read_local(words) if local else _read_hub(place, words)
-    found = _arrange(wanted, offered) if gpus is None else choose_gpus(wanted, offered) or []
+    found = _arrange(wanted, offered.usable) if gpus is None else choose_gpus(wanted, offered.usable) or []
     if as_json:
         click.echo(msgspec.json.encode({"gpus": [_describe(gpu) for gpu in found]}))
     elif export and found:
@@ -77,19 +88,19 @@ def command(
     elif found:
         _print_table(found)
     if not found:
-        _refuse(wanted, offered, as_json=as_json)
+        _refuse(wanted, offered, words, as_json=as_json)
 
 
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
-def _read_hub(hub: str, words: tuple[str, ...]) -> list[OfferedGpu]:
+def _read_hub(hub: str, words: tuple[str, ...]) -> Offer:
     from gpudeck.cli.asking import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
 
-    offered = _offer(choose(ask_fleet(hub), words))
-    names = _my_names(hub) if any(gpu.booked_by is not None for gpu in offered) else frozenset()
-    kept = _kept(hub) if offered else frozenset()
-    return [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in kept]
+    known = _offer(choose(ask_fleet(hub), words))
+    names = _my_names(hub) if any(gpu.booked_by is not None for gpu in known) else frozenset()
+    kept = _kept(hub) if known else frozenset()
+    return Offer(known, [gpu for gpu in known if is_usable(gpu, names) and gpu.uuid not in kept])
 
 
 def _offer(fleet: Json) -> list[OfferedGpu]:
@@ -97,9 +108,11 @@ def _offer(fleet: Json) -> list[OfferedGpu]:
 
 
 def _my_names(hub: str) -> frozenset[str]:
-    """Under which my bookings stand: the account's, or my login on a hub that knows no accounts."""
-    me = ask_hub(hub, lambda client: client.me())
-    return frozenset({this_user() if me["kind"] == "local" else str(me["name"])})
+    """Under which my bookings stand, and what was given to me after waiting: the account's, or my login where the hub
+    knows none."""
+    from gpudeck.cli.booking import find_name  # noqa: PLC0415 - few fleets have bookings
+
+    return frozenset({ask_hub(hub, find_name)})
 
 
 def _kept(hub: str) -> frozenset[str]:
@@ -111,16 +124,17 @@ def _kept(hub: str) -> frozenset[str]:
         return frozenset()
 
 
-def _read_local(words: tuple[str, ...]) -> list[OfferedGpu]:
+def _read_local(words: tuple[str, ...]) -> Offer:
     """This machine; what others who wait here have been given is not for us."""
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
     from gpudeck.app.local_queue import taken_here  # noqa: PLC0415 - the same
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
 
     fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(find_collector_settings()))
-    offered = [gpu for gpu in _offer(choose(fleet, words)) if is_usable(gpu, ())]
-    taken = taken_here(gpu.uuid for gpu in offered)
-    return [gpu for gpu in offered if gpu.uuid not in taken]
+    known = _offer(choose(fleet, words))
+    usable = [gpu for gpu in known if is_usable(gpu, ())]
+    taken = taken_here(gpu.uuid for gpu in usable)
+    return Offer(known, [gpu for gpu in usable if gpu.uuid not in taken])
 
 
 def _arrange(wanted: Wanted, offered: list[OfferedGpu]) -> list[OfferedGpu]:
@@ -154,10 +168,21 @@ def _print_table(found: list[OfferedGpu]) -> None:
     click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
 
 
-def _refuse(wanted: Wanted, offered: list[OfferedGpu], *, as_json: bool) -> None:
-    """Exit code 1, and in words what there is instead."""
+def _refuse(wanted: Wanted, offer: Offer, words: tuple[str, ...], *, as_json: bool) -> None:
+    """Exit code 1, and in words what there is instead. Nobody is sent to wait for what is not there at all."""
     if as_json:
         sys.exit(1)
-    fitting = [gpu for gpu in offered if fits(gpu, wanted)]
-    spread = f" ({len(fitting)} are, on {len(by_host(fitting))} hosts)" if fitting else ""
-    raise GpudeckError(f"not free now: {wanted.describe()}{spread}.", "`gpudeck wait` stands in line.")
+    told = f" that fits {clean(' '.join(words))}" if words else ""
+    what = f"{wanted.describe()}{told}"
+    if _most(wanted, offer.known) < wanted.gpus:
+        raise GpudeckError(f"not there at all: {what}.", _SEE)
+    free = [gpu for gpu in offer.usable if fits(gpu, wanted)]
+    verb = "is" if len(free) == 1 else "are"
+    spread = f" ({len(free)} {verb}, on {show_count(len(by_host(free)), 'host')})" if free else ""
+    raise GpudeckError(f"not free now: {what}{spread}.", "`gpudeck wait` stands in line.")
+
+
+def _most(wanted: Wanted, known: list[OfferedGpu]) -> int:
+    """How many there are, on one host if that is asked for, whoever is on them."""
+    fitting = [gpu for gpu in known if fits(gpu, wanted)]
+    return max(map(len, by_host(fitting).values()), default=0) if wanted.same_host else len(fitting)

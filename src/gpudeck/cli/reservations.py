@@ -55,9 +55,16 @@ def command(*, host: str | None, mine: bool, user: str | None, form: str, hub: s
     elif form == "comments-json":
         _print_comments(found)
     elif not found:
-        click.echo("Nothing is booked. `gpudeck reserve HOST:GPU --for 4h` books.")
+        click.echo(_describe_nothing(host, "you" if mine else user))
     else:
         _print(found)
+
+
+def _describe_nothing(host: str | None, who: str | None) -> str:
+    from gpudeck.views.safe import clean  # noqa: PLC0415 - most have something
+
+    where, whose = "" if host is None else f" on {clean(host)}", "" if who is None else f" by {clean(who)}"
+    return f"Nothing is booked{where}{whose}. `gpudeck reserve HOST:GPU --for 4h` books."
 
 
 def _print(found: list[dict[str, Any]]) -> None:

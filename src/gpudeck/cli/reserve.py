@@ -1,5 +1,6 @@
 """gpudeck reserve: book GPUs, those of a host or any that fit, from now or a time, for a while."""
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from gpudeck.client import Client
+
+_LABEL = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?")
+_LONGEST_NOTE = 1000
 
 _EXAMPLES = """\b
 Examples:
@@ -68,6 +72,8 @@ def _read(options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]
 
     if (options["span"] is None) == (options["end"] is None):
         raise UsageError("a reservation needs --for or --until, and not both.", "Such as --for 4h.")
+    if len(options["note"]) > _LONGEST_NOTE:
+        raise UsageError(f"--note has {len(options['note'])} characters.", f"The most is {_LONGEST_NOTE}.")
     body: dict[str, Any] = _read_place(options) | {"note": options["note"]}
     if options["begin"] is not None:
         body["start"] = read_moment("--from", options["begin"], now, zone)
@@ -96,7 +102,7 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
         raise UsageError("--memory, --model and --same-host go with --gpus.", "Say how many GPUs.")
     host, _, labels = options["place"].partition(":")
     named = [label.strip() for label in labels.split(",") if label.strip()]
-    if not host or (":" in options["place"] and not named):
+    if not host or (":" in options["place"] and not named) or not all(map(_LABEL.fullmatch, named)):
         raise UsageError(f"{options['place'][:80]!r} is not HOST or HOST:GPU,GPU.", "Such as gpu07:0,1.")
     return {"host": host} | ({"indexes": named} if named else {})
 

@@ -11,9 +11,9 @@ import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.terminal import knows_our_signs, moves_cursor, terminal_width, wants_colour
+from gpudeck.cli.terminal import check_output, knows_our_signs, moves_cursor, terminal_width, wants_colour
 from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words, nothing_fits
-from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import in_ascii
@@ -75,8 +75,8 @@ class Look(Struct, frozen=True):
 @click.option("--detail", is_flag=True, help="A box a host, with processes and faults.")
 @click.option("--users", is_flag=True, help="A line a person: memory, processes, and where.")
 @click.option("--watch", type=str, metavar="[S]", help="Again every S seconds (2) in place, until Ctrl-C.")
-@click.option("--json", "form", flag_value="json", help="As JSON, as the API has it.")
-@click.option("--csv", "form", flag_value="csv", help="As CSV, a line a GPU, for spreadsheets.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, as the API has it.")
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, a line a GPU, for spreadsheets.")
 @click.option("--columns", type=click.Choice(["web-gpu-monitor"]), help="With --csv: those of its load_data.csv.")
 @click.option("--html", metavar="FILE", help="Into FILE, as a page that needs nothing else; - is the standard output.")
 @click.option(
@@ -93,7 +93,8 @@ def command(
     detail: bool,
     users: bool,
     watch: str | None,
-    form: str | None,
+    as_json: bool,
+    as_csv: bool,
     columns: str | None,
     html: str | None,
     color: str,
@@ -108,8 +109,10 @@ def command(
     """
     if local and ssh is not None:
         raise UsageError("--local and --ssh exclude each other.")
-    if sys.stdout is None:
-        raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
+    check_output()
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other.")
+    form = "json" if as_json else "csv" if as_csv else None
     if detail and form == "csv":
         raise UsageError("--detail and --csv exclude each other: a line is a GPU.", "--json has the processes too.")
     if users and (detail or form == "csv" or html is not None):

@@ -13,7 +13,8 @@ import msgspec
 from gpudeck.cli.command_run import Ended, ending_on_signals, run_command
 from gpudeck.cli.lines import POLL_SECONDS, HubLine, Line, MachineLine
 from gpudeck.cli.progress import Progress
-from gpudeck.cli.wanting import check_output, check_place, kind_options, place_options, read_wanted, this_user
+from gpudeck.cli.terminal import check_output
+from gpudeck.cli.wanting import check_place, kind_options, place_options, read_wanted, this_user
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.times import parse_span
 from gpudeck.model.visible import visible_devices

@@ -2,13 +2,12 @@
 
 import getpass
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.quantity import parse_bytes
 from gpudeck.model.wanted import MOST_GPUS, Wanted
@@ -100,9 +99,3 @@ def check_place(hub: str | None, *, local: bool) -> str:
     if local and source is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--hub and --local exclude each other.")
     return hub or DEFAULT_HUB
-
-
-def check_output() -> None:
-    """Raises GpudeckError where there is no standard output."""
-    if sys.stdout is None:
-        raise GpudeckError("the standard output is closed: there is nowhere to show anything.")

@@ -57,6 +57,11 @@ _KINDS: dict[int, type[GpudeckError]] = {
 }
 
 
+def _write(query: Mapping[str, str]) -> str:
+    """Behind the question mark. Nothing is called like bytes that are no text, and nothing is found."""
+    return urlencode(query, errors="replace")
+
+
 class Client:
     """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged.
 
@@ -65,6 +70,8 @@ class Client:
 
     def __init__(self, url: str, timeout: float = 10.0, *, token: str | None = None) -> None:
         self.url = check_hub_url(url)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise UsageError("the token has characters that no token has.", "Look at $GPUDECK_TOKEN.")
         self._token = token
         self.shown = mask_password(self.url)
         self._timeout = timeout
@@ -91,11 +98,11 @@ class Client:
 
     def usage(self, query: Mapping[str, str]) -> bytes:
         """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
-        return self._get(f"/api/v1/usage?{urlencode(query)}")
+        return self._get(f"/api/v1/usage?{_write(query)}")
 
     def history(self, query: Mapping[str, str]) -> bytes:
         """A metric over time, as JSON (see history.base.Answer). `query` is what stands behind the question mark."""
-        return self._get(f"/api/v1/history?{urlencode(query)}")
+        return self._get(f"/api/v1/history?{_write(query)}")
 
     def stream(self, last_event_id: str = "") -> "OpenStream":
         """The fleet as events, from `last_event_id` on where the hub still has them. The caller closes it."""
@@ -116,7 +123,7 @@ class Client:
 
     def events(self, query: Mapping[str, str]) -> bytes:
         """What happened, as JSON (a list of model.event.Event below `events`). `query` is as for `usage`."""
-        return self._get(f"/api/v1/events?{urlencode(query)}")
+        return self._get(f"/api/v1/events?{_write(query)}")
 
     def post(self, path: str, told: Mapping[str, Any]) -> dict[str, Any]:
         """Tell the hub something on a path that only some hubs have. Raises NoSuchThing where this one does not, Busy
@@ -126,7 +133,7 @@ class Client:
 
     def alerts(self, query: Mapping[str, str]) -> bytes:
         """What is wrong, as JSON (a list of model.alert.Alert below `alerts`). `query` is as for `usage`."""
-        return self._get(f"/api/v1/alerts?{urlencode(query)}")
+        return self._get(f"/api/v1/alerts?{_write(query)}")
 
     def acknowledge(self, alert: str) -> dict[str, Any]:
         """Look after an alert; the alert as it is then."""
@@ -189,7 +196,7 @@ class Client:
 
     def watches(self, query: Mapping[str, str]) -> bytes:
         """What somebody wants to be told of, as JSON (a list below `watches`)."""
-        return self._get(f"/api/v1/watches?{urlencode(query)}")
+        return self._get(f"/api/v1/watches?{_write(query)}")
 
     def add_watch(self, wanted: dict[str, Any]) -> bytes:
         """Be told when GPUs are free; the watch as JSON."""
@@ -201,7 +208,7 @@ class Client:
 
     def reservations(self, query: Mapping[str, str]) -> bytes:
         """What is booked from now on, as JSON (a list of model.reservation.Reservation below `reservations`)."""
-        return self._get(f"/api/v1/reservations?{urlencode(query)}")
+        return self._get(f"/api/v1/reservations?{_write(query)}")
 
     def reserve(self, wanted: dict[str, Any]) -> bytes:
         """Book GPUs; the reservation as JSON. Raises Taken."""
@@ -225,6 +232,9 @@ class Client:
             headers["Content-Type"] = "application/json"
         try:
             sent = None if body is None else msgspec.json.encode(body)
+        except UnicodeError as error:
+            raise UsageError("what is asked for has bytes that are no text.", "Write it in UTF-8.") from error
+        try:
             answer = ask(method, self.url + path, headers, sent, self._timeout)
         except TROUBLE as error:
             self._explain(error)

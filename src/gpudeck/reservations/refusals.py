@@ -85,5 +85,7 @@ def describe_use(gpu: BookedGpu, users: Sequence[str]) -> Conflict:
 def name_gpus(gpus: Sequence[BookedGpu]) -> str:
     """GPUs 0, 1 of gpu07; GPU 3 of gpu08."""
     hosts = {gpu.host: [other.label for other in gpus if other.host == gpu.host] for gpu in gpus}
-    named = [f"GPU{'s'[: len(labels) - 1]} {', '.join(labels[:16])} of {host}" for host, labels in hosts.items()]
+    named = [
+        f"{'GPU' if len(labels) == 1 else 'GPUs'} {', '.join(labels[:16])} of {host}" for host, labels in hosts.items()
+    ]
     return "; ".join([*named[:8], "…"] if len(named) > 8 else named)
