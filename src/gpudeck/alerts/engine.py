@@ -264,7 +264,6 @@ class Engine:
 
     def _start(self, rule: Rule, host: SeenHost, finding: Finding, limits: Limits) -> None:
         now = self._around.now
-        people = [*finding.accounts, *(self._account_of(user) for user in finding.users)]
         key = (rule.name, host.id, finding.gpu or "", finding.part)
         life = Life(
             id=make_id(key, now),
@@ -281,7 +280,7 @@ class Engine:
             model=finding.model,
             labels=dict(host.labels),
             users=finding.users,
-            people=tuple(dict.fromkeys(person for person in people if person is not None)),
+            people=self._people_of(finding),
             is_personal=finding.is_personal,
             since=now if finding.since is None else min(now, finding.since),
         )
@@ -301,8 +300,25 @@ class Engine:
             elif self._around.now - life.since >= limits.wait:
                 life.severity = finding.severity or limits.severity
                 self._fire(life)
-        elif finding.is_bad and finding.severity is not None:
-            self._raise(life, finding)
+        elif finding.is_bad:
+            if finding.severity is not None:
+                self._raise(life, finding)
+            if self._rules[life.rule].kind == "booking":
+                self._note_newcomers(life, finding)
+
+    def _people_of(self, finding: Finding) -> tuple[str, ...]:
+        people = [*finding.accounts, *(self._account_of(user) for user in finding.users)]
+        return tuple(dict.fromkeys(person for person in people if person is not None))
+
+    def _note_newcomers(self, life: Life, finding: Finding) -> None:
+        """Another one is on a booked GPU, or it is another's by now: they have not been told."""
+        people = self._people_of(finding)
+        if set(people) <= set(life.people):
+            return
+        life.people, life.users = people, finding.users
+        life.message, life.told_at, life.ready_at = None, None, self._around.now
+        self._grouping.add(life)
+        self._note(life)
 
     def _note_return(self, life: Life) -> None:
         """It was over, though not for long enough to count: that is a fall like any other."""

@@ -256,7 +256,7 @@ def _link(lives: Sequence[Life]) -> str:
 
 
 def _make_key(lives: Sequence[Life], *, is_end: bool) -> str:
-    ids = sorted(f"{life.id}.{life.repeats}.{life.severity}" for life in lives)
+    ids = sorted(f"{life.id}.{life.repeats}.{life.severity}.{','.join(life.people)}" for life in lives)
     digest = hashlib.blake2b("\0".join(ids).encode(), digest_size=10).hexdigest()
     return f"{'resolved' if is_end else 'alert'}-{digest}"
 

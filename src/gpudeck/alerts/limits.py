@@ -73,7 +73,8 @@ DEFAULTS: dict[str, Limits] = {
     ),
     "clock_skew": Limits(severity="warning", wait=5 * _MINUTE, above=10.0, clear=5.0, unit="seconds"),
     "agent_outdated": Limits(severity="info", wait=_DAY),
-    "booking_conflict": Limits(severity="warning", wait=_MINUTE, clear_after=_MINUTE),
+    # Both are told within half a minute: a moment for who is just leaving, then the wait of the message.
+    "booking_conflict": Limits(severity="warning", wait=5.0, clear_after=_MINUTE),
     "booking_no_show": Limits(severity="warning"),
     "booking_overrun": Limits(severity="warning", wait=10 * _MINUTE, clear_after=_MINUTE),
     "history_failing": Limits(severity="critical", wait=2 * _MINUTE, clear_after=_MINUTE),
