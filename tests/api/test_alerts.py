@@ -149,6 +149,8 @@ def test_silence_is_made_listed_and_ended(desk: Desk) -> None:
         ({"host": "a", "reason": "x", "end": 1000}, "after it begins"),
         ({"host": "a", "reason": "x", "for": "9000d"}, "within a year"),
         ({"hots": "a", "reason": "x", "for": "2h"}, "hots"),
+        ({"rule": "gpu_hto", "reason": "x", "for": "2h"}, "there is none that gpu_hto fits"),
+        ({"rule": "gpus_*", "reason": "x", "for": "2h"}, "there is none that gpus_* fits"),
     ],
 )
 def test_silence_that_makes_no_sense_is_refused(desk: Desk, wanted: dict[str, Any], words: str) -> None:

@@ -4,6 +4,7 @@
 Whoever may look sees all of it. Users acknowledge, admins silence.
 """
 
+import fnmatch
 import re
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.keeper import MOST_SILENCES, Alerts
+from gpudeck.alerts.rules.registry import RULES_BY_NAME
 from gpudeck.alerts.silences import describe
 from gpudeck.alerts.store import MOST_LISTED, AlertAsk
 from gpudeck.api.access import access, caller_of
@@ -224,6 +226,8 @@ def on_alert_refused(_: Request[Any, Any, Any], error: AlertRefused) -> Response
 def _read_silence(data: NewSilence, by: str, now: float) -> Silence:
     if data.host is None and data.rule is None and not data.labels:
         raise ValidationException("give host, rule or labels: a silence of everything hides everything")
+    if data.rule is not None and not fnmatch.filter(RULES_BY_NAME, data.rule.strip()):
+        raise ValidationException(f"rule: there is none that {clean(data.rule.strip())} fits")
     if (data.end is None) == (data.length is None):
         raise ValidationException(f'give "for" with a length {_SPAN}')
     start = read_moment("start", data.start, now)
