@@ -14,7 +14,7 @@ Examples:
   gpudeck backup                               gpudeck-backup-20261115-190000.tar.gz, in this folder
   gpudeck backup /backup/gpudeck.tar.gz        that file, which must not be there yet
   gpudeck backup --no-history small.tar.gz     accounts, tokens, hosts and settings alone
-  ssh hub gpudeck backup - > hub.tar.gz        onto another machine
+  (umask 077; ssh hub gpudeck backup - > hub.tar.gz)    onto another machine
 """
 
 
