@@ -258,6 +258,12 @@ def test_config_becomes_hosts_and_settings(tmp_path: Path) -> None:
     assert plan.settings.startswith("compat:\n  gpumonitor:\n    port: 8043\n    deadline: 2s\nlisten: :8042\n")
 
 
+def test_an_entry_that_yaml_takes_for_nothing_is_no_host(tmp_path: Path) -> None:
+    plan = read_config(write(tmp_path, "hosts:\n  - null\n  -\n  - yes\n  - 'null'\n  - 17\n"), HERE)
+    assert [step.what for step in plan.steps] == ["watch null via gpumonitor", "watch 17 via gpumonitor"]
+    assert [left.place for left in plan.left] == ["line 2", "line 3", "line 4"]
+
+
 def test_urls_and_addresses_of_ipv6_are_hosts(tmp_path: Path) -> None:
     plan = read_config(write(tmp_path, "hosts: ['http://gpu1.lab:9000/x', '2001:db8::5']\n"), HERE)
     assert plan.steps == [

@@ -200,6 +200,25 @@ def test_values_that_json_does_not_know_end_no_import(tmp_path: Path, here: Here
     assert carry(read(file, here), vesta) == [("host", "new"), ("history", "new")]
 
 
+@pytest.mark.parametrize("newest", [{}, make_post(1, total_memory=None)])
+def test_a_newest_row_that_tells_no_memory_is_not_taken_again(
+    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, newest: dict[str, Any]
+) -> None:
+    rows = [*stored_rows(3), (stamp(BEGIN + timedelta(minutes=9)), pack(newest))]
+    file = make_database(tmp_path / "x.db", {"gpu1": rows}, [("abc1", "gpu1", "")])
+    carry(read(file, here), vesta)
+    store.flush()
+    assert carry(read(file, here), vesta) == [("host", "there"), ("history", "there")]
+
+
+def test_a_name_that_another_sender_has_is_told_by_a_dry_run_too(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+    vesta.add("gpu1")
+    plan = read(make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")]), here)
+    (told,) = look(plan.steps, Desk(FakeClient(vesta)))  # type: ignore[arg-type]
+    assert told.outcome == "failed"
+    assert told.told.startswith("another sender is registered as gpu1.")
+
+
 @pytest.mark.parametrize("name", ["../../etc", "<script>", "a b"])
 def test_a_name_that_no_sender_gets_here_is_told_before_anything_is_done(tmp_path: Path, here: Here, name: str) -> None:
     plan = read(make_database(tmp_path / "x.db", {}, [("abc1", name, "")]), here)

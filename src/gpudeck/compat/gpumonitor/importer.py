@@ -66,8 +66,10 @@ def _parse(node: yaml.Node) -> float | None:
 
 
 def _words(node: yaml.SequenceNode) -> Iterator[tuple[str, str]]:
+    """A word that YAML takes for nothing or for yes and no stands for no host, though it could be the name of one."""
     for entry in node.value:
-        yield f"line {entry.start_mark.line + 1}", entry.value if isinstance(entry, yaml.ScalarNode) else "[…]"
+        is_word = isinstance(entry, yaml.ScalarNode) and not entry.tag.endswith((":null", ":bool"))
+        yield f"line {entry.start_mark.line + 1}", entry.value if is_word else "[…]"
 
 
 def _write_settings(numbers: dict[str, float]) -> str:

@@ -15,6 +15,7 @@ from gpudeck.client.client import Busy, NoSuchThing
 from gpudeck.compat.importing import Desk, Here, Left, Plan
 from gpudeck.compat.vesta.database import MAGIC, Machine, open_database
 from gpudeck.compat.vesta.imports import HOSTS, PAST
+from gpudeck.compat.vesta.ingest import read_gpus
 from gpudeck.compat.vesta.names import fleet_name
 from gpudeck.compat.vesta.yaml_settings import read_settings
 from gpudeck.model.errors import GpudeckError, UsageError
@@ -51,10 +52,14 @@ class SenderStep(Struct, frozen=True):
 
     def find(self, desk: Desk) -> str | None:
         (outcome,) = _post(desk, HOSTS, {"hosts": [self.machine], "only_ask": True})["outcomes"]
+        self._refuse_taken(outcome)
         return f"{self.machine.name} is registered with that id" if outcome == "there" else None
 
     def apply(self, desk: Desk) -> None:
         (outcome,) = _post(desk, HOSTS, {"hosts": [self.machine]})["outcomes"]
+        self._refuse_taken(outcome)
+
+    def _refuse_taken(self, outcome: str) -> None:
         if outcome == "taken":
             raise GpudeckError(
                 f"another sender is registered as {self.machine.name}.", "This one registers anew when it posts."
@@ -71,6 +76,8 @@ class PastStep(Struct, frozen=True):
     rows: int
     first: float
     last: float
+    marks: tuple[float, ...]
+    """When the oldest and the newest were stored by which the history can be asked: with memory in them."""
     interval: float
 
     kind = "history"
@@ -80,8 +87,8 @@ class PastStep(Struct, frozen=True):
         return f"keep {self.rows:,} samples of {self.machine.name}, {self._day(self.first)} to {self._day(self.last)}"
 
     def find(self, desk: Desk) -> str | None:
-        is_there = self._has(desk, self.first) and self._has(desk, self.last)
-        return "the history has them" if is_there else None
+        is_there = all(self._has(desk, at) for at in self.marks)
+        return "the history has them" if is_there and self.marks else None
 
     def _has(self, desk: Desk, at: float) -> bool:
         """Whether the history of that host has anything at that time."""
@@ -120,34 +127,43 @@ def _read_database(file: Path, here: Here) -> Plan:
             if not database.has_table(machine.name):
                 plan.left.append(Left(f"machines, {machine.name}", "there is no table of what was stored of it"))
                 continue
-            times = _look_through(database.stored(machine.name), machine.name, here.now, plan)
-            if times:
-                plan.steps.append(_make_past(file, here.zone, machine, times))
+            rows = _look_through(database.stored(machine.name), machine.name, here.now, plan)
+            if rows:
+                plan.steps.append(_make_past(file, here.zone, machine, rows))
     return plan
 
 
-def _look_through(stored: Iterator[Any], table: str, now: float, plan: Plan) -> list[float]:
-    """The times of all rows that can be taken; of the others so many are told one by one."""
-    times: list[float] = []
+def _look_through(stored: Iterator[Any], table: str, now: float, plan: Plan) -> list[tuple[float, bool]]:
+    """The times of all rows that can be taken, each with whether it tells memory; of the others so many are told one by
+    one. A row without a GPU holds nothing to be taken."""
+    rows: list[tuple[float, bool]] = []
     untold = 0
     for one in stored:
         problem = one.problem or ("it lies in the future" if one.at > now + 60 else "")
         if not problem:
-            times.append(one.at)
+            rows += [(one.at, _tells_memory(one.gpus))] if one.gpus else []
         elif len([left for left in plan.left if left.place.startswith(f"{table}, row")]) < _TOLD_A_TABLE:
             plan.left.append(Left(f"{table}, row {one.row}", problem))
         else:
             untold += 1
     if untold:
         plan.left.append(Left(table, f"{untold:,} more rows cannot be taken"))
-    return times
+    return rows
 
 
-def _make_past(file: Path, zone: tzinfo, machine: Machine, times: list[float]) -> PastStep:
+def _tells_memory(gpus: dict[str, Any]) -> bool:
+    return any("memory_total_bytes" in gpu.metrics for gpu in read_gpus(gpus, "").report.gpus or ())
+
+
+def _make_past(file: Path, zone: tzinfo, machine: Machine, rows: list[tuple[float, bool]]) -> PastStep:
+    times = [at for at, _ in rows]
+    told = [at for at, tells_memory in rows if tells_memory]
     gaps = [abs(late - early) for late, early in pairwise(times) if late != early]
     usual = statistics.median(gaps) if gaps else _SHORTEST
     interval = min(max(usual, _SHORTEST), _LONGEST)
-    return PastStep(file, zone, machine, len(times), min(times), max(times), interval)
+    return PastStep(
+        file, zone, machine, len(times), min(times), max(times), (min(told), max(told)) if told else (), interval
+    )
 
 
 def _batches(rows: Iterator[tuple[float, dict[str, Any]]]) -> Iterator[list[tuple[float, dict[str, Any]]]]:
