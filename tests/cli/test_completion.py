@@ -108,6 +108,11 @@ def test_hub_on_the_line_is_the_one_that_is_asked(demo: HubProcess, tmp_path: Pa
     assert offer(tmp_path, f"gpudeck show --hub {demo.url} gpu01", GPUDECK_HUB=NOBODY) == (["gpu01"], "")
 
 
+@pytest.mark.parametrize("line", ["wait --host gpu01", "reserve gpu01", "reservations gpu01"])
+def test_hosts_are_offered_wherever_one_is_named(demo: HubProcess, home: Path, line: str) -> None:
+    assert offer(home, f"gpudeck {line}", GPUDECK_HUB=demo.url) == (["gpu01"], "")
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from gpudeck.cli.wanting import complete_hosts
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 
@@ -23,7 +24,7 @@ Examples:
 
 
 @click.command("reservations", epilog=_EXAMPLES)
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=complete_hosts)
 @click.option("--mine", is_flag=True, help="Only my own.")
 @click.option("--user", metavar="NAME", help="Only this person's.")
 @click.option("--json", "form", flag_value="json", help="As the hub tells them. Times are Unix seconds.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from gpudeck.cli.wanting import complete_hosts
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 
@@ -29,7 +30,7 @@ Examples:
 
 
 @click.command("reserve", epilog=_EXAMPLES)
-@click.argument("place", metavar="[HOST[:GPU,GPU]]", required=False)
+@click.argument("place", metavar="[HOST[:GPU,GPU]]", required=False, shell_complete=complete_hosts)
 @click.option("--for", "span", metavar="SPAN", help="For how long: 4h, 1d 6h.")
 @click.option("--from", "begin", metavar="TIME", help="From when: 14:00, tomorrow 9:00, +2h. (default: now)")
 @click.option("--until", "end", metavar="TIME", help="Until when, in place of --for.")
