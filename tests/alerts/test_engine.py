@@ -414,3 +414,13 @@ def test_other_limits_count_from_the_next_look_on_for_what_fires_too() -> None:
     watched.engine.change(AlertSettings())
     watched.run(330)
     assert watched.rules() == ["gpu_hot"]
+
+
+def test_message_about_several_hosts_says_of_each_where_it_stands() -> None:
+    watched = Watched()
+    for number in (1, 2):
+        watched.report(f"gpu0{number}", report=Report(gpus=[HOT], labels={"rack": f"r1{number}"}))
+    watched.run(330)
+    (message,) = watched.sent
+    assert "rack" not in message.labels
+    assert [subject.labels["rack"] for subject in message.subjects] == ["r11", "r12"]

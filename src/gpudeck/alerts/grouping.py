@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpudeck.alerts.finding import Rule, place_of
 from gpudeck.alerts.life import Life, shared_labels
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.message import Message, Subject
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.quantity import show_span
@@ -185,6 +185,7 @@ class Grouping:
             link=_link(lives),
             labels=shared_labels(lives),
             people=tuple(dict.fromkeys(person for life in lives for person in life.people)),
+            subjects=_subjects(lives),
             is_personal=first.is_personal,
         )
 
@@ -205,6 +206,7 @@ class Grouping:
             link="#/events",
             labels=shared_labels(lives),
             people=tuple(dict.fromkeys(person for life in lives for person in life.people)),
+            subjects=_subjects(lives),
         )
 
 
@@ -233,6 +235,11 @@ def _short(life: Life) -> str:
     if life.host is None:
         return life.part or life.title
     return f"{life.host}:{life.label}" if life.label is not None else life.host
+
+
+def _subjects(lives: Sequence[Life]) -> tuple[Subject, ...]:
+    """One alone is the message."""
+    return tuple(Subject(life.rule, life.all_labels(), life.people) for life in lives) if len(lives) > 1 else ()
 
 
 def _lines(lives: Sequence[Life], *, is_end: bool) -> tuple[str, ...]:

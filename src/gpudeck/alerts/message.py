@@ -9,6 +9,14 @@ from gpudeck.model.event import Severity
 MessageKind = Literal["alert", "resolved", "booking", "watch", "test"]
 
 
+class Subject(Struct, frozen=True):
+    """One of several things that a message tells of, as far as its way depends on it: as if it were told alone."""
+
+    rule: str
+    labels: dict[str, str]
+    people: tuple[str, ...] = ()
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """`key` says which news it is: the same key is sent to a channel once, also after a restart of the hub.
 
@@ -33,3 +41,5 @@ class Message(Struct, frozen=True, kw_only=True):
     people: tuple[str, ...] = ()
     is_personal: bool = False
     """For `people` alone, and for no channel of the operators."""
+    subjects: tuple[Subject, ...] = ()
+    """Where several are behind it, each: the message goes wherever one of them would."""

@@ -3,7 +3,7 @@
 import pytest
 
 from alerts.notifiers.sinks import make_message
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.message import Message, Subject
 from gpudeck.alerts.notifiers.routes import Destination, find_destinations
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, Route
 from gpudeck.auth.settings import Person
@@ -72,3 +72,24 @@ def test_who_muted_the_rule_is_not_told_and_others_are() -> None:
 
 def test_a_destination_is_named_by_its_channel_and_person() -> None:
     assert (Destination("ops").name, Destination("mail", "ada").name) == ("ops", "mail ada")
+
+
+RACKS = (Route(to=["ops"], labels={"rack": "r1*"}), Route(to=["pager"], labels={"rack": "r2*"}))
+
+
+def test_message_about_several_goes_wherever_one_of_them_would() -> None:
+    racks = [Subject("host_down", {"rack": rack}) for rack in ("r11", "r12", "r21")]
+    assert find(make_message(subjects=tuple(racks[:2])), *RACKS) == ["ops"]
+    assert find(make_message(subjects=tuple(racks)), *RACKS) == ["ops", "pager"]
+
+
+def test_what_is_summed_up_goes_to_those_of_each_rule() -> None:
+    routes = Route(to=["ops"], rules=["host_*"]), Route(to=["pager"], rules=["gpu_*"])
+    summed = make_message(rule="alerts", subjects=(Subject("host_down", {}), Subject("gpu_lost", {})))
+    assert find(summed, *routes) == ["ops", "pager"]
+
+
+def test_who_muted_a_rule_is_told_of_it_in_no_sum_either() -> None:
+    subjects = (Subject("booking_conflict", {}, ("bob",)), Subject("xid", {}, ("ada",)))
+    message = make_message(rule="alerts", people=("bob", "ada"), subjects=subjects, is_personal=True)
+    assert find(message, muted=("bob", "booking_conflict")) == ["mail ada", "chat ada"]

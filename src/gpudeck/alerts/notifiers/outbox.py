@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.channel import ChannelWorker, Failure, Post
 from gpudeck.alerts.notifiers.routes import Destination
@@ -57,8 +59,11 @@ class Outbox:
 
     def put(self, message: Message) -> None:
         """Never blocks, never raises. The same key goes to a place once, also after a restart."""
-        for destination in self._find(message):
-            self.put_to(message, destination)
+        destinations = self._find(message)
+        # They say where it goes, and that is decided.
+        kept = replace(message, subjects=())
+        for destination in destinations:
+            self.put_to(kept, destination)
 
     def put_to(self, message: Message, destination: Destination) -> None:
         """The same, to one place, whatever the routes say."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.message import Message, Subject
 from gpudeck.alerts.notifiers.settings import NotifySettings, Route
 from gpudeck.model.event import SEVERITIES
 
@@ -43,11 +43,13 @@ def find_destinations(
     message: Message, settings: NotifySettings, person_of: FindPerson, is_muted: IsMuted
 ) -> list[Destination]:
     """Each once. Somebody who has mail and Slack gets both; who muted the rule gets none, and neither does a channel
-    instead of them."""
-    channels = [] if message.is_personal else _find_channels(message, settings, person_of)
-    found = [Destination(name) for name in channels]
+    instead of them. What several are behind goes wherever one of them would go alone."""
+    subjects = message.subjects or (Subject(message.rule, message.labels, message.people),)
+    found: list[Destination] = []
+    for subject in subjects if not message.is_personal else ():
+        found += [Destination(name) for name in _find_channels(message, subject, settings, person_of)]
     for account in message.people:
-        if not is_muted(account, message.rule):
+        if any(account in subject.people and not is_muted(account, subject.rule) for subject in subjects):
             found += _ways_to(account, settings, person_of(account))
     return list(dict.fromkeys(found))
 
@@ -64,25 +66,27 @@ def _ways_to(account: str, settings: NotifySettings, person: Reached) -> Iterato
         yield Destination(settings.slack, account)
 
 
-def _find_channels(message: Message, settings: NotifySettings, person_of: FindPerson) -> Sequence[str]:
+def _find_channels(
+    message: Message, subject: Subject, settings: NotifySettings, person_of: FindPerson
+) -> Sequence[str]:
     routes = settings.routes or [Route(to=list(settings.channels))]
-    groups = [group for account in message.people if (group := person_of(account).group) is not None]
+    groups = [group for account in subject.people if (group := person_of(account).group) is not None]
     found: list[str] = []
     for route in routes:
-        if _fits(route, message, groups):
+        if _fits(route, message, subject, groups):
             found += route.to
             if not route.goes_on:
                 break
     return found
 
 
-def _fits(route: Route, message: Message, groups: Sequence[str]) -> bool:
+def _fits(route: Route, message: Message, subject: Subject, groups: Sequence[str]) -> bool:
     if SEVERITIES.index(message.severity) < SEVERITIES.index(route.severity):
         return False
-    labels = message.labels
+    labels = subject.labels
     return (
-        _any(route.rules, [message.rule])
-        and _any(route.people, message.people)
+        _any(route.rules, [subject.rule])
+        and _any(route.people, subject.people)
         and _any(route.groups, groups)
         and all(name in labels and fnmatchcase(labels[name], wanted) for name, wanted in route.labels.items())
     )
