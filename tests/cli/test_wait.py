@@ -280,3 +280,31 @@ def test_gpus_stay_kept_while_the_command_runs_and_is_not_on_them_yet(tmp_path: 
         waiter.send_signal(signal.SIGTERM)
         assert waiter.communicate(timeout=30) == ("", "")
         assert waiter.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_free_has_what_i_booked_with_the_token_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(f"{CONFIG}read: login\n")
+    with running_hub(tmp_path) as hub, pushing(hub, "gpu07", 2) as there:
+        site = Site(hub, there, there)
+        wait_until(lambda: len(json.loads(site.run("free", "--json")[1])["gpus"]) == 2, "two free GPUs")
+        assert site.run("reserve", "gpu07:0", "--for", "1h")[0] == 0
+        wait_until(lambda: '"availability":"booked"' in site.run("show", "--json")[1], "the fleet of the next second")
+        mine = json.loads(site.run("free", "--json")[1])["gpus"]
+        assert [gpu["uuid"] for gpu in mine] == there.uuids
+
+
+@pytest.mark.slow
+def test_on_a_hub_that_anybody_may_look_at_what_is_mine_is_told_to_those_it_knows(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(f"{CONFIG}read: open\n")
+    assert gpudeck(tmp_path, "account", "add", "ada", "--no-password").returncode == 0
+    with running_hub(tmp_path) as hub, pushing(hub, "gpu07", 2) as there:
+        site = Site(hub, there, there)
+        wait_until(lambda: len(json.loads(site.run("free", "--json")[1])["gpus"]) == 2, "two free GPUs")
+        assert site.run("reserve", "gpu07:0", "--for", "1h")[0] == 0
+        assert "gpu07:0" in site.run("reservations", "--mine")[1]
+        stranger = tmp_path / "stranger"
+        stranger.mkdir()
+        told = gpudeck(stranger, "reservations", "--mine", "--hub", hub.url)
+        assert (told.returncode, told.stdout) == (1, "")
+        assert "the hub does not know who asks. Set $GPUDECK_TOKEN." in told.stderr

@@ -44,8 +44,13 @@ def find_owner(client: "Client", named: str | None) -> str | None:
 
 
 def find_name(client: "Client") -> str:
-    """Whose bookings are mine."""
-    return find_owner(client, None) or str(client.me()["name"])
+    """Whose bookings are mine. Raises Forbidden where the hub does not know who asks: it shows others' to anybody."""
+    from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
+
+    me = client.me()
+    if me["kind"] == "nobody":
+        raise Forbidden("the hub does not know who asks.", "Set $GPUDECK_TOKEN.")
+    return find_owner(client, None) or str(me["name"])
 
 
 def _login() -> str:

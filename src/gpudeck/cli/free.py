@@ -111,8 +111,13 @@ def _my_names(hub: str) -> frozenset[str]:
     """Under which my bookings stand, and what was given to me after waiting: the account's, or my login where the hub
     knows none."""
     from gpudeck.cli.booking import find_name  # noqa: PLC0415 - few fleets have bookings
+    from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
 
-    return frozenset({ask_hub(hub, find_name)})
+    try:
+        return frozenset({ask_hub(hub, find_name)})
+    except Forbidden:
+        # Nobody has booked anything.
+        return frozenset()
 
 
 def _kept(hub: str) -> frozenset[str]:
