@@ -109,6 +109,8 @@ def test_mutes_are_chosen_by_oneself_and_stand_beside_those_of_the_settings(desk
     chosen = desk.call("ada", "PUT", "me/mutes", {"rules": ["watch", "xid", "watch"]})
     assert chosen.json() == {"rules": ["watch", "xid"], "by_settings": ["gpu_hot"]}
     assert desk.call("bob", "GET", "me/mutes").json() == {"rules": [], "by_settings": []}
+    assert desk.call("ada", "PUT", "me/mutes", {"rules": ["gpu_htot"]}).status_code == 400
+    assert desk.call("ada", "GET", "me/mutes").json()["rules"] == ["watch", "xid"]
     assert desk.call("ada", "PUT", "me/mutes", {"rules": []}).json()["rules"] == []
 
 

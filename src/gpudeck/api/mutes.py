@@ -4,10 +4,12 @@ from typing import Annotated
 
 from litestar import get, put
 from litestar.di import NamedDependency
+from litestar.exceptions import ValidationException
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from gpudeck.alerts.notifiers.mutes import MOST_MUTES, Mutes
+from gpudeck.alerts.notifiers.settings import TOLD
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow
 from gpudeck.api.login import AuthRequest, TheAuth
@@ -57,6 +59,8 @@ async def read_mutes(request: AuthRequest, auth: TheAuth, silence: TheMutes) -> 
 async def choose_mutes(request: AuthRequest, data: JSONBody[MuteChoice], auth: TheAuth, silence: TheMutes) -> MuteView:
     """From here on these, and no others."""
     caller = caller_of(request)
+    if unknown := sorted(set(data.rules) - set(TOLD)):
+        raise ValidationException(f"rules: there is no rule {unknown[0]}")
     await silence.mutes.choose(caller.name, data.rules)
     await auth.audit.record(caller, "choose mutes", caller.name, details=", ".join(sorted(set(data.rules))))
     return _show(caller.name, auth, silence)

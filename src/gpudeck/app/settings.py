@@ -8,9 +8,9 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.alerts.notifiers.settings import NotifySettings, mute_problem
 from gpudeck.alerts.settings import AlertSettings
-from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem
+from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem, read_person
 from gpudeck.chat.settings import ChatSettings
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
@@ -90,6 +90,7 @@ class Settings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         problem = exposure_problem(self.listen, self.read) or people_problem(self.people)
+        problem = problem or mute_problem({name: read_person(name, entry).mute for name, entry in self.people.items()})
         problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
         if problem:
             raise ValueError(problem)

@@ -79,3 +79,12 @@ def test_file_that_holds_no_address_is_named_and_not_shown(tmp_path: Path, conte
 def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ops.url, cannot be read: no such file"):
         read_url("ops", Channel(url_file=str(tmp_path / "ops.url")))
+
+
+def test_rule_that_does_not_exist_is_found_in_routes_and_mutes() -> None:
+    channels = "  channels: {ops: 'json://x.example'}\n  routes:\n"
+    told = mistakes_in(f"{channels}    - {{to: [ops], rules: [host_*, gpu_lsot]}}\n")
+    assert "x.yaml:4: notify.routes[0]" in told
+    assert "there is none that gpu_lsot fits" in told
+    with pytest.raises(ConfigMistakes, match=r"people\.ada\.mute: there is no rule gpu_held_idel"):
+        load("people:\n  ada: {mute: [watch, gpu_held_idel]}\n", "x.yaml", Settings)

@@ -1,11 +1,14 @@
 """What an operator decides about messages. Needs nothing that only a hub's install has."""
 
 import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final, get_args
 
 from msgspec import Meta, Struct, field
 
+from gpudeck.alerts.limits import RuleName
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import Severity
 from gpudeck.model.settings import Duration
@@ -22,6 +25,10 @@ _Kind = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "a kind of event, such as host_down"})
 ]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
+
+
+TOLD: Final = (*get_args(RuleName), "watch")
+"""What messages are about: the names of rules, and watches."""
 
 
 class Channel(Struct, frozen=True):
@@ -64,6 +71,12 @@ class Route(Struct, frozen=True):
     """Whether the routes below are tried too for a message that fits."""
 
 
+    def __post_init__(self) -> None:
+        for pattern in self.rules:
+            if not any(fnmatchcase(name, pattern) for name in TOLD):
+                raise ValueError(f"rules: there is none that {pattern} fits")
+
+
 class NotifySettings(Struct, frozen=True):
     """Who is told, and how. Without routes every channel gets what is a warning or worse."""
 
@@ -90,6 +103,15 @@ class NotifySettings(Struct, frozen=True):
             _check(f"routes: number {index + 1} names", route.to, self.channels)
         _check("mail names", [self.mail] if self.mail else [], self.channels)
         _check("slack names", [self.slack] if self.slack else [], self.channels)
+
+
+def mute_problem(muted: Mapping[str, Iterable[str]]) -> str | None:
+    """What is wrong with what people mute in the settings, by account; None if nothing is."""
+    for account, names in muted.items():
+        for name in names:
+            if name not in TOLD:
+                return f"people.{account}.mute: there is no rule {name}"
+    return None
 
 
 def read_url(name: str, channel: Channel) -> str:
