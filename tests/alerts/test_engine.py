@@ -424,3 +424,9 @@ def test_message_about_several_hosts_says_of_each_where_it_stands() -> None:
     (message,) = watched.sent
     assert "rack" not in message.labels
     assert [subject.labels["rack"] for subject in message.subjects] == ["r11", "r12"]
+
+
+def test_uuid_that_looks_like_a_mark_is_none_in_the_messages_link() -> None:
+    watched = heated(gpu=make_gpu(uuid="GPU-<!channel> @here", metrics={"temperature_celsius": 91}))
+    (message,) = watched.sent
+    assert message.link == "#/gpu/GPU-%3C%21channel%3E%20%40here"

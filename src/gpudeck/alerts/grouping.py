@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -255,11 +256,12 @@ def _lasted(life: Life) -> str:
 
 
 def _link(lives: Sequence[Life]) -> str:
+    """A UUID is whatever an agent says: in an address it must not become a mark that a chat acts upon."""
     first = lives[0]
     if len(lives) == 1 and first.gpu:
-        return f"#/gpu/{first.gpu}"
+        return f"#/gpu/{quote(first.gpu, safe='')}"
     hosts = {life.host for life in lives}
-    return f"#/host/{first.host}" if len(hosts) == 1 and first.host is not None else "#/events"
+    return f"#/host/{quote(first.host, safe='')}" if len(hosts) == 1 and first.host is not None else "#/events"
 
 
 def _make_key(lives: Sequence[Life], *, is_end: bool) -> str:

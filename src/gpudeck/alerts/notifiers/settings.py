@@ -70,7 +70,6 @@ class Route(Struct, frozen=True):
     goes_on: bool = field(default=False, name="continue")
     """Whether the routes below are tried too for a message that fits."""
 
-
     def __post_init__(self) -> None:
         for pattern in self.rules:
             if not any(fnmatchcase(name, pattern) for name in TOLD):
