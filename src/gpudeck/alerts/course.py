@@ -24,7 +24,7 @@ Subjects = dict[tuple[str, str], Life]
 
 
 class Course:
-    """All lives that are not over, and every step that one can take; `Engine` decides which. `_around` is the moment."""
+    """All lives that are not over, and every step one can take; `Engine` decides which. `_around` is the moment."""
 
     def __init__(
         self,
