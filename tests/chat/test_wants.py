@@ -26,6 +26,7 @@ def asked(text: str) -> Asked:
         ("--gpus 2 --memory 40GiB --same-host", Wanted(gpus=2, memory_bytes=40 * 2**30, same_host=True), ()),
         ("--gpus=2 model=A100 host:gpu01", Wanted(gpus=2, model="A100", host="gpu01"), ()),
         ("2 gpus same-host", Wanted(gpus=2, same_host=True), ()),
+        ("1 h100 on gpu11", Wanted(host="gpu11"), ("h100",)),
     ],
 )
 def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: Wanted, words: tuple[str, ...]) -> None:
@@ -33,7 +34,7 @@ def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: Want
     assert (found.wanted, found.words) == (wanted, words)
 
 
-@pytest.mark.parametrize("text", ["--gpus 0", "--gpus many", "--gpus 9999", "--memory lots", "--gpus", "0", "--model="])
+@pytest.mark.parametrize("text", ["--gpus 0", "--gpus many", "--gpus 9999", "--memory lots", "--gpus", "0", "--model=", "1 on"])
 def test_nonsense_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError):
         read_kind(text.split())

@@ -47,6 +47,8 @@ def read_asked(words: Sequence[str]) -> Asked:
         elif option := _NAMED.fullmatch(word):
             name = (option[1] or option[3]).lower()
             found[name] = option[2] or (queue.pop(0) if queue else "")
+        elif plain == "on":
+            found["host"] = queue.pop(0) if queue else ""
         elif _COUNT.fullmatch(plain) and "gpus" not in found:
             found["gpus"] = plain.rstrip("x")
         elif _is_amount(plain) and "memory" not in found:
