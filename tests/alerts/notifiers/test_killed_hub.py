@@ -22,7 +22,7 @@ people:
   ada: {{mail: ada@example.org}}
 notify:
   mail: mail
-  routes: [{{to: [hook], rules: [none]}}]
+  routes: [{{to: [hook], rules: [history_failing]}}]
   channels:
     hook: {{url: "{hook.url}", events: [hub_started]}}
     secret: {{url: "{hook.url.replace("/hook", f"/{SECRET}")}", events: [hub_started]}}
