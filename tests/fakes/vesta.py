@@ -15,6 +15,7 @@ from gpudeck.api.access import Commands
 from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
+from gpudeck.api.limits import LimitedApp
 from gpudeck.compat.vesta.imports import ImportDoor
 from gpudeck.compat.vesta.register import Register
 from gpudeck.compat.vesta.routes import VestaDoor
@@ -22,6 +23,7 @@ from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
+from gpudeck.model.limits_settings import LimitsSettings
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "vesta"
 TOKEN = "0123-token"
@@ -67,25 +69,33 @@ class VestaHub:
         self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
 
     def _side_doors(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
+        self.senders = VestaDoor(
+            house.hub,
+            self.register,
+            self.settings,
+            identify=keeper.identify,
+            policy=house.policy,
+            history=house.history,
+            now=self.clock,
+        )
         return [
-            VestaDoor(
-                house.hub,
-                self.register,
-                self.settings,
-                identify=keeper.identify,
-                policy=house.policy,
-                history=house.history,
-                now=self.clock,
-            ),
+            self.senders,
             ImportDoor(self.register, house.history, identify=keeper.identify, has_room=self._ask_room),
         ]
+
+    def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> LimitedApp:
+        """From here on the door is behind limits, on the same clock; a refusal comes at once."""
+        options = {"now": self.clock, "hold": 0.0} | options
+        limited = LimitedApp(self.door, settings, senders=[self.senders], prefix=prefix, **options)  # type: ignore[arg-type]
+        self.door = limited  # type: ignore[assignment]
+        return limited
 
     def _ask_room(self) -> bool:
         return self.has_room()
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.door)
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, path, **options)
 

@@ -12,10 +12,11 @@ from time import monotonic
 
 from gpudeck.api.addresses import Callers, Networks, count_as
 from gpudeck.api.asgi import App, Message, Receive, Scope, Send, send_error
+from gpudeck.api.senders import Sender, Senders
 from gpudeck.model.limits_settings import LimitsSettings
 
 KINDS = (
-    *("requests", "reports", "logins", "streams", "streams_per_address"),
+    *("requests", "reports", "registrations", "logins", "streams", "streams_per_address"),
     *("connections", "connections_per_address", "connections_per_second", "handshakes"),
     *("head_size", "head_time", "body_time", "idle_time", "answer_time", "requests_ahead"),
 )
@@ -24,6 +25,8 @@ HOLD_SECONDS = 1.0
 """How long a refusal is kept back: whoever asks again at once, on however many connections, costs next to nothing."""
 COSTLY_REPORT = 20.0
 """A report that has to be unpacked to be refused costs its address as much as so many requests."""
+REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
+"""Of senders that bring their token and ask for an id, from one address."""
 BYTES_A_REQUEST = 256 * 1024
 """So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for."""
 _MOST_CALLERS = 16_384
@@ -111,7 +114,8 @@ class Seats:
 class LimitedApp:
     """The hub's front door behind its limits. `hits` counts what was refused, by the limit that refused it.
 
-    `proxies` are the networks whose word about the caller's address counts. One event loop owns it.
+    `proxies` are the networks whose word about the caller's address counts. `senders` know those who report in another
+    way than agents; `prefix` is what their paths may begin with. One event loop owns it.
     """
 
     def __init__(
@@ -122,6 +126,8 @@ class LimitedApp:
         proxies: Sequence[str] = (),
         hits: Counter[str] | None = None,
         logins: Collection[str] = LOGINS,
+        senders: Sequence[Senders] = (),
+        prefix: str = "",
         now: Callable[[], float] = monotonic,
         hold: float = HOLD_SECONDS,
     ) -> None:
@@ -133,9 +139,12 @@ class LimitedApp:
         self._unlimited = Networks(settings.unlimited)
         self._requests = Measure("requests", settings.requests_per_second, settings.requests_burst)
         self._reports = Measure("reports", settings.reports_per_second, settings.reports_burst)
+        self._registrations = Measure("registrations", REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST)
         self._logins = Measure("logins", settings.logins_per_second, settings.logins_burst)
         self._streams = Seats(settings.streams_per_address, settings.streams)
         self._login_paths = tuple(logins)
+        self._senders = tuple(senders)
+        self._prefix = prefix.rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -148,9 +157,13 @@ class LimitedApp:
             await self._open_stream(caller, scope, receive, send)
             return
         if caller is not None:
-            measure, wait, send = self._measure(caller, path, scope, send)
+            senders, own_path = self._find_senders(path)
+            if senders is None:
+                measure, wait, send = self._measure(caller, path, scope, send)
+            else:
+                measure, wait, send = self._measure_sender(senders, senders.recognize(own_path, scope), caller, send)
             if wait:
-                await self._refuse(measure.name, wait, send)
+                await self._refuse(measure.name, wait, send, senders)
                 return
         await self._app(scope, receive, send)
 
@@ -186,6 +199,37 @@ class LimitedApp:
 
         return send_and_judge
 
+    def _find_senders(self, path: str) -> tuple[Senders | None, str]:
+        """Whose path it is, where it is not of our own interface; and the path without the prefix."""
+        prefix = self._prefix
+        if prefix and path.startswith(f"{prefix}/"):
+            path = path[len(prefix) :]
+        return next((senders for senders in self._senders if senders.owns(path)), None), path
+
+    def _measure_sender(
+        self, senders: Senders, sender: Sender | None, caller: str, send: Send
+    ) -> tuple[Measure, float, Send]:
+        now = self._now()
+        if sender is None:
+            return self._requests, self._requests.take(caller, now), send
+        if sender.kind == "registrations":
+            return self._registrations, self._registrations.take(caller, now), send
+        by = (senders, sender.id)
+        wait = self._reports.take(by, now)
+        # A refusal of these limits says the same as one of a report that was read: it costs nothing more.
+        return self._reports, wait, send if wait else self._judge_sender(senders, by, caller, send)
+
+    def _judge_sender(self, senders: Senders, by: Hashable, caller: str, send: Send) -> Send:
+        """As `_judge_report`, for those whose answers have the status 200 whatever they say."""
+
+        async def send_and_judge(message: Message) -> None:
+            if senders.is_refusal(message.get("body", b"")):
+                self._requests.charge(caller, self._now(), COSTLY_REPORT)
+                self._reports.charge(by, self._now(), COSTLY_REPORT)
+            await send(message)
+
+        return send_and_judge
+
     def _weigh_answer(self, caller: str, send: Send) -> Send:
         async def send_and_weigh(message: Message) -> None:
             body = message.get("body")
@@ -214,9 +258,12 @@ class LimitedApp:
         finally:
             seats.leave(caller or "")
 
-    async def _refuse(self, name: str, wait: float, send: Send) -> None:
+    async def _refuse(self, name: str, wait: float, send: Send, senders: Senders | None = None) -> None:
         self.hits[name] += 1
         await asyncio.sleep(self._hold)
+        if senders is not None:
+            await senders.refuse(send)
+            return
         seconds = max(1, math.ceil(wait - self._hold))
         await send_error(
             send,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
+from gpudeck.api.senders import Senders
 from gpudeck.app.settings import Settings
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.model import clock
@@ -12,10 +13,12 @@ from gpudeck.model.errors import Temporary, UsageError
 
 
 class SideDoors:
-    """`open` before the hub serves. What nodes tell of themselves is in `nodes`: whoever reads them puts it there."""
+    """`open` before the hub serves. What nodes tell of themselves is in `nodes`: whoever reads them puts it there.
+    `senders` are those of the doors whose callers the limits have to know."""
 
     def __init__(self, settings: Settings) -> None:
         self.nodes: Nodes = {}
+        self.senders: list[Senders] = []
         self._settings = settings
 
     async def open(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
@@ -49,6 +52,7 @@ class SideDoors:
             history=house.history,
             now=clock.wall,
         )
+        self.senders.append(door)
         imports = ImportDoor(
             register,
             house.history,

@@ -269,7 +269,16 @@ class HubServer:
         # A limit knows routes by their paths: those below the prefix are the same ones.
         paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
         proxies = settings.login.proxy.addresses
-        return SafeApp(LimitedApp(door, settings.limits, proxies=proxies, hits=hits, logins=paths))
+        limited = LimitedApp(
+            door,
+            settings.limits,
+            proxies=proxies,
+            hits=hits,
+            logins=paths,
+            senders=self._side_doors.senders,
+            prefix=settings.path_prefix,
+        )
+        return SafeApp(limited)
 
     async def _end(self) -> None:
         """Before the door closes: the hub's own agent, which would find it closed, and what is kept open: the streams,

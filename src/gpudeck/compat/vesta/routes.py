@@ -22,6 +22,7 @@ from gpudeck.api.addresses import Networks
 from gpudeck.api.asgi import Receive, Scope, Send, read_headers
 from gpudeck.api.callers import Refusal
 from gpudeck.api.reports import read_body
+from gpudeck.api.senders import Sender
 from gpudeck.api.text import is_on
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta.ingest import read_post
@@ -101,7 +102,27 @@ class VestaDoor:
     def takes(self, path: str, query: bytes) -> bool:
         if path == "/":
             return b"term=" in query and is_on(_read_query(query).get("term"))
-        return path in {_REGISTER, f"{_REGISTER}/", _STATES} or path.startswith((_UPDATE, "/states/"))
+        return self.owns(path) or path == _STATES or path.startswith("/states/")
+
+    def owns(self, path: str) -> bool:
+        """Those of senders, which the limits know by more than their address: see `api.senders`."""
+        return path.startswith(_UPDATE) or path in {_REGISTER, f"{_REGISTER}/"}
+
+    def recognize(self, path: str, scope: Scope) -> Sender | None:
+        if not all(self._judge(scope)):
+            return None
+        if not path.startswith(_UPDATE):
+            return Sender("registrations")
+        host_id = _read_id(path)
+        is_known = scope["method"] == "POST" and self._register.get(host_id) is not None
+        return Sender("reports", host_id) if is_known else None
+
+    def is_refusal(self, body: bytes) -> bool:
+        return body == FORBIDDEN.body
+
+    async def refuse(self, send: Send) -> None:
+        """As what it may not do: told of an unknown id, a sender would register, and come even more often."""
+        await _send(send, FORBIDDEN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -118,7 +139,7 @@ class VestaDoor:
     async def _answer(self, path: str, scope: Scope, receive: Receive) -> Reply | None:
         """None where the sender went away in the middle of its post."""
         if path.startswith(_UPDATE):
-            return await self._update(path[len(_UPDATE) :].rstrip("/"), scope, receive)
+            return await self._update(_read_id(path), scope, receive)
         if path.startswith(_REGISTER):
             return await self._take_registration(scope)
         return await self._read(path, scope)
@@ -185,15 +206,18 @@ class VestaDoor:
         return Reply(json.dumps(told).encode())
 
     def _may_report(self, scope: Scope) -> bool:
-        """The right token, compared in a time that says nothing of it; and from a network that is heard."""
-        token = _read_query(scope["query_string"]).get("token", "").encode("utf-8", "surrogatepass")
-        is_right = hmac.compare_digest(token, self._token)
-        is_near = self._networks.is_empty or self._networks.has(_address(scope))
+        is_right, is_near = self._judge(scope)
         if not (is_right and is_near):
             address = _address(scope)
             why = "with a wrong token" if is_near else "from a network that compat.vesta.networks does not name"
             self._tell(address, f"a vesta sender at {address} was turned away: it comes {why}")
         return is_right and is_near
+
+    def _judge(self, scope: Scope) -> tuple[bool, bool]:
+        """The right token, compared in a time that says nothing of it; and from a network that is heard."""
+        token = _read_query(scope["query_string"]).get("token", "").encode("utf-8", "surrogatepass")
+        is_right = hmac.compare_digest(token, self._token)
+        return is_right, self._networks.is_empty or self._networks.has(_address(scope))
 
     async def _read(self, path: str, scope: Scope) -> Reply:
         if scope["method"] not in {"GET", "HEAD"}:
@@ -273,6 +297,10 @@ def _read_query(query: bytes) -> dict[str, str]:
     except ValueError:
         return {}
     return dict(reversed(pairs))
+
+
+def _read_id(path: str) -> str:
+    return path[len(_UPDATE) :].rstrip("/")
 
 
 def _read_count(text: str | None) -> int:
