@@ -16,10 +16,11 @@ from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
 from gpudeck.api.limits import LimitedApp
-from gpudeck.compat.vesta.imports import ImportDoor
+from gpudeck.compat.vesta.imports import ImportDoor, Shelf
 from gpudeck.compat.vesta.register import Register
 from gpudeck.compat.vesta.routes import VestaDoor
 from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.compat.vesta.taken import Taken
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
@@ -52,13 +53,17 @@ class VestaHub:
         is_readable: bool = True,
         commands: Commands = "everyone",
         history: Store | None = None,
+        keeps: float = 10 * 365 * 86_400.0,
         **settings: Any,
     ) -> None:
+        """`keeps` is how many seconds the history keeps anything."""
         self.clock = FakeClock(CAPTURED_AT)
         self.settings = VestaSettings(**{"token": TOKEN} | settings)
         folder.mkdir(exist_ok=True)
         self.has_room: Callable[[], bool] = lambda: True
         self._auth = make_auth(folder, with_tokens=not (folder / FILE_NAME).exists())
+        self.keeps = keeps
+        self._history = history
         self._options: dict[str, Any] = {"is_readable": is_readable, "commands": commands, "history": history}
         self.start()
 
@@ -78,10 +83,10 @@ class VestaHub:
             history=house.history,
             now=self.clock,
         )
-        return [
-            self.senders,
-            ImportDoor(self.register, house.history, identify=keeper.identify, has_room=self._ask_room),
-        ]
+        shelf = Shelf(
+            house.history, Taken(self._auth.database), has_room=self._ask_room, settle=self._settle, keeps=self.keeps
+        )
+        return [self.senders, ImportDoor(self.register, shelf, identify=keeper.identify, now=self.clock)]
 
     def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> LimitedApp:
         """From here on the door is behind limits, on the same clock; a refusal comes at once."""
@@ -92,6 +97,9 @@ class VestaHub:
 
     def _ask_room(self) -> bool:
         return self.has_room()
+
+    def _settle(self) -> bool:
+        return self._history is None or bool(getattr(self._history, "flush", lambda: True)())
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:

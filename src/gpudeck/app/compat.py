@@ -33,9 +33,10 @@ class SideDoors:
         return doors
 
     async def _open_vesta(self, house: House, keeper: Doorkeeper) -> list[SideDoor]:
-        from gpudeck.compat.vesta.imports import ImportDoor  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.imports import ImportDoor, Shelf  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.register import Register  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaDoor  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.taken import Taken  # noqa: PLC0415 - see above
 
         assert self._settings.compat.vesta is not None  # noqa: S101 - whoever calls has looked
         register = Register(house.auth.database, clock.wall, forget_after=self._settings.fleet.forget_after)
@@ -53,10 +54,12 @@ class SideDoors:
             now=clock.wall,
         )
         self.senders.append(door)
-        imports = ImportDoor(
-            register,
+        history = self._settings.history
+        shelf = Shelf(
             house.history,
-            identify=keeper.identify,
+            Taken(house.auth.database),
             has_room=lambda: bool(getattr(house.history, "has_room", True)),
+            settle=lambda: bool(getattr(house.history, "settle", lambda: True)()),
+            keeps=max(history.raw, history.quarter_hour, history.hour),
         )
-        return [door, imports]
+        return [door, ImportDoor(register, shelf, identify=keeper.identify, now=clock.wall)]

@@ -53,6 +53,13 @@ class OpeningStore:
         """Whether it is open and keeps up with what it is given."""
         return self._opening.has_room
 
+    def settle(self) -> bool:
+        """Block until what was taken is on the disk; False if that takes long. A store elsewhere has its own queue."""
+        from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415 - it is imported, where there is one
+
+        store = self.wait()
+        return store.flush(_PATIENCE) if isinstance(store, EmbeddedStore) else store is not None
+
     def take(self, samples: list[HostSample]) -> None:
         self._opening.take(samples)
 

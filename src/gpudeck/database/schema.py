@@ -187,6 +187,15 @@ vesta_hosts = Table(
 )
 """Hosts whose vesta senders have registered: a sender goes on with its id when the hub is started again."""
 
+vesta_past = Table(
+    "vesta_past",
+    metadata,
+    Column("id", String(64), primary_key=True),  # the sender's, also where it is registered no more
+    Column("start", Float(53), nullable=False),
+    Column("end", Float(53), nullable=False),
+)
+"""From when until when the past of a vesta host was imported: no sample of it is taken twice."""
+
 outbox = Table(
     "outbox",
     metadata,

@@ -251,7 +251,7 @@ def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path, here: Here) -> N
 def test_times_are_those_of_the_old_servers_clock(tmp_path: Path) -> None:
     here = Here((BEGIN + timedelta(days=1)).timestamp(), timezone(timedelta(hours=9)), tmp_path)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(1)}, [("abc1", "gpu1", "")])
-    assert read(file, here).steps[1].first == (BEGIN - timedelta(hours=9)).timestamp()  # type: ignore[attr-defined]
+    assert read(file, here).steps[1].times[0] == (BEGIN - timedelta(hours=9)).timestamp()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_only_admins_import(vesta: VestaHub, path: str) -> None:
         ("hosts", b"junk", 400),
         ("hosts", b'{"hosts": [{"id": "XYZ", "name": "a"}]}', 400),
         ("hosts", b"[" * 50_000, 400),
-        ("past", b'{"id": "abc", "interval": 60, "rows": []}', 404),
+        ("past", b'{"id": "abc", "interval": 60, "rows": [[1, {}]]}', 404),
         ("past", b'{"id": "abc", "interval": 0, "rows": []}', 400),
         ("past", b" " * (2 << 20), 413),
     ],

@@ -4,7 +4,7 @@ import contextlib
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final
@@ -68,12 +68,12 @@ class Database:
         columns = {row[1] for row in self._ask(f"PRAGMA table_info({_quote(name)})")}
         return {"timestamp", "data"} <= columns
 
-    def stored(self, name: str) -> Iterator[Stored]:
-        """What was stored of that host, the newest first."""
-        table = _quote(name)
+    def stored(self, name: str, *, oldest_first: bool = False) -> Generator[Stored, None, None]:
+        """What was stored of that host, the newest first unless told otherwise. To be closed before the database is."""
+        table, order = _quote(name), "ASC" if oldest_first else "DESC"
         rows = self._ask(
             f"SELECT rowid, timestamp, CASE WHEN length(data) <= {BLOB_AT_MOST} THEN data END FROM {table} "  # noqa: S608
-            "ORDER BY timestamp DESC, rowid DESC"
+            f"ORDER BY timestamp {order}, rowid {order}"
         )
         for number, stamp, blob in rows:
             yield self._read_row(number, stamp, blob, name)

@@ -2,7 +2,9 @@
 
 import statistics
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from datetime import datetime, tzinfo
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +15,8 @@ from msgspec import Struct
 
 from gpudeck.client.client import Busy, NoSuchThing
 from gpudeck.compat.importing import Desk, Here, Left, Plan
-from gpudeck.compat.vesta.database import MAGIC, Machine, open_database
+from gpudeck.compat.vesta.database import MAGIC, Machine, Stored, open_database
 from gpudeck.compat.vesta.imports import HOSTS, PAST
-from gpudeck.compat.vesta.ingest import read_gpus
-from gpudeck.compat.vesta.names import fleet_name
 from gpudeck.compat.vesta.yaml_settings import read_settings
 from gpudeck.model.errors import GpudeckError, UsageError
 
@@ -66,46 +66,73 @@ class SenderStep(Struct, frozen=True):
             )
 
 
-class PastStep(Struct, frozen=True):
-    """What was stored of one host. The newest is sent first, so that the oldest is there only when all of it is; the
-    newest is not where the old server has stored more since the last import."""
+class PastStep(Struct):
+    """What was stored of one host, at `times`, the newest first.
+
+    The hub knows from when until when it has all of it. That stays true wherever an import ends, as what is sent always
+    adjoins it: at first from the newest back; later what was stored since, the oldest first, and then what is older.
+    `asked` is what the hub last said of it.
+    """
 
     file: Path
     zone: tzinfo
     machine: Machine
-    rows: int
-    first: float
-    last: float
-    marks: tuple[float, ...]
-    """When the oldest and the newest were stored by which the history can be asked: with memory in them."""
+    times: Sequence[float]
     interval: float
+    asked: dict[str, Any] | None = None
 
     kind = "history"
 
     @property
     def what(self) -> str:
-        return f"keep {self.rows:,} samples of {self.machine.name}, {self._day(self.first)} to {self._day(self.last)}"
+        """Of what is not there yet; of all where nobody was asked, or where nothing is left to do."""
+        old = sum(map(self._is_too_old, self.times))
+        times = [at for at in self.times if self._is_wanted(at)] or self.times
+        told = f"keep {len(times):,} samples of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
+        return f"{told}; {old:,} are older than the history keeps" if 0 < old < len(self.times) else told
 
     def find(self, desk: Desk) -> str | None:
-        is_there = all(self._has(desk, at) for at in self.marks)
-        return "the history has them" if is_there and self.marks else None
-
-    def _has(self, desk: Desk, at: float) -> bool:
-        """Whether the history of that host has anything at that time."""
-        host = fleet_name(self.machine.name, self.machine.id)
-        span = {"start": f"{at - 1:.0f}", "end": f"{at + 1:.0f}", "points": "5"}
-        try:
-            told = msgspec.json.decode(desk.client.history({"host": host, "metric": "memory_total_bytes"} | span))
-        except NoSuchThing:
-            return False
-        return any(point[1] is not None for series in told["series"] for point in series["points"])
+        self.asked = self._send(desk, [])
+        if any(map(self._is_wanted, self.times)):
+            return None
+        is_old = all(map(self._is_too_old, self.times))
+        return "they are older than the history keeps" if is_old else "they were taken before"
 
     def apply(self, desk: Desk) -> None:
+        asked = self.asked or self._send(desk, [])
+        self.asked = asked
         with open_database(self.file, self.zone) as database:
-            rows = ((one.at, one.gpus) for one in database.stored(self.machine.name) if one.gpus and one.at)
-            for batch in _batches(rows):
-                body = {"id": self.machine.id, "interval": self.interval, "rows": batch}
-                _post(desk, PAST, body)
+            if asked["end"] is not None:
+                self._send_rows(desk, database.stored(self.machine.name, oldest_first=True), after=asked["end"])
+            before = float("inf") if asked["start"] is None else asked["start"]
+            self._send_rows(desk, database.stored(self.machine.name), before=before)
+
+    def _send_rows(
+        self,
+        desk: Desk,
+        stored: Generator[Stored, None, None],
+        *,
+        after: float = float("-inf"),
+        before: float = float("inf"),
+    ) -> None:
+        """Those that the plan has counted: what lies in the future, or was stored since, is not among them."""
+        newest = self.times[0]
+        with closing(stored):
+            rows = ((one.at, one.gpus) for one in stored if one.gpus and one.at and one.at <= newest)
+            for batch in _batches(row for row in rows if after < row[0] < before and not self._is_too_old(row[0])):
+                self._send(desk, batch)
+
+    def _send(self, desk: Desk, rows: list[tuple[float, dict[str, Any]]]) -> dict[str, Any]:
+        return _post(desk, PAST, {"id": self.machine.id, "interval": self.interval, "rows": rows})
+
+    def _is_too_old(self, at: float) -> bool:
+        return self.asked is not None and at < self.asked["kept_since"]
+
+    def _is_wanted(self, at: float) -> bool:
+        if self.asked is None:
+            return True
+        start, end = self.asked["start"], self.asked["end"]
+        return not self._is_too_old(at) and (start is None or not start <= at <= end)
 
     def _day(self, at: float) -> str:
         return datetime.fromtimestamp(at, self.zone).strftime("%Y-%m-%d %H:%M")
@@ -127,43 +154,35 @@ def _read_database(file: Path, here: Here) -> Plan:
             if not database.has_table(machine.name):
                 plan.left.append(Left(f"machines, {machine.name}", "there is no table of what was stored of it"))
                 continue
-            rows = _look_through(database.stored(machine.name), machine.name, here.now, plan)
-            if rows:
-                plan.steps.append(_make_past(file, here.zone, machine, rows))
+            times = _look_through(database.stored(machine.name), machine.name, here.now, plan)
+            if times:
+                plan.steps.append(_make_past(file, here.zone, machine, times))
     return plan
 
 
-def _look_through(stored: Iterator[Any], table: str, now: float, plan: Plan) -> list[tuple[float, bool]]:
-    """The times of all rows that can be taken, each with whether it tells memory; of the others so many are told one by
-    one. A row without a GPU holds nothing to be taken."""
-    rows: list[tuple[float, bool]] = []
-    untold = 0
+def _look_through(stored: Iterator[Stored], table: str, now: float, plan: Plan) -> Sequence[float]:
+    """The times of all rows that can be taken; of the others so many are told one by one. A row without a GPU holds
+    nothing to be taken."""
+    times = array("d")
+    told = untold = 0
     for one in stored:
-        problem = one.problem or ("it lies in the future" if one.at > now + 60 else "")
+        problem = one.problem or ("it lies in the future" if one.at is None or one.at > now + 60 else "")
         if not problem:
-            rows += [(one.at, _tells_memory(one.gpus))] if one.gpus else []
-        elif len([left for left in plan.left if left.place.startswith(f"{table}, row")]) < _TOLD_A_TABLE:
+            times.extend([one.at] if one.gpus and one.at else [])
+        elif told < _TOLD_A_TABLE:
+            told += 1
             plan.left.append(Left(f"{table}, row {one.row}", problem))
         else:
             untold += 1
     if untold:
         plan.left.append(Left(table, f"{untold:,} more rows cannot be taken"))
-    return rows
+    return times
 
 
-def _tells_memory(gpus: dict[str, Any]) -> bool:
-    return any("memory_total_bytes" in gpu.metrics for gpu in read_gpus(gpus, "").report.gpus or ())
-
-
-def _make_past(file: Path, zone: tzinfo, machine: Machine, rows: list[tuple[float, bool]]) -> PastStep:
-    times = [at for at, _ in rows]
-    told = [at for at, tells_memory in rows if tells_memory]
-    gaps = [abs(late - early) for late, early in pairwise(times) if late != early]
-    usual = statistics.median(gaps) if gaps else _SHORTEST
-    interval = min(max(usual, _SHORTEST), _LONGEST)
-    return PastStep(
-        file, zone, machine, len(times), min(times), max(times), (min(told), max(told)) if told else (), interval
-    )
+def _make_past(file: Path, zone: tzinfo, machine: Machine, times: Sequence[float]) -> PastStep:
+    gaps = [late - early for late, early in pairwise(times) if late != early]
+    usual = abs(statistics.median(gaps)) if gaps else _SHORTEST
+    return PastStep(file, zone, machine, times, min(max(usual, _SHORTEST), _LONGEST))
 
 
 def _batches(rows: Iterator[tuple[float, dict[str, Any]]]) -> Iterator[list[tuple[float, dict[str, Any]]]]:

@@ -1,9 +1,11 @@
 """The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
 
 POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address"}]}   → which of them are new, there or taken
-POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}   → how many were taken
+POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}   → how many were taken, and from
+                                  when until when all of it is there
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal
@@ -17,11 +19,13 @@ from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta.ingest import read_gpus
 from gpudeck.compat.vesta.names import LONGEST, fleet_name, make_name
-from gpudeck.compat.vesta.register import Register
-from gpudeck.history.base import Store
+from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.taken import Span, Taken
+from gpudeck.history.base import Ask, HistoryRefused, Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused, Temporary
 from gpudeck.model.report import GpuReading, Process
 
@@ -29,6 +33,7 @@ log = logging.getLogger(__name__)
 
 HOSTS: Final = "/api/v1/compat/vesta/hosts"
 PAST: Final = "/api/v1/compat/vesta/past"
+_FEW_POINTS: Final = 100
 _NO_HOST_VALUES: Final = (None,) * len(HOST_NAMES)
 _SETTINGS: Final = AvailabilitySettings()
 
@@ -53,11 +58,33 @@ class NewHosts(Struct, frozen=True):
 
 
 class PastRows(Struct, frozen=True):
-    """`rows` are of the host that is registered with that id; `interval` is how far apart they are, in seconds."""
+    """`rows` are of the host that is registered with that id; `interval` is how far apart they are, in seconds. They
+    adjoin what was taken before. Without any it is a question."""
 
     id: _Id
     interval: Annotated[float, Meta(ge=1, le=3600)]
     rows: Annotated[list[tuple[Annotated[float, Meta(ge=0, le=1e11)], dict[str, Any]]], Meta(max_length=1000)]
+
+
+class PastTaken(Struct, frozen=True):
+    """`taken` of the rows were new. All from `start` to `end` is there; None where nothing is. What is older than
+    `kept_since` the history does not keep."""
+
+    taken: int
+    start: float | None
+    end: float | None
+    kept_since: float
+
+
+class Shelf(Struct, frozen=True):
+    """Where the past goes. `has_room` tells whether the history keeps up with what it is given, `settle` blocks until
+    that is on the disk and tells whether it is. What is older than `keeps` seconds it does not keep."""
+
+    history: Store | None
+    taken: Taken
+    has_room: Callable[[], bool]
+    settle: Callable[[], bool]
+    keeps: float
 
 
 Outcome = Literal["new", "there", "taken"]
@@ -66,14 +93,11 @@ Outcome = Literal["new", "there", "taken"]
 class ImportDoor:
     """A side door for admins, in the shapes of our own interface."""
 
-    def __init__(
-        self, register: Register, history: Store | None, *, identify: Identify, has_room: Callable[[], bool]
-    ) -> None:
-        """`has_room`: whether the history keeps up with what it is given."""
+    def __init__(self, register: Register, shelf: Shelf, *, identify: Identify, now: Clock) -> None:
         self._register = register
-        self._history = history
+        self._shelf = shelf
         self._identify = identify
-        self._has_room = has_room
+        self._now = now
 
     def takes(self, path: str, query: bytes) -> bool:
         return path in {HOSTS, PAST}
@@ -83,7 +107,7 @@ class ImportDoor:
             body = await self._read(scope, receive)
             if body is None:
                 return
-            answer = await self._take_hosts(body) if scope["path"] == HOSTS else self._take_past(body)
+            answer = await self._take_hosts(body) if scope["path"] == HOSTS else await self._take_past(body)
             await send_json(send, 200, msgspec.json.encode(answer))
         except Refusal as refusal:
             await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
@@ -123,19 +147,62 @@ class ImportDoor:
         made = await self._register.put(host.id, host.name, host.address)
         return "taken" if made is None else "new"
 
-    def _take_past(self, body: bytes) -> dict[str, int]:
-        if self._history is None:
+    async def _take_past(self, body: bytes) -> PastTaken:
+        history = self._shelf.history
+        if history is None:
             raise Refusal(409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml.")
         wanted = msgspec.json.decode(body, type=PastRows)
-        host = self._register.get(wanted.id)
+        host, since = self._register.get(wanted.id), self._now() - self._shelf.keeps
+        if not wanted.rows:
+            # Also of one that is not registered: a dry run asks before the hosts are there.
+            return _tell(0, await self._find_span(history, wanted.id, host, since), since)
         if host is None:
             raise Refusal(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
-        if self._history.problem is not None or not self._has_room():
-            raise Temporary(self._history.problem or "the history is busy with what it was given.")
-        name = fleet_name(host.name, host.id)
-        samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in wanted.rows]
-        self._history.take(samples)
-        return {"taken": len(samples)}
+        if history.problem is not None or not self._shelf.has_room():
+            raise _busy(history)
+        span = await self._shelf.taken.find(wanted.id)
+        rows = [row for row in wanted.rows if row[0] >= since and (span is None or not span.has(row[0]))]
+        if rows:
+            name = fleet_name(host.name, host.id)
+            samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
+            span = await self._keep(history, wanted.id, samples)
+        return _tell(len(rows), span, since)
+
+    async def _find_span(self, history: Store, host_id: str, host: Registered | None, since: float) -> Span | None:
+        """What was taken, unless the history has been lost since: then it may come again."""
+        span = await self._shelf.taken.find(host_id)
+        if span is None or host is None or span.end < since:
+            return span
+        ask = Ask("gpus_busy", max(span.start, since), span.end + 1.0, _FEW_POINTS, host=fleet_name(host.name, host_id))
+        if await asyncio.to_thread(_has_any, history, ask):
+            return span
+        log.warning("the history has nothing of the past of %s that was imported: it may be imported again", host.name)
+        await self._shelf.taken.forget(host_id)
+        return None
+
+    async def _keep(self, history: Store, host_id: str, samples: list[HostSample]) -> Span:
+        """It counts as taken when it is on the disk: what a full one has dropped is sent again."""
+        history.take(samples)
+        if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
+            raise _busy(history)
+        times = [sample.at for sample in samples]
+        return await self._shelf.taken.add(host_id, Span(min(times), max(times)))
+
+
+def _busy(history: Store) -> Temporary:
+    return Temporary(history.problem or "the history is busy with what it was given.")
+
+
+def _tell(taken: int, span: Span | None, since: float) -> PastTaken:
+    return PastTaken(taken, None if span is None else span.start, None if span is None else span.end, since)
+
+
+def _has_any(history: Store, ask: Ask) -> bool:
+    try:
+        answer = history.series(ask)
+    except HistoryRefused as refusal:
+        return refusal.code != "unknown_host"
+    return any(point[1] is not None for series in answer.series for point in series.points)
 
 
 def make_sample(host: str, at: float, interval: float, posted: dict[str, Any]) -> HostSample:
