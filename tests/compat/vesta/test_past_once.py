@@ -119,12 +119,13 @@ def test_what_is_older_than_the_history_keeps_is_told_and_not_sent(
     edge = (BEGIN + timedelta(minutes=20)).timestamp()
     vesta = open_hub(tmp_path, store, keeps=LATER - edge)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
-    words = "keep 10 samples of gpu1, 2026-11-10 12:20 to 2026-11-10 12:29; 20 are older than the history keeps"
+    words = "keep 10 samples of gpu1, 2026-11-10 12:20 to 2026-11-10 12:29 (20 more are older than the history keeps)"
     *_, planned = look(read(file, here).steps, Desk(FakeClient(vesta)))  # type: ignore[arg-type]
     assert (planned.outcome, planned.what) == ("new", words)
     assert carry(file, here, FakeClient(vesta)).what == words
     assert count(store) == 10
-    assert carry(file, here, FakeClient(vesta)).outcome == "there"
+    again = carry(file, here, FakeClient(vesta))
+    assert (again.outcome, again.what) == ("there", words)
 
 
 def test_a_past_that_is_too_old_altogether_needs_no_taking(tmp_path: Path, here: Here, store: EmbeddedStore) -> None:

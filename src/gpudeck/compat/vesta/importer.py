@@ -86,10 +86,11 @@ class PastStep(Struct):
     @property
     def what(self) -> str:
         """Of what is not there yet; of all where nobody was asked, or where nothing is left to do."""
-        old = sum(map(self._is_too_old, self.times))
-        times = [at for at in self.times if self._is_wanted(at)] or self.times
+        young = [at for at in self.times if not self._is_too_old(at)]
+        times = [at for at in young if self._is_wanted(at)] or young or self.times
+        old = len(self.times) - len(young) if young else 0
         told = f"keep {len(times):,} samples of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
-        return f"{told}; {old:,} are older than the history keeps" if 0 < old < len(self.times) else told
+        return f"{told} ({old:,} more are older than the history keeps)" if old else told
 
     def find(self, desk: Desk) -> str | None:
         self.asked = self._send(desk, [])
