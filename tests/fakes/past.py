@@ -9,6 +9,7 @@ from gpudeck.history.base import Use, UseKey
 from gpudeck.history.hour import BUSY, Bytes, Floats, Hour, RunSlice
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, Totals
+from gpudeck.history.stacks import FLEET, Stack, stack
 
 T0 = 1_790_000_000 // 86_400 * 86_400
 """The beginning of a day."""
@@ -55,20 +56,26 @@ class FakePast:
             if of == host and start - 3600 < hour.start < end:
                 yield rollup.quarters(only(hour, metrics, runs=False))
 
-    def host_hours(self, start: float, end: float, metrics: Collection[str]) -> Iterator[tuple[int, int, Totals]]:
-        for host, hour in self._hours:
-            if start - 3600 < hour.start < end:
-                yield hour.start, host, rollup.hour_totals(rollup.quarters(only(hour, metrics, runs=False)))
+    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+        found = {
+            (host, hour.start): rollup.hour_totals(rollup.quarters(only(hour, metrics, runs=False)))
+            for host, hour in self._hours
+            if start <= hour.start < end
+        }
+        return stack(found, metrics, 3600)
 
-    def fleet_quarters(self, start: float, end: float, metrics: Collection[str]) -> Iterator[Totals]:
-        found: dict[int, Totals] = {}
+    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+        found: dict[tuple[int, int], Totals] = {}
         for _, hour in self._hours:
             for totals in rollup.quarter_totals(rollup.quarters(only(hour, metrics, runs=False))):
-                known = found.get(totals.start)
-                found[totals.start] = totals if known is None else rollup.add(known, totals)
-        return (found[at] for at in sorted(found) if start - 900 < at < end)
+                known = found.get((FLEET, totals.start))
+                found[FLEET, totals.start] = totals if known is None else rollup.add(known, totals)
+        return stack({key: totals for key, totals in found.items() if start <= key[1] < end}, metrics, 900)
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
+        return (((start, *key[1:]), use) for key, use in self.hourly_uses(start, end))
+
+    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
         return (pair for pair in self.known_uses if start <= pair[0][0] < end)
 
     def observed(self, start: int, end: int) -> float:

@@ -91,6 +91,26 @@ def test_no_time_is_lost_and_none_counts_twice(start: int, seconds: int, zone: s
     assert sum(hours_by_day(Period(start, start + seconds, LATER, zone)).values()) == pytest.approx(seconds / HOUR)
 
 
+@given(
+    st.integers(T0, T0 + 400 * 86_400),
+    st.integers(1, 20 * 86_400),
+    st.sampled_from([None, "UTC", "Europe/Berlin", "Asia/Kathmandu", "America/Havana", "Pacific/Chatham"]),
+    st.integers(-86_400, 30 * 86_400),
+)
+def test_what_is_so_of_the_first_hour_of_a_stretch_is_so_of_all(
+    start: int, seconds: int, zone: str | None, now: int
+) -> None:
+    period = Period(start, start + seconds, start + now, zone)
+    stretches = [range(begin, end, HOUR) for begin, end in period.stretches()]
+    assert [hour for hours in stretches for hour in hours] == list(range(period.first_hour, period.end_hour, HOUR))
+    for hours in stretches:
+        assert all(period.parts(hour) == period.parts(hours[0]) for hour in hours)
+
+
+def test_a_month_without_days_is_one_stretch() -> None:
+    assert list(Period(T0, T0 + 720 * HOUR, LATER).stretches()) == [(T0, T0 + 720 * HOUR)]
+
+
 @pytest.mark.parametrize(
     "zone", ["Europe/Nowhere", "Europe", "../../etc/passwd", "/etc/passwd", "", "a\x00b", "x" * 999]
 )

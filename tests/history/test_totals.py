@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from gpudeck.history.measures import find_measure
-from gpudeck.history.totals import read_table
+from gpudeck.history.stacks import stack
+from gpudeck.history.totals import read_table, wanted_for
 
 
 @pytest.mark.parametrize("metric", ["gpus_free", "gpus_busy", "utilization_percent", "power_watts"])
 def test_a_past_without_a_single_step_is_empty_and_no_mistake(metric: str) -> None:
-    table = read_table((), find_measure(metric, "fleet"), now=1_790_000_000.0)
+    measure = find_measure(metric, "fleet")
+    table = read_table(stack({}, wanted_for(measure), 900), measure, now=1_790_000_000.0)
     folded = table.fold(np.array([], dtype=np.int64), 4)
     assert np.isnan(folded.lows).all()
     assert folded.seconds.tolist() == [0.0] * 4

@@ -54,7 +54,7 @@ class FakePast:
         sums: dict[UseKey, Use] = defaultdict(Use)
         for (hour, host, user, model), use in self._facts:
             if start <= hour < end:
-                sums[hour, host if by_host else "", user, model].add(use)
+                sums[start, host if by_host else "", user, model].add(use)
         return iter(sums.items())
 
     def observed(self, start: int, end: int) -> float:

@@ -61,11 +61,9 @@ def _check_cost(hosts: int, grid: Grid, now: float) -> None:
 
 def _fill(past: Past, measure: Measure, grid: Grid, rows: dict[int, int], now: float) -> list[float | None]:
     """The cells, row after row."""
-    found = [
-        (rows[host] * grid.count + (start - grid.start) // grid.step, total)
-        for start, host, total in past.host_hours(grid.start, grid.end, totals.wanted_for(measure))
-        if host in rows and grid.start <= start < grid.end
-    ]
-    table = totals.read_table([total for _, total in found], measure, now)
-    whole = table.fold(np.array([at for at, _ in found], dtype=np.int64), len(rows) * grid.count)
+    stack = past.host_hours(grid.start, grid.end, totals.wanted_for(measure))
+    stack = stack.only(np.isin(stack.hosts, list(rows)))
+    places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
+    table = totals.read_table(stack, measure, now)
+    whole = table.fold(places * grid.count + (stack.starts - grid.start) // grid.step, len(rows) * grid.count)
     return tell(whole.means(measure), measure.digits)

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from gpudeck.history.base import Use, UseKey
 from gpudeck.history.hour import Hour
-from gpudeck.history.rollup import Quarters, Totals
+from gpudeck.history.rollup import Quarters
+from gpudeck.history.stacks import Stack
 
 
 class KnownGpu(Struct, frozen=True):
@@ -62,13 +63,21 @@ class Past(Protocol):
         ...
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]: ...
-    def host_hours(self, start: float, end: float, metrics: Collection[str]) -> Iterator[tuple[int, int, Totals]]:
-        """The hour's start, the host, its totals over its GPUs; of all hosts."""
+    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+        """Each host's totals over its GPUs: all that begin from `start` until before `end`."""
         ...
 
-    def fleet_quarters(self, start: float, end: float, metrics: Collection[str]) -> Iterator[Totals]: ...
+    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+        """Those of all hosts together."""
+        ...
+
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
-        """By hour. Without `by_host` the hosts are summed up and the key's host is empty: much less to read."""
+        """Of all the hours from `start` until before `end`, both whole ones: the key's hour is `start`. May come in
+        several parts. Without `by_host` the hosts are summed up and the key's host is empty: much less to read."""
+        ...
+
+    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
+        """Hour by hour, of all hosts together."""
         ...
 
     def observed(self, start: int, end: int) -> float:

@@ -37,7 +37,7 @@ def user_series(past: Past, ask: Ask, measure: Measure, now: float) -> Answer:
 
 def _add_up(past: Past, user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
     """By hour: the amount, whether it can be known, and whether anybody used anything."""
-    uses = list(past.uses(grid.start, grid.end, by_host=False))
+    uses = list(past.hourly_uses(grid.start, grid.end))
     mine = [(key[0], use) for key, use in uses if key[2] == user]
     held, known = _by_hour(mine, "held", grid), _by_hour(mine, _KNOWN_BY.get(metric, "held"), grid)
     in_use = np.zeros(len(held), dtype=np.bool_)
@@ -57,9 +57,9 @@ def _places(hours: list[int], grid: Grid) -> NDArray[np.int64]:
 
 def _observed(past: Past, grid: Grid, now: float) -> Floats:
     """For how long the fleet was observed in each hour."""
-    found = list(past.fleet_quarters(grid.start, grid.end, (totals.CAPACITY,)))
-    places = _places([total.start for total in found], grid)
-    return np.bincount(places, totals.observed_seconds(found, now), (grid.end - grid.start) // HOUR).astype(np.float64)
+    stack = past.fleet_quarters(grid.start, grid.end, (totals.CAPACITY,))
+    places = (stack.starts - grid.start) // HOUR
+    return np.bincount(places, totals.observed_seconds(stack, now), (grid.end - grid.start) // HOUR).astype(np.float64)
 
 
 def memory_by_user(past: Past, ask: Ask, measure: Measure, now: float) -> Answer:

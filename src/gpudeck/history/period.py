@@ -6,7 +6,9 @@ the sums that it has of the hour's time. The hour that is still running has time
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -46,6 +48,13 @@ class Period:
             found.append((day, (stop - begin) / (until - hour)))
             begin = stop
         return found
+
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """The hours from when until when, in order: as many as lie wholly in the period and on one day, or a single
+        one of which that is not so. What `parts` says of the first hour of a stretch is so of all of them."""
+        moments = (self.start, self.end, *(begin for _, begin in self.days))
+        cuts = {round_(moment / HOUR) * HOUR for moment in moments for round_ in (math.floor, math.ceil)}
+        yield from pairwise(sorted(cut for cut in cuts if self.first_hour <= cut <= self.end_hour))
 
     def weight(self, hour: int) -> float:
         """How much of the hour lies in the period, 0 to 1."""

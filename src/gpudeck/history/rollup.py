@@ -1,7 +1,8 @@
 """An hour summed up: quarter hours of each GPU, and the host's and the fleet's share, which can be added and taken out.
 
 A mean is never kept by itself: a sum of value x seconds and the seconds are, so that what nobody observed weighs
-nothing. The way on: Hour → `quarters` → Quarters (`rolls`) → `hour_totals`, `quarter_totals` → Totals (`sums`).
+nothing. The way on: Hour → `quarters` → Quarters (`rolls`) → `hour_totals`, `quarter_totals` → Totals (`sums`; many at
+once: `stacks`).
 """
 
 from collections.abc import Mapping

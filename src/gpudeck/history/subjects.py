@@ -137,8 +137,8 @@ def _fold_hosts(past: Past, hosts: Iterable[KnownHost], measure: Measure, grid: 
 
 
 def _fold_fleet(past: Past, measure: Measure, grid: Grid, now: float) -> Whole:
-    found = list(past.fleet_quarters(grid.start, grid.end, totals.wanted_for(measure)))
-    table = totals.read_table(found, measure, now)
+    stack = past.fleet_quarters(grid.start, grid.end, totals.wanted_for(measure))
+    table = totals.read_table(stack, measure, now)
     at = ((table.times - grid.start) // grid.step).astype(np.int64)
     return table.fold(at, grid.count)
 

@@ -3,7 +3,7 @@
 Totals are added up over hosts, and what a host had added is taken out again when late samples change its hour. Their
 bytes are read by the thousand for a single metric, so nothing is deflated and each line is at a place that is known:
 
-    `_HEAD`      version, start, step, how many different seconds there are
+    `HEAD`      version, start, step, how many different seconds there are
     states       the seconds in each
     seconds      those that metrics have: nearly all have the same ones
     bits         a bit a name of the layout: whether anything is known
@@ -30,11 +30,11 @@ SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
 UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
 """The line of a metric that nobody has observed."""
 
-_VERSION: Final = 1
-_HEAD: Final = struct.Struct("<BqIH")
+VERSION: Final = 1
+HEAD: Final = struct.Struct("<BqIH")
 _STATES: Final = 8 * len(STATES)
 _LINE: Final = struct.Struct("<ddffH")
-_LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
+LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
 _NO_TIME: Final = 1e-6
 """Seconds. What is left when as much was taken out as was put in is not always exactly 0."""
 
@@ -92,10 +92,11 @@ def _align(one: Totals, other: Totals) -> tuple[tuple[str, ...], Floats, Floats]
     if one.names == other.names:
         return one.names, one.table, other.table
     names = tuple(dict.fromkeys((*one.names, *other.names)))
-    return names, _spread(one, names), _spread(other, names)
+    return names, spread(one, names), spread(other, names)
 
 
-def _spread(totals: Totals, names: tuple[str, ...]) -> Floats:
+def spread(totals: Totals, names: tuple[str, ...]) -> Floats:
+    """Its table with lines for these names, which have all of its own among them."""
     table = np.tile(np.array(UNKNOWN), (len(names), 1))
     places = {name: place for place, name in enumerate(names)}
     table[[places[name] for name in totals.names]] = totals.table
@@ -108,14 +109,14 @@ def _sum_known(one: Floats, other: Floats) -> Floats:
 
 def encode_totals(totals: Totals, layout: tuple[str, ...]) -> bytes:
     """`layout` are the names in the order that `decode_totals` will be told; it has all of the totals' own."""
-    table = totals.table if totals.names == layout else _spread(totals, layout)
+    table = totals.table if totals.names == layout else spread(totals, layout)
     is_known = table[:, SECONDS] > 0
     known = table[is_known]
     seconds, which = np.unique(known[:, SECONDS], return_inverse=True)
-    lines: NDArray[Any] = np.empty(len(known), dtype=_LINES)
+    lines: NDArray[Any] = np.empty(len(known), dtype=LINES)
     lines["sum"], lines["total"], lines["which"] = known[:, SUM], known[:, TOTAL], which
     lines["low"], lines["high"] = known[:, LOW], known[:, HIGH]
-    head = _HEAD.pack(_VERSION, totals.start, totals.seconds_per_step, len(seconds))
+    head = HEAD.pack(VERSION, totals.start, totals.seconds_per_step, len(seconds))
     times = np.concatenate([totals.states, seconds]).astype("<f8")
     return head + times.tobytes() + np.packbits(is_known, bitorder="little").tobytes() + lines.tobytes()
 
@@ -127,10 +128,10 @@ def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] |
     """
     wanted, places = _find_places(layout, None if names is None else tuple(names))
     try:
-        version, start, step, count = _HEAD.unpack_from(body)
-        if version != _VERSION:
-            raise Damaged(f"version {version} of totals; this release reads version {_VERSION}")
-        at = _HEAD.size + _STATES + 8 * count
+        version, start, step, count = HEAD.unpack_from(body)
+        if version != VERSION:
+            raise Damaged(f"version {version} of totals; this release reads version {VERSION}")
+        at = HEAD.size + _STATES + 8 * count
         first = at + (len(layout) + 7) // 8
         bits = int.from_bytes(body[at:first], "little")
         if len(body) != first + bits.bit_count() * _LINE.size:
@@ -139,7 +140,7 @@ def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] |
     except struct.error as error:
         raise Damaged(f"the bytes of totals are damaged: {error}") from error
     table = np.array(lines) if lines else np.empty((0, 5))
-    return Totals(start, step, wanted, table, np.frombuffer(body, "<f8", len(STATES), _HEAD.size))
+    return Totals(start, step, wanted, table, np.frombuffer(body, "<f8", len(STATES), HEAD.size))
 
 
 def _read_line(body: bytes, place: int, bits: int, first: int, count: int) -> tuple[float, ...]:
@@ -149,7 +150,7 @@ def _read_line(body: bytes, place: int, bits: int, first: int, count: int) -> tu
     line_sum, total, low, high, which = _LINE.unpack_from(body, first + before * _LINE.size)
     if which >= count:
         raise Damaged(f"seconds number {which} of {count}")
-    return line_sum, _read_seconds(body, _HEAD.size + _STATES + 8 * which)[0], low, high, total
+    return line_sum, _read_seconds(body, HEAD.size + _STATES + 8 * which)[0], low, high, total
 
 
 _read_seconds: Final[Callable[[bytes, int], tuple[float]]] = struct.Struct("<d").unpack_from

@@ -145,6 +145,39 @@ def test_late_samples_fill_a_gap_in_a_sealed_hour(store: EmbeddedStore, clock: F
     assert [point[1] for point in fleet.series[0].points] == [pytest.approx(200.0)] * 4
 
 
+def test_late_samples_count_beside_the_sealed_ones_before_they_are_sealed(
+    store: EmbeddedStore, clock: FakeClock, path: Path
+) -> None:
+    store.take(busy_hour()[:135])
+    seal(store, clock, path)
+    late = [
+        sample(START + beat * 10, gpu("GPU-gpu01-0", process(7, "alice"), utilization=80)) for beat in range(135, 270)
+    ]
+    store.take(late)
+    store.flush()
+    assert store.stats().parts["journal"]
+    fleet = store.series(Ask("utilization_percent", START, START + HOUR, fleet=True, points=4))
+    assert [point[1] for point in fleet.series[0].points] == pytest.approx([50, 65, 80])
+    (row,) = store.heat(HeatAsk("utilization_percent", START, START + HOUR)).rows
+    assert row.values == pytest.approx([65])
+
+
+def test_open_and_sealed_hours_of_several_hosts_add_up_by_day(
+    store: EmbeddedStore, clock: FakeClock, path: Path
+) -> None:
+    store.take(busy_hour() + busy_hour(host="gpu02"))
+    seal(store, clock, path, 2)
+    later = START + 24 * HOUR
+    store.take(busy_hour(later))
+    clock.now = later + HOUR
+    store.flush()
+    for by, expected in (("user", {"alice": 3.0}), ("host", {"gpu01": 2.0, "gpu02": 1.0})):
+        rows = store.usage(UsageAsk(by, START - HOUR, later + HOUR, daily=True, zone="Asia/Kolkata")).rows
+        assert {getattr(row, by): row.gpu_hours for row in rows} == pytest.approx(expected)
+        assert sum(day.gpu_hours for day in rows[0].days) == pytest.approx(rows[0].gpu_hours)
+        assert len(rows[0].days) == 2
+
+
 def test_gap_is_unobserved_not_idle(store: EmbeddedStore, clock: FakeClock) -> None:
     hour = busy_hour()
     store.take(hour[:90] + hour[270:])

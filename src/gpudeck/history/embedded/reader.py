@@ -5,7 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,13 +15,14 @@ from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
 from gpudeck.history.embedded.merge import merge
-from gpudeck.history.embedded.seal import read_totals, uses_of
+from gpudeck.history.embedded.seal import read_layout, uses_of
 from gpudeck.history.embedded.tables import key_of, keys_between, open_to_read, split_key
 from gpudeck.history.embedded.tail import Tail, loosen
 from gpudeck.history.embedded.writer import Writer
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, Totals
+from gpudeck.history.stacks import FLEET, Stack, decode_stack, join, stack
 from gpudeck.model.errors import Temporary
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FOR_USES: Final = ("utilization_percent", "power_watts")
+_BATCH: Final = 5_000
+"""Totals that are in memory at once as they are in the file: about 1 KB each."""
+_SUMS_OF_USES: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in Use.__struct_fields__)
 
 
 class Reader:
@@ -165,54 +169,50 @@ class View:
             else:
                 yield rollup.quarters(tail.picture(metrics, runs=False))
 
-    def host_hours(self, start: float, end: float, metrics: Collection[str]) -> Iterator[tuple[int, int, Totals]]:
+    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+        more = {
+            (host, hour): rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+            for (host, hour), tail in self._tails.items()
+            if start <= hour < end
+        }
         rows = self.connection.execute(
-            "SELECT hour, host, names, body FROM host_hours JOIN layouts ON layouts.id = layout "
-            "WHERE hour > ? AND hour < ? ORDER BY hour",
-            (start - SECONDS, end),
+            "SELECT host, hour, layout, body FROM host_hours WHERE hour >= ? AND hour < ?", (start, end)
         )
-        for hour, host, names, body in rows:
-            tail = self._tails.get((host, hour))
-            totals = read_totals(names, body, hour, SECONDS, metrics)
-            yield hour, host, totals if tail is None else rollup.add(totals, self._totals(tail, metrics))
-        for (host, hour), tail in self._tails.items():
-            if start - SECONDS < hour < end and not tail.is_late:
-                yield hour, host, self._totals(tail, metrics)
+        return self._stack(rows, more, metrics, SECONDS)
 
-    def fleet_quarters(self, start: float, end: float, metrics: Collection[str]) -> Iterator[Totals]:
-        found: dict[int, Totals] = {}
+    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+        more: dict[tuple[int, int], Totals] = {}
+        for totals in self._open_quarters(start, end, metrics):
+            key = FLEET, totals.start
+            more[key] = rollup.add(more[key], totals) if key in more else totals
         rows = self.connection.execute(
-            "SELECT start, names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout "
-            "WHERE start > ? AND start < ? ORDER BY start",
-            (start - QUARTER, end),
+            "SELECT ?, start, layout, body FROM fleet_quarters WHERE start >= ? AND start < ?", (FLEET, start, end)
         )
-        for begin, names, body in rows:
-            found[begin] = read_totals(names, body, begin, QUARTER, metrics)
-        for (_, hour), tail in self._tails.items():
-            if start - SECONDS < hour < end:
-                for totals in rollup.quarter_totals(rollup.quarters(tail.picture(metrics, runs=False))):
-                    known = found.get(totals.start)
-                    found[totals.start] = totals if known is None else rollup.add(known, totals)
-        for begin in sorted(found):
-            if start - QUARTER < begin < end:
-                yield found[begin]
+        return self._stack(rows, more, metrics, QUARTER)
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
-        table, host = ("uses", "uses.host") if by_host else ("uses_of_all", "0")
-        words = dict(self.connection.execute("SELECT id, text FROM words").fetchall())
-        names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
+        table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
         rows = self.connection.execute(
-            f"SELECT hour, {host}, user, model, held, worked, idle, measured, metered, joules, peak FROM {table} "  # noqa: S608
-            "WHERE hour > ? AND hour < ?",
-            (start - SECONDS, end),
+            f"SELECT {host}, user, model, {_SUMS_OF_USES} FROM {table} "  # noqa: S608
+            "WHERE hour >= ? AND hour < ? GROUP BY 1, user, model",
+            (start, end),
         )
-        for hour, of, user, model, *numbers in rows:
-            yield (hour, names.get(of, ""), words.get(user), words[model]), Use(*numbers)
-        for (of, hour), tail in self._tails.items():
-            if start - SECONDS < hour < end:
-                found = uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
-                for (who, what), use in found.items():
-                    yield (hour, names[of] if by_host else "", who, what), use
+        names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
+        for of, user, model, *numbers in rows:
+            yield (start, names.get(of, ""), self._words.get(user), self._words[model]), Use(*numbers)
+        for of, _, (user, model), use in self._open_uses(start, end):
+            yield (start, names[of] if by_host else "", user, model), use
+
+    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
+        rows = self.connection.execute(
+            f"SELECT hour, user, model, {', '.join(Use.__struct_fields__)} FROM uses_of_all "  # noqa: S608
+            "WHERE hour >= ? AND hour < ?",
+            (start, end),
+        )
+        for hour, user, model, *numbers in rows:
+            yield (hour, "", self._words.get(user), self._words[model]), Use(*numbers)
+        for _, hour, (user, model), use in self._open_uses(start, end):
+            yield (hour, "", user, model), use
 
     def observed(self, start: int, end: int) -> float:
         row = self.connection.execute(
@@ -244,8 +244,43 @@ class View:
         found = {begin: tail for (of, begin), tail in self._tails.items() if of == host}
         return {begin: found[begin] for begin in sorted(found) if start - SECONDS < begin < end}
 
-    def _totals(self, tail: Tail, metrics: Collection[str]) -> Totals:
-        return rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+    def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], Use]]:
+        """The host, the hour, who used what model and how, of hours that are not sealed yet."""
+        for (host, hour), tail in self._tails.items():
+            if start <= hour < end:
+                found = uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
+                yield from ((host, hour, key, use) for key, use in found.items())
+
+    @cached_property
+    def _words(self) -> dict[int, str]:
+        """Users and models by their number."""
+        return dict(self.connection.execute("SELECT id, text FROM words").fetchall())
+
+    @cached_property
+    def _layouts(self) -> dict[int, tuple[str, ...]]:
+        return {
+            number: read_layout(names) for number, names in self.connection.execute("SELECT id, names FROM layouts")
+        }
+
+    def _open_quarters(self, start: int, end: int, metrics: Collection[str]) -> Iterator[Totals]:
+        """Each host's own, of hours that are not sealed yet."""
+        for (_, hour), tail in self._tails.items():
+            if start - SECONDS < hour < end:
+                found = rollup.quarter_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+                yield from (totals for totals in found if start <= totals.start < end)
+
+    def _stack(
+        self, rows: sqlite3.Cursor, more: dict[tuple[int, int], Totals], metrics: Collection[str], seconds: int
+    ) -> Stack:
+        """Sealed totals, and `more` of hours that are open: these are added where both are."""
+        sealed = []
+        while batch := rows.fetchmany(_BATCH):
+            for row in [row for row in batch if row[:2] in more]:
+                totals = rollup.decode_totals(row[3], self._layouts[row[2]], metrics)
+                more[row[:2]] = rollup.add(more[row[:2]], totals)
+            alone = [row for row in batch if row[:2] not in more]
+            sealed.append(decode_stack(alone, self._layouts, metrics, seconds))
+        return join([*sealed, stack(more, metrics, seconds)])
 
 
 def _read_or_leave(what: str, host: int, start: int, read: Callable[[], T]) -> T | None:

@@ -177,13 +177,13 @@ def find_owners(runs: Iterable[int], keys: Keys, connection: sqlite3.Connection)
 
 def read_totals(names: str, body: bytes, start: int, seconds: int, wanted: Collection[str] | None = None) -> Totals:
     """Totals out of a row of the file: `names` is its layout."""
-    totals = rollup.decode_totals(body, _read_layout(names), wanted)
+    totals = rollup.decode_totals(body, read_layout(names), wanted)
     totals.start, totals.seconds_per_step = start, seconds
     return totals
 
 
 @cache
-def _read_layout(names: str) -> tuple[str, ...]:
+def read_layout(names: str) -> tuple[str, ...]:
     return tuple(json.loads(names))
 
 
