@@ -3,7 +3,7 @@
 Totals are added up over hosts, and what a host had added is taken out again when late samples change its hour. Their
 bytes are read by the thousand for a single metric, so nothing is deflated and each line is at a place that is known:
 
-    `HEAD`      version, start, step, how many different seconds there are
+    `HEAD`       version, start, step, how many different seconds there are
     states       the seconds in each
     seconds      those that metrics have: nearly all have the same ones
     bits         a bit a name of the layout: whether anything is known
