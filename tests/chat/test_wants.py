@@ -34,7 +34,9 @@ def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: Want
     assert (found.wanted, found.words) == (wanted, words)
 
 
-@pytest.mark.parametrize("text", ["--gpus 0", "--gpus many", "--gpus 9999", "--memory lots", "--gpus", "0", "--model=", "1 on"])
+@pytest.mark.parametrize(
+    "text", ["--gpus 0", "--gpus many", "--gpus 9999", "--memory lots", "--gpus", "0", "--model=", "1 on"]
+)
 def test_nonsense_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError):
         read_kind(text.split())

@@ -109,7 +109,8 @@ def test_tables_of_somebody_else_are_left_alone(
     database_address: str | None, tmp_path: Path, database: Database
 ) -> None:
     asyncio.run(ask(database, lambda connection: connection.execute(text("DROP TABLE gpudeck_version"))))
-    with pytest.raises(UsageError, match="has tables that are not gpudeck's: accounts, alert_silences, alerts, audit, events"):
+    strange = "has tables that are not gpudeck's: accounts, alert_silences, alerts, audit, events"
+    with pytest.raises(UsageError, match=strange):
         asyncio.run(open_and_close(database_address, tmp_path))
 
 

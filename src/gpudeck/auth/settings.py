@@ -30,7 +30,8 @@ _SlackId = Annotated[
     str, Meta(pattern=r"^[UW][A-Z0-9]{2,30}$(?!\n)", extra={"config_words": "a member ID of Slack, such as U012AB3CD"})
 ]
 RuleName = Annotated[
-    str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "the name of a rule, such as gpu_held_idle"})
+    str,
+    Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "the name of a rule, such as gpu_held_idle"}),
 ]
 
 

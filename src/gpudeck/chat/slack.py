@@ -47,6 +47,7 @@ STEADY_SECONDS: Final = 30.0
 CALL_SECONDS: Final = 10
 ANSWER_SECONDS: Final = 60.0
 AT_ONCE: Final = 4
+_GOODBYE_SECONDS: Final = 1.0
 MOST_WAITING: Final = 64
 MOST_OF_ONE: Final = 4
 _SEEN_KEPT: Final = 2000
@@ -133,6 +134,9 @@ class SlackBot:
             self._spawn(old.leave())
 
     async def _end(self, socket: Socket | None) -> None:
+        """Answers that are nearly ready are still given."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_GOODBYE_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
