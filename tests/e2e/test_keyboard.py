@@ -23,7 +23,7 @@ def page(demo: HubProcess, visit: Visits) -> Page:
 
 def enter_the_board(page: Page) -> None:
     """By Tab from the last tool above the board."""
-    page.get_by_role("button", name="fold all").focus()
+    page.get_by_role("button", name="tell me when free").focus()
     page.keyboard.press("Tab")
 
 
