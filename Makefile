@@ -38,7 +38,7 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(BIN)/pytest -m "not browser and not slow" -n 3 --dist loadfile
+	$(BIN)/pytest -m "not browser and not slow" -n 4 --dist loadfile
 
 e2e: setup
 	$(BIN)/python hatch_build.py check

@@ -23,6 +23,12 @@ _SLOW = (
     "sources/test_ssh",
     "discovery/test_consul.py",
     "database/test_kill.py",
+    "cli/test_account.py",
+    "cli/test_token.py",
+    "app/test_agent_orders.py",
+    "docs/test_shell_blocks.py",
+    "e2e/test_accounts.py",
+    "e2e/test_gpu_page.py",
     "e2e/test_strange_fleets.py",
     "e2e/test_connection.py",
     "e2e/test_history_page.py",
@@ -30,10 +36,13 @@ _SLOW = (
     "e2e/test_adding_hosts.py",
 )
 """Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so."""
+_ON_BOTH = ("reservations/", "database/")
+"""Whose tests are always run on PostgreSQL too: bookings compete there, and tables are brought up to date."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(Path(__file__).parent).as_posix()
-        if path.startswith(_SLOW):
+        is_second_database = "[postgresql" in item.name and not path.startswith(_ON_BOTH)
+        if path.startswith(_SLOW) or is_second_database:
             item.add_marker(pytest.mark.slow)

@@ -16,6 +16,8 @@ from gpudeck.chat import slack as slack_module
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.slack import SlackBot
 
+# A bot that is ended in the middle of a question leaves a thread of the database behind, which finds the loop closed.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 SECRETS = ("secret", "xoxb", "xapp")
 
 
@@ -66,6 +68,16 @@ async def running_bot(
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
+
+
+def test_a_bot_leaves_what_the_hub_logs_alone(lab: Lab) -> None:
+    async def scenario() -> None:
+        async with running_bot(lab) as bench:
+            await bench.answer(bench.slack.write("free"))
+
+    before = logging.getLogger("gpudeck").level
+    asyncio.run(scenario())
+    assert logging.getLogger("gpudeck").level == before
 
 
 def test_a_direct_message_is_answered(lab: Lab) -> None:

@@ -46,7 +46,7 @@ def make_app(me: Me, web: AsyncWebClient, own_channel: str | None, ask: Ask, pre
     async def authorize() -> AuthorizeResult:
         return me.result
 
-    app = AsyncApp(client=client, authorize=authorize, name="gpudeck", logger=web.logger)
+    app = AsyncApp(client=client, authorize=authorize, name="gpudeck-slack", logger=web.logger)
 
     @app.event("app_mention")
     async def on_mention(body: Json, event: Json) -> None:
