@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window, send
-from fakes.hubs import HubProcess, running_hub
+from fakes.hubs import HubProcess, wait_until, running_hub
 from fakes.reports import make_envelope, make_gpu
 
 pytestmark = pytest.mark.browser
@@ -146,6 +146,8 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> No
 
 def drag_mark(page: Page, mark: Locator, by: float, *, at: float = 0.5) -> None:
     """Take a mark at a part of its width and carry it so many pixels to the right."""
+    # It is drawn anew when bookings are read again, and in that moment has no place.
+    wait_until(lambda: mark.bounding_box() is not None, "a mark that is drawn")
     box = mark.bounding_box()
     assert box is not None
     x, y = box["x"] + at * box["width"], box["y"] + box["height"] / 2
