@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window, send
-from fakes.hubs import HubProcess, wait_until, running_hub
+from fakes.hubs import HubProcess, running_hub, wait_until
 from fakes.reports import make_envelope, make_gpu
 
 pytestmark = pytest.mark.browser
