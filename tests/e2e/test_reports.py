@@ -43,6 +43,7 @@ def test_the_demo_leaves_with_the_first_real_host(tmp_path: Path, chromium: Brow
         expect(page.get_by_text("demo data", exact=True)).to_be_visible()
         send(hub, make_envelope("real01"))
         expect(page.locator(".card")).to_have_count(1)
+        expect(page.locator(".card .name")).to_have_count(1, timeout=20_000)
         expect(page.locator(".card .name")).to_have_text("real01")
         expect(page.get_by_text("demo data", exact=True)).to_have_count(0)
 
