@@ -37,6 +37,10 @@ KINDS: dict[str, str] = {
     "alert_resolved": "what an alert was about is over",
     "alert_silenced": "nobody is told of some alerts for a while",
     "alert_silence_ended": "a silence is over",
+    "reservation_conflict": "somebody is on a GPU that another has booked",
+    "reservation_overrun": "somebody stays after the end of their booking",
+    "reservation_unused": "nobody has come for a booking",
+    "reservation_released": "a booking that nobody came for is over",
 }
 """What the hub tells by itself."""
 

@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said_in_plain_words_without_the_secret(mail: MailServe
     )
     assert [line.partition(" Check")[0].partition(" Make")[0] for line in told[:5]] == [
         "Refused: it refuses the token or the password.",
-        "Refused: it refuses the recipient.",
+        "Unreached: it refuses the recipient.",
         "Temporary: its host refuses the connection.",
         "Temporary: the name of its host cannot be found.",
         "Temporary: its host refuses the connection.",

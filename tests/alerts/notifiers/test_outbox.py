@@ -11,6 +11,7 @@ from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers import channel as channels
 from gpudeck.alerts.notifiers import outbox as outboxes
 from gpudeck.alerts.notifiers.channel import Failure
+from gpudeck.alerts.notifiers.order import Unreached
 from gpudeck.alerts.notifiers.outbox import Outbox
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.store import OutboxStore
@@ -32,7 +33,7 @@ class FakePost:
         self.tries += 1
         if self.hangs:
             await asyncio.Event().wait()
-        if self.trouble is not None and (account is None or not isinstance(self.trouble, Refused) or account == "eve"):
+        if self.trouble is not None and (not isinstance(self.trouble, Unreached) or account == "eve"):
             raise self.trouble
         self.taken.append(f"{message.key} {account or ''}".strip())
 
@@ -212,7 +213,7 @@ def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> 
 def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
     monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
-    post = FakePost(Refused("it refuses the recipient."))
+    post = FakePost(Unreached("it refuses the recipient."))
 
     async def put(outbox: Outbox) -> None:
         outbox.put(make_message("news 1", people=("eve", "ada", "bob"), is_personal=True))
@@ -221,6 +222,17 @@ def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monk
 
     run(database, {"mail": post}, put)
     assert sorted(post.taken) == ["news 1 ada", "news 1 bob"]
+
+
+def test_channel_that_refuses_its_token_is_told_of_though_only_people_are_written_to(database: Database) -> None:
+    post = FakePost(Refused("it refuses the token."))
+
+    async def put(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1", people=("ada",), is_personal=True))
+        await until(lambda: outbox.problems)
+        assert outbox.problems == ["the channel mail does not take messages: it refuses the token."]
+
+    run(database, {"mail": post}, put)
 
 
 def test_message_to_a_channel_that_is_not_there_is_nobodys(database: Database) -> None:

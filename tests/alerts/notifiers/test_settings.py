@@ -28,6 +28,24 @@ def test_an_address_alone_stands_for_a_channel() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("way", "address"),
+    [
+        ("mail", "mailto://mail.example/?from=a@b.example"),
+        ("mail", "mailtos://ada:secret@mail.example"),
+        ("slack", "slack://xoxb-1234-5678-abc"),
+        ("slack", "slack://hub@xoxb-1234-5678-abc/#gpus"),
+        ("slack", "slack://?token=xoxb-1234-5678-abc"),
+    ],
+)
+def test_a_channel_that_writes_to_people_is_taken_as_one(way: str, address: str) -> None:
+    assert getattr(read(f"  channels: {{a: '{address}'}}\n  {way}: a"), way) == "a"
+
+
+def test_an_address_in_a_file_is_not_looked_into(tmp_path: Path) -> None:
+    assert read(f"  channels: {{a: {{url_file: {tmp_path / 'no.url'}}}}}\n  mail: a\n  slack: a").mail == "a"
+
+
 def test_routes_are_read_with_the_words_of_the_file() -> None:
     (route,) = read("  channels: {ops: 'json://x.example'}\n  routes:\n    - {to: [ops], continue: true}\n").routes
     assert (route.to, route.goes_on, route.severity) == (["ops"], True, "warning")
@@ -46,6 +64,19 @@ def test_routes_are_read_with_the_words_of_the_file() -> None:
         (f"  channels: {{ops: {{urll: 'slack://{SECRET}'}}}}", "did you mean url?"),
         ("  routes: [{to: [ops]}]", "number 1 names the channel ops, which is not there; channels is empty"),
         ("  channels: {a: 'json://a'}\n  mail: b", "mail names the channel b, which is not there; channels has a"),
+        (
+            f"  channels: {{a: 'https://hooks.example/{SECRET}'}}\n  mail: a",
+            "mail names the channel a, which sends no mail: its address begins with https://",
+        ),
+        (
+            f"  channels: {{a: 'slack://T1JJ3T3L2/A1BRTD4JD/{SECRET}'}}\n  slack: a",
+            "slack names the channel a, which cannot write to people: that needs slack:// with a bot's token",
+        ),
+        (
+            f"  channels: {{a: {{url: 'json://{SECRET}', events: [host_up, hots_down]}}}}",
+            "events: there is no kind hots_down; did you mean host_down?",
+        ),
+        ("  channels: {a: {url: 'json://a', events: [x]}}", "events: there is no kind x; there are host_seen, host_up"),
         ("  routes: [{to: []}]", "notify.routes[0].to: found 0 items"),
         ("  channels: {Ops!: 'json://a'}", "a channel's name"),
         ("  channels: {a: 'json://a'}\n  routes: [{to: [a], severity: bad}]", "one of critical, info, warning"),

@@ -10,9 +10,10 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.order import Unreached
 from gpudeck.alerts.notifiers.store import OutboxStore, Parcel
 from gpudeck.model import clock
-from gpudeck.model.errors import GpudeckError, Refused, Temporary
+from gpudeck.model.errors import GpudeckError, Temporary
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class ChannelWorker:
         now = self._now()
         self.counters["failed"] += 1
         # A person who cannot be reached says nothing about the channel.
-        is_their_own = parcel.account is not None and isinstance(error, Refused)
+        is_their_own = parcel.account is not None and isinstance(error, Unreached)
         if not is_their_own:
             self._failures += 1
             self._trouble = error.message

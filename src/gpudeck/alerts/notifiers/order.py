@@ -21,9 +21,9 @@ class Order(Struct, frozen=True, kw_only=True):
 
 class Outcome(Struct, frozen=True):
     """What came of it. `words` are a sentence about the place, and hold neither its address nor a secret. `hint` is the
-    next step, for who keeps the settings."""
+    next step, for who keeps the settings. `unreached`: the service is well, and refuses this recipient."""
 
-    kind: Literal["sent", "temporary", "refused"]
+    kind: Literal["sent", "temporary", "refused", "unreached"]
     words: str = ""
     hint: str = ""
 
@@ -31,6 +31,11 @@ class Outcome(Struct, frozen=True):
 SENT = Outcome("sent")
 
 
+class Unreached(Refused):
+    """One recipient cannot be reached; the channel takes what is for others."""
+
+
 def error_of(outcome: Outcome) -> PluginError:
     """As an error, for one that is not `sent`."""
-    return (Refused if outcome.kind == "refused" else Temporary)(outcome.words, outcome.hint)
+    kinds: dict[str, type[PluginError]] = {"refused": Refused, "unreached": Unreached}
+    return kinds.get(outcome.kind, Temporary)(outcome.words, outcome.hint)

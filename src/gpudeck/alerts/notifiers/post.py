@@ -7,7 +7,7 @@ from typing import Final
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.courier import START_SECONDS, Courier
-from gpudeck.alerts.notifiers.order import Order
+from gpudeck.alerts.notifiers.order import Order, Unreached
 from gpudeck.alerts.notifiers.routes import Reached
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.model.errors import Refused, UsageError
@@ -54,5 +54,5 @@ class ChannelPost:
         person = self._person_of(account)
         recipient = person.mail if self._name == self._settings.mail else person.slack
         if recipient is None:
-            raise Refused(f"people has no way to {account} any more.")
+            raise Unreached(f"people has no way to {account} any more.")
         return recipient

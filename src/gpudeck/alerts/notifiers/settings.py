@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.limits import RuleName
 from gpudeck.model.errors import UsageError
-from gpudeck.model.event import Severity
+from gpudeck.model.event import KINDS, Severity
 from gpudeck.model.settings import Duration
 
 ChannelName = Annotated[
@@ -25,6 +25,9 @@ _Kind = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "a kind of event, such as host_down"})
 ]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
+_MAIL: Final = ("mailto", "mailtos")
+_BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
+"""Slack's address with a token of a bot or a user; without one it is a webhook, which writes to one channel."""
 
 
 TOLD: Final = (*get_args(RuleName), "watch")
@@ -50,6 +53,9 @@ class Channel(Struct, frozen=True):
             raise ValueError("a channel has either a url or a url_file")
         if self.url is not None and not _SCHEME.match(self.url.strip()):
             raise ValueError("url has to be an address such as mailto://… or slack://…")
+        for kind in self.events:
+            if kind not in KINDS:
+                raise ValueError(f"events: there is no kind {kind}{_propose(kind)}")
 
 
 class Route(Struct, frozen=True):
@@ -102,6 +108,22 @@ class NotifySettings(Struct, frozen=True):
             _check(f"routes: number {index + 1} names", route.to, self.channels)
         _check("mail names", [self.mail] if self.mail else [], self.channels)
         _check("slack names", [self.slack] if self.slack else [], self.channels)
+        self._check_direct()
+
+    def _check_direct(self) -> None:
+        """As far as the address stands here: what is in a file is seen when it is used."""
+        mail = None if self.mail is None else self.channels[self.mail].url
+        if mail is not None and scheme_of(mail.strip()) not in _MAIL:
+            raise ValueError(
+                f"mail names the channel {self.mail}, which sends no mail: its address begins with "
+                f"{scheme_of(mail.strip())}://, and not with mailto:// or mailtos://"
+            )
+        slack = None if self.slack is None else self.channels[self.slack].url
+        if slack is not None and not _BOT.match(slack.strip()):
+            raise ValueError(
+                f"slack names the channel {self.slack}, which cannot write to people: that needs slack:// with a "
+                "bot's token (xoxb-…)"
+            )
 
 
 def mute_problem(muted: Mapping[str, Iterable[str]]) -> str | None:
@@ -133,6 +155,13 @@ def scheme_of(url: str) -> str:
     """`mailto` of an address, in lower case: all that may be shown of it."""
     found = _SCHEME.match(url)
     return found[1].lower() if found else ""
+
+
+def _propose(kind: str) -> str:
+    import difflib  # noqa: PLC0415 - needed by mistakes alone
+
+    near = difflib.get_close_matches(kind, KINDS, 1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(KINDS)}"
 
 
 def _check(what: str, names: list[ChannelName], known: dict[ChannelName, Channel]) -> None:
