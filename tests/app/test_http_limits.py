@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from app.wall import serving
+from fakes.doors import make_door
 from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.reports import make_envelope
+from gpudeck.api.limits import LimitedApp
 from gpudeck.app import http_limits
 from gpudeck.app.http_limits import LimitedProtocol, Threshold, Wall
+from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.wire import encode
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +240,29 @@ def test_an_address_that_connects_over_and_over_is_slowed_down() -> None:
         for caller in (first, second):
             caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert caller.recv(1000).endswith(b"http 0")
+
+
+def report(port: int, token: str, sequence: int) -> bool:
+    """Whether a report on a connection of its own is taken."""
+    body = encode(make_envelope(sequence=sequence))
+    head = (
+        f"POST /api/v1/reports HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/msgpack\r\nContent-Encoding: zstd\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with connect(port) as caller, contextlib.suppress(OSError):
+        caller.sendall(head.encode() + body)
+        return caller.recv(1000).startswith(b"HTTP/1.1 20")
+    return False
+
+
+def test_agents_behind_one_gateway_may_connect_for_each_report_and_guesses_count_as_ever() -> None:
+    few = LimitsSettings(requests_per_second=0.001, requests_burst=3)
+    wall = Wall(few)
+    with serving(wall, LimitedApp(make_door(Hub()), few, hold=0.0)) as port:
+        assert all(report(port, "agent-token", number) for number in range(1, 9))
+        assert wall.hits == {}
+        assert not any(report(port, "guessed", number) for number in range(5))
+        assert wall.hits == {"connections_per_second": 2}
 
 
 def test_where_all_connections_are_used_those_who_never_asked_make_room() -> None:

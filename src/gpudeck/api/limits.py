@@ -29,6 +29,9 @@ REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
 """Of senders that bring their token and ask for an id, from one address."""
 BYTES_A_REQUEST = 256 * 1024
 """So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for."""
+OPENING = "gpudeck.opening"
+"""Among the extensions of a scope: its `give_back` gives the address the opening of this connection back. The server in
+front of this counts openings before anybody can say who comes."""
 _MOST_CALLERS = 16_384
 _REPORTS = "/api/v1/reports"
 _STREAM = "/api/v1/stream"
@@ -71,8 +74,11 @@ class Measure:
         return self.take(caller, now) if caller in self._recent or caller in self._before else None
 
     def charge(self, caller: Hashable, now: float, more: float) -> None:
-        """What the caller has been given turned out to cost so many more."""
-        self._recent[caller] = max(now, self._recent.get(caller, now)) + more * self._pause
+        """What the caller has been given turned out to cost so many more; so many less where that is below 0."""
+        due = self._recent.get(caller)
+        if due is None:
+            due = self._welcome(caller, now)
+        self._recent[caller] = max(now, due) + more * self._pause
 
     def _welcome(self, caller: Hashable, now: float) -> float:
         due = max(now, self._before.pop(caller, now))
@@ -161,7 +167,8 @@ class LimitedApp:
             if senders is None:
                 measure, wait, send = self._measure(caller, path, scope, send)
             else:
-                measure, wait, send = self._measure_sender(senders, senders.recognize(own_path, scope), caller, send)
+                sender = senders.recognize(own_path, scope)
+                measure, wait, send = self._measure_sender(senders, sender, caller, scope, send)
             if wait:
                 await self._refuse(measure.name, wait, send, senders)
                 return
@@ -174,7 +181,7 @@ class LimitedApp:
             # By its hash: a secret is not kept where it need not be, and nobody can make another with the same.
             bearer = (hash(_authorization(scope)), caller)
             wait = self._reports.take_if_known(bearer, now)
-            send = self._judge_report(bearer, caller, wait is not None, send)
+            send = self._judge_report(bearer, caller, wait is not None, scope, send)
             if wait is not None:
                 return self._reports, wait, send
         elif scope["method"] == "POST" and _without_empty_parts(path).endswith(self._login_paths):
@@ -183,7 +190,7 @@ class LimitedApp:
             send = self._weigh_answer(caller, send)
         return self._requests, self._requests.take(caller, now), send
 
-    def _judge_report(self, bearer: Hashable, caller: str, is_known: bool, send: Send) -> Send:
+    def _judge_report(self, bearer: Hashable, caller: str, is_known: bool, scope: Scope, send: Send) -> Send:
         """A token that was taken is known from then on; a report that was not, though its token is good, costs more."""
 
         async def send_and_judge(message: Message) -> None:
@@ -193,8 +200,10 @@ class LimitedApp:
                     self._requests.charge(caller, self._now(), COSTLY_REPORT)
                     if is_known:
                         self._reports.charge(bearer, self._now(), COSTLY_REPORT)
-                elif status < 300 and not is_known:
-                    self._reports.take(bearer, self._now())
+                elif status < 300:
+                    _give_opening_back(scope)
+                    if not is_known:
+                        self._reports.take(bearer, self._now())
             await send(message)
 
         return send_and_judge
@@ -207,25 +216,30 @@ class LimitedApp:
         return next((senders for senders in self._senders if senders.owns(path)), None), path
 
     def _measure_sender(
-        self, senders: Senders, sender: Sender | None, caller: str, send: Send
+        self, senders: Senders, sender: Sender | None, caller: str, scope: Scope, send: Send
     ) -> tuple[Measure, float, Send]:
         now = self._now()
         if sender is None:
             return self._requests, self._requests.take(caller, now), send
         if sender.kind == "registrations":
-            return self._registrations, self._registrations.take(caller, now), send
+            wait = self._registrations.take(caller, now)
+            if not wait:
+                _give_opening_back(scope)
+            return self._registrations, wait, send
         by = (senders, sender.id)
         wait = self._reports.take(by, now)
         # A refusal of these limits says the same as one of a report that was read: it costs nothing more.
-        return self._reports, wait, send if wait else self._judge_sender(senders, by, caller, send)
+        return self._reports, wait, send if wait else self._judge_sender(senders, by, caller, scope, send)
 
-    def _judge_sender(self, senders: Senders, by: Hashable, caller: str, send: Send) -> Send:
+    def _judge_sender(self, senders: Senders, by: Hashable, caller: str, scope: Scope, send: Send) -> Send:
         """As `_judge_report`, for those whose answers have the status 200 whatever they say."""
 
         async def send_and_judge(message: Message) -> None:
             if senders.is_refusal(message.get("body", b"")):
                 self._requests.charge(caller, self._now(), COSTLY_REPORT)
                 self._reports.charge(by, self._now(), COSTLY_REPORT)
+            elif message["type"] == "http.response.body":
+                _give_opening_back(scope)
             await send(message)
 
         return send_and_judge
@@ -282,6 +296,14 @@ _WORDS = {
     "streams": "as many live views are open as this hub allows",
     "streams_per_address": "this address has as many live views open as this hub allows",
 }
+
+
+def _give_opening_back(scope: Scope) -> None:
+    """Who reports is measured by its token or id. Many of them may come through one gateway, each with a new connection
+    for every report."""
+    opening = scope.get("extensions", {}).get(OPENING)
+    if opening is not None:
+        opening["give_back"]()
 
 
 def _without_empty_parts(path: str) -> str:

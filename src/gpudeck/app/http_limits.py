@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gpudeck.api.addresses import Networks, count_as
 from gpudeck.api.errors import encode_error
 from gpudeck.api.headers import SAFE_HEADERS
-from gpudeck.api.limits import Measure, Seats
+from gpudeck.api.limits import OPENING, Measure, Seats
 from gpudeck.model.limits_settings import LimitsSettings
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -74,6 +74,9 @@ class Wall:
     def note_question(self, visit: "Visit") -> None:
         self._silent.pop(visit, None)
 
+    def forgive(self, visit: "Visit") -> None:
+        self._openings.charge(visit.caller, asyncio.get_running_loop().time(), -1.0)
+
     def _make_room(self) -> bool:
         """The oldest of those who have connected and not asked for anything yet has to go."""
         self.hits["connections"] += 1
@@ -93,10 +96,17 @@ class Visit:
         self.abort = abort
         self._wall = wall
         self._is_over = False
+        self._is_forgiven = False
 
     def note_question(self) -> None:
         """It has asked for something: from now on it makes room for nobody."""
         self._wall.note_question(self)
+
+    def forgive(self) -> None:
+        """Its opening does not count: who came with it reports, and is measured by that. Once more does nothing."""
+        if not self._is_forgiven:
+            self._is_forgiven = True
+            self._wall.forgive(self)
 
     def leave(self) -> None:
         """The connection is closed. Once more does no harm."""
@@ -177,6 +187,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._go_on_to(_Part.HEAD)
         super().on_message_begin()
+        self.scope["extensions"] = {OPENING: {"give_back": self._visit.forgive}}
 
     def on_headers_complete(self) -> None:
         self._go_on_to(_Part.BODY)

@@ -132,3 +132,53 @@ def test_whoever_comes_with_a_wrong_token_and_a_long_body_is_not_listened_to(ves
         )
         assert json.loads(read_answer(connection))["status_code"] == 403
         assert connection.recv(1) == b""
+
+
+ONE_OPENING = LimitsSettings(requests_per_second=0.001, requests_burst=2)
+
+
+def exchange(port: int, request: bytes) -> bytes:
+    """On a connection of its own; empty where the hub does not let it in."""
+    with connected(port) as connection:
+        try:
+            connection.sendall(request)
+            return read_answer(connection)
+        except (AssertionError, ConnectionError):
+            return b""
+
+
+def test_a_site_behind_one_gateway_may_connect_for_each_post(vesta: VestaHub) -> None:
+    host_id = str(vesta.add("gputest001")["id"])
+    register, post, _ = captured_requests(host_id)
+    vesta.limit(ONE_OPENING)
+    wall = Wall(ONE_OPENING)
+    with serving(wall, vesta.door) as port:
+        assert [exchange(port, post) for _ in range(6)] == [OK] * 6
+        assert all(b'"status": "OK"' in exchange(port, register) for _ in range(6))
+    assert wall.hits == {}
+
+
+def test_strangers_are_let_in_as_often_as_ever(vesta: VestaHub) -> None:
+    post = captured_requests(str(vesta.add("gputest001")["id"]))[1]
+    vesta.limit(ONE_OPENING)
+    wall = Wall(ONE_OPENING)
+    with serving(wall, vesta.door) as port:
+        assert exchange(port, post) == OK
+        guesses = [exchange(port, post.replace(TOKEN.encode(), b"guessed")) for _ in range(4)]
+        assert [guess != b"" for guess in guesses] == [True, True, False, False]
+        assert exchange(port, post) == b""
+    assert wall.hits == {"connections_per_second": 3}
+
+
+def test_an_opening_is_given_back_once_however_much_is_posted_on_it(vesta: VestaHub) -> None:
+    post = captured_requests(str(vesta.add("gputest001")["id"]))[1]
+    vesta.limit(ONE_OPENING)
+    wall = Wall(ONE_OPENING)
+    question = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with serving(wall, vesta.door) as port, connected(port) as silent, connected(port) as connection:
+        for _ in range(4):
+            connection.sendall(post)
+            assert read_answer(connection) == OK
+        assert [exchange(port, question) != b"" for _ in range(2)] == [True, False]
+        silent.sendall(question)
+        assert read_answer(silent)
