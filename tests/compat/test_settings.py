@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpudeck.app.plan import DEMO_HOSTS, make_plan
 from gpudeck.app.settings import Settings, load_settings
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.vesta.settings import VestaSettings
@@ -57,3 +58,9 @@ def test_the_site_decides_which_token_it_takes(tmp_path: Path) -> None:
     vesta = load(tmp_path, 'compat: {vesta: {token: "0000"}}').compat.vesta
     assert vesta is not None
     assert vesta.token == "0000"
+
+
+@pytest.mark.parametrize("named", ['vesta: {token: "x"}', 'gpu_cluster_status: {password: "x"}', "gpumonitor: {}"])
+def test_whoever_had_another_monitor_is_shown_no_simulated_hosts(tmp_path: Path, named: str) -> None:
+    assert make_plan(load(tmp_path, f"compat: {{{named}}}"), None, lambda: False).demo_hosts is None
+    assert make_plan(load(tmp_path, "compat: {}"), None, lambda: False).demo_hosts == DEMO_HOSTS

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gpudeck.app.backfill import DAYS
 from gpudeck.app.settings import Settings
+from gpudeck.compat.settings import CompatSettings
 from gpudeck.compat.ways import names_hosts as compat_names_hosts
 from gpudeck.discovery.settings import DiscoverySettings
 
@@ -28,13 +29,14 @@ class Plan(Struct, frozen=True):
 
 def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool], *, ssh_hosts: int = 0) -> Plan:
     """The demo when it is asked for; else this machine where it has GPUs, and the hosts that are named; and where there
-    is neither, the demo until somebody reports."""
+    is neither, and no monitor that came before, the demo until somebody reports."""
     if demo_hosts is not None:
         return Plan(demo_hosts=demo_hosts, demo_is_asked=True)
     named = ssh_hosts if ssh_hosts or names_hosts(settings) else None
     if settings.local == "auto" and has_gpus():
         return Plan(watch_this_machine=True, named_hosts=named)
-    is_demo = settings.demo == "auto" and named is None
+    # Whoever had another monitor has hosts, and readers who would take simulated ones for theirs.
+    is_demo = settings.demo == "auto" and named is None and settings.compat == CompatSettings()
     return Plan(demo_hosts=DEMO_HOSTS if is_demo else None, named_hosts=named)
 
 
