@@ -3,7 +3,7 @@
 Runs by itself whenever the package is built or installed, also as an editable install; by hand:
 
     python hatch_build.py         build the page if anything below web/ changed
-    python hatch_build.py check   the page's types and unit tests
+    python hatch_build.py check   the page's types, unit tests and size
     python hatch_build.py types   write the page's API types again from web/src/api/openapi.json
 
 The page is built aside and then put in place whole, so a hub that is running never serves half of one. A source
@@ -27,6 +27,10 @@ STAMP = ".stamp"
 """In the built page: the hash of what it was built from. In node_modules: of the lock file it was installed from."""
 SOURCES = ("index.html", "package-lock.json", "package.json", "svelte.config.js", "tsconfig.json", "vite.config.ts")
 COMPRESSED = (".css", ".html", ".js", ".svg")
+MOST_BYTES = 200_000
+"""Of all pages together, gzipped: what is promised."""
+MOST_FIRST_BYTES = 100_000
+"""Of what index.html names, gzipped: that is fetched before anything is painted."""
 
 
 class BuildFailed(Exception):
@@ -69,13 +73,15 @@ class Page:
         return True
 
     def check(self) -> None:
-        """Runs the page's type check and unit tests. Raises `BuildFailed`."""
+        """Runs the page's type check and unit tests, and weighs it. Raises `BuildFailed`."""
         self.install()
         self.run(
             "the page's API types are old: python hatch_build.py types", "run", "types", "--silent", "--", "--check"
         )
         self.run("the page's types do not fit", "run", "check", "--silent")
         self.run("a unit test of the page failed", "run", "test", "--silent")
+        self.build()
+        weigh(self.built)
 
     def write_types(self) -> None:
         """Writes web/src/api/schema.d.ts from the OpenAPI document beside it. Raises `BuildFailed`."""
@@ -135,6 +141,17 @@ def compress(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
         if path.suffix in COMPRESSED:
             path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
+
+
+def weigh(folder: Path) -> None:
+    """Raises `BuildFailed` where a built page is larger than promised."""
+    sizes = {path.name.removesuffix(".gz"): path.stat().st_size for path in folder.rglob("*.gz")}
+    named = set(re.findall(r"assets/([\w.-]+)", (folder / "index.html").read_text())) | {"index.html"}
+    first = sum(size for name, size in sizes.items() if name in named)
+    parts = (("all of it", sum(sizes.values()), MOST_BYTES), ("its first part", first, MOST_FIRST_BYTES))
+    for what, size, most in parts:
+        if size > most:
+            raise BuildFailed(f"the page is too large: {what} is {size:,} bytes gzipped, and {most:,} are promised")
 
 
 def read_stamp(folder: Path) -> str | None:

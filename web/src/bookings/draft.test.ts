@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
 import { bookingBody, changeBody, draftOf, lengthShown, mistakesOf, newDraft, noWish, slotBody, slotChange, untilShown, type Draft } from './draft'
-import { extendBody, moveBody, stretchBody } from './drags'
 import { booked, booking } from './samples'
 
 const at = (text: string): number => Date.parse(text) / 1000
@@ -68,32 +67,11 @@ describe('a change', () => {
   })
 })
 
-test('a free slot is taken to the second, on the GPUs that are free', () => {
+test('a free slot is taken to the second, on the GPUs that are free, and as long as it was', () => {
   const slot = { start: NOW + 0.5, end: NOW + HOUR, gpus: booked('gpu02', 3) }
-  expect(slotBody({ ...newDraft(['a'], null, null, NOW), note: 'n' }, slot, 'ada')).toEqual({ gpus: ['gpu02-3'], start: slot.start, end: slot.end, note: 'n' })
-  expect(slotChange({ for: 60, note: 'n', version: 2 }, booking({ gpus: booked('gpu02', 3) }), slot)).toEqual({ start: slot.start, end: slot.end, note: 'n', version: 2 })
-  expect(slotChange({ gpus: ['x'], version: 2 }, booking(), slot)).toEqual({ start: slot.start, end: slot.end, gpus: ['gpu02-3'], version: 2 })
-})
-
-describe('a drag', () => {
-  const one = booking({ start: at('2026-10-25T02:30+01:00'), version: 4 })
-  const still = { isLater: false, start: new Date(2026, 9, 25, 2, 30), from: null, to: null }
-
-  it('to another row keeps the time, also one that the clock shows twice', () => {
-    expect(moveBody(one, { ...still, from: 'gpu01-0', to: 'gpu01-3' })).toEqual({ gpus: ['gpu01-3'], version: 4 })
-  })
-  it('in time moves it as it is', () => {
-    const start = new Date(2026, 9, 26, 9)
-    expect(moveBody(one, { ...still, isLater: true, start })).toEqual({ start: start.getTime() / 1000, version: 4 })
-  })
-  it('of several GPUs changes none of them', () => {
-    expect(moveBody(booking({ gpus: booked('gpu01', 0, 1) }), { ...still, from: 'gpu01-0', to: 'gpu01-1' })).toBeNull()
-  })
-  it('back to where it was is nothing', () => expect(moveBody(one, still)).toBeNull())
-  it('at an end leaves the other end', () => {
-    const to = new Date(2026, 9, 25, 9)
-    expect(stretchBody(one, 'end', to)).toEqual({ end: to.getTime() / 1000, version: 4 })
-    expect(stretchBody(one, 'start', to)).toEqual({ start: to.getTime() / 1000, end: one.end, version: 4 })
-    expect(extendBody(one, HOUR)).toEqual({ end: one.end + HOUR, version: 4 })
-  })
+  const draft = { ...newDraft(['a'], null, null, NOW), note: 'n' }
+  expect(slotBody(draft, slot, 'ada', NOW)).toEqual({ gpus: ['gpu02-3'], start: slot.start, for: HOUR - 0.5, note: 'n' })
+  expect(slotBody(draft, slot, 'ada', NOW + 20)).toEqual({ gpus: ['gpu02-3'], for: HOUR - 0.5, note: 'n' })
+  expect(slotChange({ for: 60, note: 'n', version: 2 }, booking({ gpus: booked('gpu02', 3) }), slot, NOW)).toEqual({ start: slot.start, for: HOUR - 0.5, note: 'n', version: 2 })
+  expect(slotChange({ gpus: ['x'], end: NOW, version: 2 }, booking(), slot, NOW + 20)).toEqual({ start: NOW + 20, for: HOUR - 0.5, gpus: ['gpu02-3'], version: 2 })
 })

@@ -134,18 +134,24 @@ export function changeBody(draft: Draft, booking: Booking): BookingChange | null
   return Object.keys(change).length === 0 ? null : { ...change, version: booking.version }
 }
 
+/** A slot that has come, and not the moment at which it was found, begins when it is booked, and is as long as it was. */
+export function slotTime({ start, end }: Slot, now: number): { start?: number; for: number } {
+  return start <= now ? { for: end - start } : { start, for: end - start }
+}
+
 /** The same booking at a time and on GPUs that are free; to the second, which no field could hold. */
-export function slotBody(draft: Draft, { start, end, gpus }: Slot, me: string): NewBooking {
+export function slotBody(draft: Draft, slot: Slot, me: string, now: number): NewBooking {
   const user = draft.user.trim()
-  return { gpus: gpus.map(({ uuid }) => uuid), start, end, note: draft.note, ...(user === '' || user === me ? {} : { user }) }
+  return { gpus: slot.gpus.map(({ uuid }) => uuid), ...slotTime(slot, now), note: draft.note, ...(user === '' || user === me ? {} : { user }) }
 }
 
 /** What was meant to be changed, but at that time and on those GPUs. */
-export function slotChange(change: BookingChange, booking: Booking, { start, end, gpus }: Slot): BookingChange {
-  const { for: _, gpus: __, ...others } = change
-  const uuids = gpus.map(({ uuid }) => uuid)
+export function slotChange(change: BookingChange, booking: Booking, slot: Slot, now: number): BookingChange {
+  const { end: _, gpus: __, ...others } = change
+  const uuids = slot.gpus.map(({ uuid }) => uuid)
   const isSame = isSameSet(uuids, booking.gpus.map(({ uuid }) => uuid))
-  return { ...others, start, end, ...(isSame ? {} : { gpus: uuids }) }
+  // Without a start it would stay where it is.
+  return { ...others, ...slotTime(slot, now), start: Math.max(slot.start, now), ...(isSame ? {} : { gpus: uuids }) }
 }
 
 function isSameSet(some: readonly string[], others: readonly string[]): boolean {

@@ -1,23 +1,24 @@
 import { expect, test } from 'vitest'
 import { gpu, host, NOW } from '../samples'
-import { countMarks, marksOf } from './marks'
+import { byRow, countMarks, marksOf } from './marks'
 import { planRows, type HostRow } from './rows'
 import { booked, booking } from './samples'
 import type { Asker } from './words'
 
 const ADA: Asker = { name: 'ada', mayBook: true, mayAdminister: false, canLogIn: false }
 const hosts = [host('gpu01', [gpu(), gpu(), gpu(), gpu()])]
-const rowsOf = (isOpen: boolean) => planRows(hosts, [], { text: '', isBookedOnly: false, folds: new Map([['gpu01', isOpen]]) }, 100).rows
+const rowsOf = (isOpen: boolean) => planRows(hosts, [], { text: '', isBookedOnly: false, folds: new Map([['gpu01', isOpen]]) })
 const marks = (bookings: Parameters<typeof marksOf>[1], who = ADA, conflicts: string[] = []) => marksOf(rowsOf(true), bookings, who, new Set(conflicts), NOW)
 
 test('a booking of several GPUs is one mark on all of their rows', () => {
   const [mark, ...others] = marks([booking({ gpus: booked('gpu01', 1, 2) })])
   expect(others).toEqual([])
-  expect(mark?.resourceIds).toEqual(['gpu01-1', 'gpu01-2'])
+  expect(mark?.rows).toEqual(['gpu01-1', 'gpu01-2'])
+  expect([...byRow([mark!])]).toEqual([['gpu01-1', [mark]], ['gpu01-2', [mark]]])
 })
 
 test('only what is theirs, and not over, can be dragged; what runs only at its end', () => {
-  const editable = (changes: Parameters<typeof booking>[0], who = ADA) => marks([booking(changes)], who).map(({ startEditable, durationEditable }) => [startEditable, durationEditable])[0]
+  const editable = (changes: Parameters<typeof booking>[0], who = ADA) => marks([booking(changes)], who).flatMap((mark) => (mark.kind === 'booking' ? [[mark.canMove, mark.canStretch]] : []))[0]
   expect(editable({})).toEqual([true, true])
   expect(editable({ user: 'bob' })).toEqual([false, false])
   expect(editable({ user: 'bob' }, { ...ADA, mayAdminister: true })).toEqual([true, true])
@@ -28,23 +29,23 @@ test('only what is theirs, and not over, can be dragged; what runs only at its e
 })
 
 test('a stranger on a booked GPU shows while the booking runs', () => {
-  expect(marks([booking({ start: NOW - 60 })], ADA, ['gpu01-0'])[0]?.classNames).toContain('conflict')
-  expect(marks([booking()], ADA, ['gpu01-0'])[0]?.classNames).not.toContain('conflict')
+  expect(marks([booking({ start: NOW - 60 })], ADA, ['gpu01-0'])[0]?.classes).toContain('conflict')
+  expect(marks([booking()], ADA, ['gpu01-0'])[0]?.classes).not.toContain('conflict')
 })
 
 test('a folded host counts what is booked, from step to step', () => {
   const [row] = rowsOf(false) as [HostRow]
   const HOUR = 3600
   const bookings = [booking({ gpus: booked('gpu01', 0, 1), start: NOW, end: NOW + 4 * HOUR }), booking({ id: 2, gpus: booked('gpu01', 2, 3), start: NOW + 2 * HOUR, end: NOW + 4 * HOUR }), booking({ id: 3, gpus: booked('gpu01', 0), start: NOW + 4 * HOUR, end: NOW + 5 * HOUR })]
-  const counted = countMarks(row, bookings, NOW).map(({ start, end, extendedProps, classNames }) => [start.getTime() / 1000 - NOW, end.getTime() / 1000 - NOW, (extendedProps.mark as { text: string }).text, classNames.includes('full')])
+  const counted = countMarks(row, bookings, NOW).map(({ start, end, text, classes }) => [start - NOW, end - NOW, text, classes.includes('full')])
   expect(counted).toEqual([[0, 2 * HOUR, '2 of 4', false], [2 * HOUR, 4 * HOUR, '4 of 4', true], [4 * HOUR, 5 * HOUR, '1 of 4', false]])
   expect(marksOf(rowsOf(false), bookings, ADA, new Set(), NOW)).toHaveLength(3)
   const [whole, ...others] = countMarks(row, bookings, NOW, true)
   expect(others).toEqual([])
-  expect(whole).toMatchObject({ start: new Date(NOW * 1000), end: new Date((NOW + 5 * HOUR) * 1000), extendedProps: { mark: { text: '1–4 of 4' } } })
+  expect(whole).toMatchObject({ start: NOW, end: NOW + 5 * HOUR, text: '1–4 of 4' })
 })
 
 test('a hostile name is text without the signs that turn a line around', () => {
   const [mark] = marks([booking({ user: '\u202eadmin', note: '<img src=x>' })])
-  expect(mark?.extendedProps.mark).toMatchObject({ user: '\ufffdadmin', note: '<img src=x>' })
+  expect(mark).toMatchObject({ user: '\ufffdadmin', note: '<img src=x>' })
 })

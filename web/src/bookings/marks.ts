@@ -2,38 +2,41 @@
 import type { Booking } from '../api/reservations'
 import { plain } from '../state/format'
 import type { HostRow, Row } from './rows'
-import { drawnSpan, spanText } from './times'
+import { spanText } from './times'
 import { isOver, mayChange, stateOf, type Asker } from './words'
 
-/** One thing on the timeline, as @event-calendar takes it. */
-export interface Mark {
-  id: string
-  start: Date
-  end: Date
-  resourceIds: string[]
-  startEditable: boolean
-  durationEditable: boolean
-  classNames: string[]
-  extendedProps: { mark: BookingMark | CountMark }
+interface Drawn {
+  /** Among all that is drawn. */
+  key: string
+  /** Unix seconds. */
+  start: number
+  end: number
+  /** The rows that it lies on. */
+  rows: string[]
+  classes: string
+  /** All of it in one sentence, for a hover and for those who hear the page. */
+  label: string
 }
 
-export interface BookingMark {
+export interface BookingMark extends Drawn {
   kind: 'booking'
   id: number
   user: string
   note: string
-  /** All of it in one sentence, for a hover and for those who hear the page. */
-  label: string
+  canMove: boolean
+  /** At its end; at its start as well where it can be moved. */
+  canStretch: boolean
   isGroup: boolean
-  isRunning: boolean
 }
 
-export interface CountMark {
+export interface CountMark extends Drawn {
   kind: 'count'
   host: string
   text: string
-  label: string
 }
+
+/** One thing on the timeline. */
+export type Mark = BookingMark | CountMark
 
 /** `now` is the hub's clock. `isCoarse`: a folded host shows when anything is booked, not each step of how much. */
 export function marksOf(rows: readonly Row[], bookings: readonly Booking[], who: Asker, conflicts: ReadonlySet<string>, now: number, isCoarse = false): Mark[] {
@@ -41,7 +44,11 @@ export function marksOf(rows: readonly Row[], bookings: readonly Booking[], who:
   const folded = rows.filter((row): row is HostRow => row.kind === 'host' && !row.isOpen)
   const byHost = new Map<string, Booking[]>()
   for (const booking of folded.length === 0 ? [] : bookings) {
-    for (const host of new Set(booking.gpus.map((gpu) => gpu.host))) byHost.set(host, [...(byHost.get(host) ?? []), booking])
+    for (const host of new Set(booking.gpus.map((gpu) => gpu.host))) {
+      const others = byHost.get(host)
+      if (others === undefined) byHost.set(host, [booking])
+      else others.push(booking)
+    }
   }
   return [
     ...bookings.flatMap((booking) => bookingMark(booking, shown, who, conflicts, now)),
@@ -51,27 +58,17 @@ export function marksOf(rows: readonly Row[], bookings: readonly Booking[], who:
 
 function bookingMark(booking: Booking, shown: ReadonlySet<string>, who: Asker, conflicts: ReadonlySet<string>, now: number): Mark[] {
   const uuids = booking.gpus.map(({ uuid }) => uuid)
-  const resourceIds = uuids.filter((uuid) => shown.has(uuid))
-  if (resourceIds.length === 0) return []
+  const rows = uuids.filter((uuid) => shown.has(uuid))
+  if (rows.length === 0) return []
   const state = stateOf(booking, now)
   const isEditable = mayChange(booking, who) && !isOver(booking, now) && booking.kind === 'booking'
   const isConflict = state === 'running' && uuids.some((uuid) => conflicts.has(uuid))
   const user = plain(booking.user)
   const note = plain(booking.note)
   const label = `${user}, ${spanText(booking.start, booking.end, now)}${note === '' ? '' : `: ${note}`}${isConflict ? '. Somebody else is on it' : ''}`
-  const [start, end] = drawnSpan(booking.start, booking.end)
-  return [
-    {
-      id: String(booking.id),
-      start,
-      end,
-      resourceIds,
-      startEditable: isEditable && state === 'planned',
-      durationEditable: isEditable,
-      classNames: [state, booking.kind, ...(booking.user === who.name ? ['own'] : []), ...(isConflict ? ['conflict'] : [])],
-      extendedProps: { mark: { kind: 'booking', id: booking.id, user, note, label, isGroup: uuids.length > 1, isRunning: state !== 'planned' } },
-    },
-  ]
+  const classes = [state, booking.kind, ...(booking.user === who.name ? ['own'] : []), ...(isConflict ? ['conflict'] : [])].join(' ')
+  const { id, start, end } = booking
+  return [{ kind: 'booking', key: String(id), id, start, end, rows, classes, label, user, note, canMove: isEditable && state === 'planned', canStretch: isEditable, isGroup: uuids.length > 1 }]
 }
 
 interface Stretch {
@@ -82,7 +79,7 @@ interface Stretch {
 }
 
 /** How many GPUs of a host are booked from when to when. */
-export function countMarks(row: HostRow, bookings: readonly Booking[], now: number, isCoarse = false): Mark[] {
+export function countMarks(row: HostRow, bookings: readonly Booking[], now: number, isCoarse = false): CountMark[] {
   const steps = stretchesOf(row.host, bookings)
   return (isCoarse ? joined(steps) : steps).map((stretch) => countMark(row, stretch, now))
 }
@@ -117,9 +114,21 @@ function joined(stretches: readonly Stretch[]): Stretch[] {
   return whole
 }
 
-function countMark({ id, host, title, uuids }: HostRow, { from, until, least, most }: Stretch, now: number): Mark {
-  const [start, end] = drawnSpan(from, until)
+function countMark({ id, host, title, uuids }: HostRow, { from, until, least, most }: Stretch, now: number): CountMark {
   const text = `${least === most ? most : `${least}–${most}`} of ${Math.max(uuids.length, most)}`
   const label = `${text} GPUs of ${title} booked, ${spanText(from, until, now)}. Unfold the host`
-  return { id: `${id} ${from}`, start, end, resourceIds: [id], startEditable: false, durationEditable: false, classNames: ['count', ...(least >= uuids.length ? ['full'] : [])], extendedProps: { mark: { kind: 'count', host, text, label } } }
+  return { kind: 'count', key: `${id} ${from}`, start: from, end: until, rows: [id], classes: least >= uuids.length ? 'count full' : 'count', label, host, text }
+}
+
+/** What lies on each row. */
+export function byRow(marks: readonly Mark[]): Map<string, Mark[]> {
+  const found = new Map<string, Mark[]>()
+  for (const mark of marks) {
+    for (const row of mark.rows) {
+      const others = found.get(row)
+      if (others === undefined) found.set(row, [mark])
+      else others.push(mark)
+    }
+  }
+  return found
 }

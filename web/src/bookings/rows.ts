@@ -39,12 +39,6 @@ export interface RowChoice {
   folds: ReadonlyMap<string, boolean>
 }
 
-export interface RowPlan {
-  rows: Row[]
-  /** How many there would be in all. */
-  count: number
-}
-
 /** With more GPUs than that hosts are folded unless somebody unfolds them. */
 export const OPEN_UP_TO = 48
 
@@ -55,8 +49,8 @@ interface Place {
   gpus: GpuRow[]
 }
 
-/** `hosts` in the order in which they are shown; at most `most` rows, and never a host cut in two unless it is alone. */
-export function planRows(hosts: readonly Host[], bookings: readonly Booking[], choice: RowChoice, most: number): RowPlan {
+/** `hosts` in the order in which they are shown. */
+export function planRows(hosts: readonly Host[], bookings: readonly Booking[], choice: RowChoice): Row[] {
   const words = choice.text.toLowerCase().split(/\s+/).filter((word) => word !== '')
   const said = textByGpu(bookings)
   const places = placesOf(hosts, bookings).flatMap((place) => {
@@ -64,19 +58,11 @@ export function planRows(hosts: readonly Host[], bookings: readonly Booking[], c
     return gpus.length === 0 ? [] : [{ ...place, shown: gpus }]
   })
   const isOpenByItself = places.reduce((sum, { shown }) => sum + shown.length, 0) <= OPEN_UP_TO
-  const rows = places.flatMap(({ shown, gpus, ...place }): Row[] => {
+  return places.flatMap(({ shown, gpus, ...place }): Row[] => {
     const isOpen = choice.folds.get(place.host) ?? isOpenByItself
     const uuids = gpus.filter(({ isThere }) => isThere).map(({ id }) => id)
     return [{ kind: 'host', id: `host ${place.host}`, ...place, isOpen, uuids }, ...(isOpen ? shown : [])]
   })
-  return { rows: rows.slice(0, endOf(rows, most)), count: rows.length }
-}
-
-function endOf(rows: readonly Row[], most: number): number {
-  if (rows.length <= most) return rows.length
-  let end = most
-  while (end > 0 && rows[end]?.kind === 'gpu') end -= 1
-  return end === 0 ? most : end
 }
 
 /** Two hosts of one name are one place: bookings know names only. */

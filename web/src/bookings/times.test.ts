@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { drawnSpan, fieldOf, lengthOf, lengthText, momentOf, offsetText, spanText, timeText } from './times'
+import { fieldOf, lengthOf, lengthText, momentOf, offsetText, spanText, timeText } from './times'
 
 const at = (text: string): number => Date.parse(text) / 1000
 const HOUR = 3600
@@ -42,14 +42,6 @@ test('of a time that the clock shows twice the first is meant, and both are told
   expect(timeText(first + HOUR, first)).toBe('02:30 (UTC+1)')
   expect(timeText(first + 2 * HOUR, first)).toBe('03:30')
   expect(timeText(first - HOUR, first)).toBe('01:30')
-})
-
-test('what ends in the second of two equal hours is drawn as long as it is', () => {
-  const start = at('2026-10-25T02:30+02:00')
-  const [from, until] = drawnSpan(start, start + HOUR)
-  expect([from.getHours(), from.getMinutes(), until.getHours(), until.getMinutes()]).toEqual([2, 30, 3, 30])
-  const [, later] = drawnSpan(start, start + 3 * HOUR)
-  expect(later.getTime() / 1000).toBe(start + 3 * HOUR)
 })
 
 test('a span names the day once, and the year where it is another', () => {

@@ -78,17 +78,3 @@ export function offsetText(unix: number): string {
   const rest = Math.abs(minutes) % 60
   return `UTC${minutes < 0 ? '−' : '+'}${Math.floor(Math.abs(minutes) / 60)}${rest === 0 ? '' : `:${pad(rest)}`}`
 }
-
-/**
- * Both ends as they are drawn. A timeline of wall clocks has no room for an hour that comes twice: what begins in the
- * first and ends in the second would have no length or less, and is drawn as long as it is.
- */
-export function drawnSpan(start: number, end: number): [Date, Date] {
-  const [from, until] = [new Date(start * 1000), new Date(end * 1000)]
-  const wall = (date: Date): number => date.getTime() - date.getTimezoneOffset() * 60_000
-  if (wall(until) > wall(from)) return [from, until]
-  // Counts on the wall clock, which at that hour goes on without a step back.
-  const drawn = new Date(from)
-  drawn.setMinutes(drawn.getMinutes() + Math.max(1, Math.round((end - start) / MINUTE)))
-  return [from, drawn]
-}

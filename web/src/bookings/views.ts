@@ -78,14 +78,12 @@ export interface Grain {
   snap: number
   /** Seconds between two labels; null: none. */
   label: number | null
-  /** Pixels. */
+  /** Pixels of a slot. */
   narrowest: number
-  /** How many are drawn at once: each has a cell a day, and thousands of cells take a second. */
-  rows: number
 }
 
 export const GRAINS: Record<ViewName, Grain> = {
-  day: { slot: 3600, snap: 900, label: 7200, narrowest: 28, rows: 150 },
-  week: { slot: 21_600, snap: 3600, label: 43_200, narrowest: 24, rows: 80 },
-  month: { slot: 86_400, snap: 21_600, label: null, narrowest: 26, rows: 50 },
+  day: { slot: 3600, snap: 900, label: 7200, narrowest: 28 },
+  week: { slot: 21_600, snap: 3600, label: 43_200, narrowest: 24 },
+  month: { slot: 86_400, snap: 21_600, label: null, narrowest: 26 },
 }
