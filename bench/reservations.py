@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from bench.tables import print_table
 from gpudeck.api.access import Policy
-from gpudeck.api.app import build_framework
+from gpudeck.api.app import Framework
 from gpudeck.api.house import House
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.settings import AuthSettings
@@ -76,7 +76,7 @@ async def _run(folder: Path) -> None:
     await calendar.load()
     hub = Hub()
     auth, policy = Auth(database, AuthSettings()), Policy(is_readable=True)
-    app: Any = build_framework(House(hub=hub, auth=auth, policy=policy, book=NoBook(), reservations=calendar))
+    app: Any = Framework(House(hub=hub, auth=auth, policy=policy, book=NoBook(), reservations=calendar))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://hub") as http:
         month = f"/api/v1/reservations?start={now - 15 * DAY}&end={now + 15 * DAY}"

@@ -5,15 +5,14 @@ Prometheus' rules and Grafana's dashboard.
 """
 
 import json
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from docs.references import commands_page, metrics_page, routes_page
-from fakes.doors import make_framework
 from generated_dashboard import dashboard
 from generated_rules import alert_rules, recording_rules
+from gpudeck.api.app import read_routes
 from gpudeck.api.schema import complete_schema
 from gpudeck.app.settings import Settings
 from gpudeck.config import reference
@@ -23,9 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def api_document() -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        framework = make_framework(Path(folder))
-    document = complete_schema(framework.openapi_schema.to_schema())
+    document = complete_schema(read_routes().openapi_schema.to_schema())
     # The version is the package's, not the interface's: a release must not change the page's types.
     document["info"]["version"] = "1"
     return msgspec.json.encode(document, order="sorted").decode() + "\n"

@@ -1,15 +1,14 @@
 """The hub's front door without a server: its ASGI application, with tokens and accounts that tests know."""
 
-import asyncio
+import contextlib
+import sqlite3
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-from litestar import Litestar
 
 from fakes.offers import FakeHolds
+from fakes.passwords import quick_hasher
+from fakes.tables import open_file, put_tables, run
 from gpudeck.alerts.engine import Engine
 from gpudeck.alerts.keeper import Alerts
 from gpudeck.alerts.notifiers.mutes import Mutes
@@ -19,7 +18,7 @@ from gpudeck.alerts.watch_store import WatchStore
 from gpudeck.alerts.watches import Watches
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Commands, Policy
-from gpudeck.api.app import FrontDoor, SideDoor, build_framework
+from gpudeck.api.app import FrontDoor, SideDoor
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.headers import SafeApp
 from gpudeck.api.host_book import AddedHosts, NewHost
@@ -28,10 +27,11 @@ from gpudeck.app.auth import grant_by
 from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.auth.caller import Role
 from gpudeck.auth.parts import Auth
+from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.secret import hash_secret
 from gpudeck.auth.settings import AuthSettings
-from gpudeck.database import schema, sqlite
-from gpudeck.database.engine import Database, open_database
+from gpudeck.database import sqlite
+from gpudeck.database.engine import Database
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
@@ -69,9 +69,11 @@ class ClosedBook:
 def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True) -> Auth:
     """Accounts and tokens in a file of that folder. It is opened anew for each transaction, so that a test may use it
     from several calls of `asyncio.run`."""
-    _run(_make_tables(folder, with_tokens=with_tokens))
-    auth = Auth(_connect(folder), settings or AuthSettings())
-    _run(auth.load())
+    put_tables(folder)
+    if with_tokens:
+        _add_tokens(folder / sqlite.FILE_NAME)
+    auth = Auth(open_file(folder), settings or AuthSettings(), passwords=Passwords(quick_hasher()))
+    run(auth.load())
     return auth
 
 
@@ -162,27 +164,7 @@ def _find(managed: ManagedHosts, name: str) -> Target | None:
     return next((target for target in managed.targets() if target.name == name), None)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """To its end, also where the caller is in an event loop."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
-
-
-async def _make_tables(folder: Path, *, with_tokens: bool) -> None:
-    database = await open_database(None, folder)
-    async with database.begin() as connection:
-        for secret, role in TOKENS.items() if with_tokens else ():
-            row = {"hash": hash_secret(secret), "name": role, "role": role, "created_at": 0.0}
-            await connection.execute(schema.tokens.insert().prefix_with("OR IGNORE").values(row))
-    await database.close()
-
-
-def _connect(folder: Path) -> Database:
-    file = folder / sqlite.FILE_NAME
-    return Database("sqlite", str(file), sqlite.make_engine(file, keeps_connection=False), sqlite.explain)
-
-
-def make_framework(folder: Path, hub: Hub | None = None) -> Litestar:
-    """The routes behind a door that is open to everybody, with nothing in the rooms."""
-    policy = Policy(is_readable=True)
-    return build_framework(House(hub=hub or Hub(), auth=make_auth(folder), policy=policy, book=ClosedBook()))
+def _add_tokens(file: Path) -> None:
+    rows = [(hash_secret(secret), role, role, 0.0) for secret, role in TOKENS.items()]
+    with contextlib.closing(sqlite3.connect(file)) as opened, opened:
+        opened.executemany("INSERT OR IGNORE INTO tokens (hash, name, role, created_at) VALUES (?, ?, ?, ?)", rows)

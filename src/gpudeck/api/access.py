@@ -82,6 +82,12 @@ def caller_of(connection: Connection) -> Caller:
     return caller
 
 
+def policy_of(connection: Connection) -> Policy:
+    """The one of the house that the call came to."""
+    policy: Policy = connection.scope["house"].policy  # type: ignore[typeddict-item]
+    return policy
+
+
 async def check_access(connection: Connection, handler: BaseRouteHandler) -> None:
     """The guard of all routes. It is asked before a body is looked at.
 
@@ -90,5 +96,4 @@ async def check_access(connection: Connection, handler: BaseRouteHandler) -> Non
     level: Access | None = handler.opt.get("access")
     if connection.scope.get("method") == "OPTIONS" or connection.scope["path"].startswith(_OPEN_PATHS):
         level = "open"
-    policy: Policy = connection.app.state.policy
-    policy.check(level, caller_of(connection))
+    policy_of(connection).check(level, caller_of(connection))

@@ -1,13 +1,14 @@
 """The hub's HTTP front door: who is it? Then two raw routes, and the framework for all others, below a prefix."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from litestar import Litestar
-from litestar.datastructures import State
+from litestar import Litestar, Request, Response
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
+from litestar.types import Scope as LitestarScope
 
 from gpudeck import __version__
 from gpudeck.api import (
@@ -35,7 +36,7 @@ from gpudeck.api import (
     usage,
     watches,
 )
-from gpudeck.api.access import check_access
+from gpudeck.api.access import Policy, check_access
 from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
@@ -49,7 +50,9 @@ from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
+from gpudeck.auth.parts import Auth
 from gpudeck.history.base import HistoryRefused
+from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.reservations.refusals import ReservationRefused
 
@@ -86,16 +89,18 @@ RESOURCES = (
 makes its own."""
 
 
-def build_framework(house: House) -> Litestar:
-    desks = _make_desks(house)
+@functools.cache
+def read_routes() -> Litestar:
+    """All routes, as the framework reads them. That takes a tenth of a second, and so is done once in a process: which
+    house a request is in, `Framework` tells it."""
     return Litestar(
         route_handlers=[route for resource in RESOURCES for route in resource.ROUTES],
         guards=[check_access],
-        dependencies={name: _provide(desk) for name, desk in desks.items()},
+        dependencies={name: _provide(name) for name in _DESKS},
         exception_handlers={
             HTTPException: on_http_error,
             HistoryRefused: on_refused,
-            ReservationRefused: desks["bookings"].answer_refusal,
+            ReservationRefused: _on_reservation_refused,
             queue.QueueRefused: queue.on_queue_refused,
             alerts.AlertRefused: alerts.on_alert_refused,
             watches.WatchRefused: watches.on_watch_refused,
@@ -107,13 +112,44 @@ def build_framework(house: House) -> Litestar:
             title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
         ),
         logging_config=None,
-        state=State({"policy": house.policy, "prefix": house.prefix}),
-        signature_types=[HostBook, *(type(desk) for desk in desks.values())],
+        signature_types=list(_DESKS.values()),
     )
 
 
+class Framework:
+    """The routes in one house: an ASGI application."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._desks = _make_desks(house)
+        self._routes: App = read_routes()  # type: ignore[assignment]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["house"], scope["desks"] = self._house, self._desks
+        await self._routes(scope, receive, send)
+
+
+_DESKS: dict[str, type] = {
+    "hub": Hub,
+    "auth": Auth,
+    "policy": Policy,
+    "book": HostBook,
+    "texts": TextViews,
+    "metrics": MetricsPage,
+    "questions": Questions,
+    "desk": events.EventDesk,
+    "mirror": about.Mirror,
+    "bookings": BookingDesk,
+    "line": queue.QueueDesk,
+    "alarm": alerts.AlertDesk,
+    "lookout": watches.WatchDesk,
+    "agents": sd.Agents,
+    "silence": mutes.MuteDesk,
+}
+"""What handlers ask for, by the name of the parameter."""
+
+
 def _make_desks(house: House) -> dict[str, Any]:
-    """What handlers ask for, by the name of the parameter."""
     hub, auth, questions, desk = house.hub, house.auth, Questions(house.history), events.EventDesk(house.events)
     return {
         "hub": hub,
@@ -134,8 +170,16 @@ def _make_desks(house: House) -> dict[str, Any]:
     }
 
 
-def _provide(desk: Any) -> Provide:
-    return Provide(lambda: desk, sync_to_thread=False)
+def _provide(name: str) -> Provide:
+    def find(scope: LitestarScope) -> Any:
+        return scope["desks"][name]  # type: ignore[typeddict-item]
+
+    return Provide(find, sync_to_thread=False)
+
+
+def _on_reservation_refused(request: Request[Any, Any, Any], error: ReservationRefused) -> Response[bytes]:
+    bookings: BookingDesk = request.scope["desks"]["bookings"]  # type: ignore[typeddict-item]
+    return bookings.answer_refusal(request, error)
 
 
 class SideDoor(Protocol):
@@ -158,7 +202,7 @@ class FrontDoor:
     ) -> None:
         """`side_doors` are asked in their order, before anything of our own."""
         self._prefix = house.prefix.rstrip("/")
-        self._framework: App = build_framework(house)  # type: ignore[assignment]
+        self._framework = Framework(house)
         self._reports = ReportsRoute(house.hub, find_grant)
         self._stream = StreamRoute(house.hub, house.policy, keeper.identify)
         self._keeper = keeper

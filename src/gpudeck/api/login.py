@@ -20,7 +20,7 @@ from litestar.exceptions import (
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import Policy, access, caller_of
+from gpudeck.api.access import Policy, access, caller_of, policy_of
 from gpudeck.api.answers import documented
 from gpudeck.api.callers import cookie_name, read_cookie
 from gpudeck.api.errors import ErrorBody
@@ -95,7 +95,7 @@ class Done(Struct, frozen=True):
 @get("/api/v1/me", opt=access("open"))
 async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
     """Who the hub takes you for, and what you may do."""
-    return describe(caller_of(request), request.app.state.policy, auth)
+    return describe(caller_of(request), policy_of(request), auth)
 
 
 @post(
@@ -117,7 +117,7 @@ async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAut
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     caller = auth.caller_of(account, address)
-    return _with_cookie(describe(caller, request.app.state.policy, auth), secret, request)
+    return _with_cookie(describe(caller, policy_of(request), auth), secret, request)
 
 
 @post("/api/v1/logout", status_code=200, opt=access("open"))
@@ -174,7 +174,7 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
         raise _refuse(refusal) from refusal
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    shown = describe(auth.caller_of(account, caller.address), request.app.state.policy, auth)
+    shown = describe(auth.caller_of(account, caller.address), policy_of(request), auth)
     return _with_cookie(shown, secret, request)
 
 
@@ -206,7 +206,7 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     except LoginRefused:
         # Somebody at this address has guessed before. Whoever had the link need not wait for that.
         secret = await auth.sessions.start(account, address, agent)
-    return _with_cookie(describe(caller, request.app.state.policy, auth), secret, request, status=201)
+    return _with_cookie(describe(caller, policy_of(request), auth), secret, request, status=201)
 
 
 def _refuse(refusal: LoginRefused) -> HTTPException:
@@ -255,7 +255,7 @@ def _cookie(request: AuthRequest, secret: str, max_age: int | None = None) -> Co
 
 
 def _cookie_name(request: AuthRequest) -> str:
-    return cookie_name(request.url.scheme == "https", request.app.state.prefix)
+    return cookie_name(request.url.scheme == "https", _prefix_of(request))
 
 
 def _session_of(request: AuthRequest) -> str:
@@ -264,8 +264,13 @@ def _session_of(request: AuthRequest) -> str:
 
 def _path(request: AuthRequest) -> str:
     """The prefix below which the hub is served, so that a cookie does not reach what else is on that server."""
-    prefix: str = request.app.state.prefix
+    prefix = _prefix_of(request)
     return f"{prefix}/" if prefix else "/"
+
+
+def _prefix_of(request: AuthRequest) -> str:
+    prefix: str = request.scope["house"].prefix  # type: ignore[typeddict-item]
+    return prefix
 
 
 ROUTES = [read_me, log_in, log_out, log_out_everywhere, list_sessions, change_password, make_first_admin]

@@ -34,9 +34,10 @@ class Auth:
         settings: AuthSettings,
         logins: Logins | None = None,
         *,
+        passwords: Passwords | None = None,
         now: clock.Clock = clock.wall,
     ) -> None:
-        passwords = Passwords()
+        passwords = passwords or Passwords()
         self.database = database
         self.has_accounts = False
         self.trouble: str | None = None
