@@ -4,11 +4,11 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import DecodeError, Struct
+from msgspec import Struct
 
 from gpudeck.history import chunk, rollup
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.journal import check_entry
+from gpudeck.history.embedded import journal
 from gpudeck.history.embedded.reader import View
 from gpudeck.history.embedded.tables import split_key
 
@@ -65,8 +65,5 @@ def find_damage(view: View) -> Iterator[str]:
             except Damaged as error:
                 host, start = split_key(key)
                 yield f"{table}: the hour from {start} of {names.get(host, host)}: {error}"
-    for entry, body in view.connection.execute("SELECT id, body FROM journal ORDER BY id"):
-        try:
-            check_entry(body)
-        except DecodeError as error:
-            yield f"journal: entry {entry}: {error}"
+    for entry, why in journal.find_damage(view.connection):
+        yield f"journal: entry {entry}: {why}"

@@ -1,51 +1,153 @@
-"""The journal: each batch of samples as one row, until the hours it is of are sealed."""
+"""The journal: each batch of samples as one row, until the hours it is of are sealed.
+
+    byte 0      the version
+    the rest    msgpack: `_Packed`
+
+Of many GPUs most values are the same at any moment: what all of them have is written once. The first version wrote
+every value of every GPU; its entries are an array of msgpack, which no version's number looks like.
+"""
 
 import json
 import logging
 import sqlite3
 from collections.abc import Iterator
+from itertools import chain
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+from msgspec import Struct
 
+from gpudeck.history.codec import Damaged
+from gpudeck.history.embedded.batch import MOMENT, Batch, Cast, Head, Layout, Row, count_runs, gather
 from gpudeck.history.embedded.tables import key_of
-from gpudeck.history.embedded.tail import Layout, Row
-from gpudeck.history.hour import SECONDS
+from gpudeck.history.hour import SECONDS, Floats
+from gpudeck.history.sample import Values
 
 log = logging.getLogger(__name__)
 
-Entry = list[tuple[int, Row]]
-"""Rows with their hosts."""
-
-encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Entry).decode
+_VERSION: Final = 2
+_FIRST: Final = bytes([_VERSION])
+_Head = tuple[int, bytes, tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]]
 
 
-def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[int, Row, int, Layout]]:
-    """Host, row, number of the entry and layout of everything that no sealed hour has yet, in order."""
+class _Packed(Struct, array_like=True, frozen=True):
+    """Numbers are little-endian doubles. `same` has a bit a column of the GPUs' table: whether all have the value that
+    is in `shared`; `table` has the other columns."""
+
+    heads: list[_Head]
+    own: bytes
+    same: bytes
+    shared: bytes
+    table: bytes
+    company: bytes
+
+
+class _OldRow(NamedTuple):
+    """A host's sample of the first version. Of each GPU: the GPU, its state and values, the runs on it, their memories
+    and utilizations."""
+
+    at: float
+    interval: float
+    values: Values
+    gpus: list[tuple[int, int, Values, tuple[int, ...] | None, list[int | None], list[float | None]]]
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_Packed).decode
+_unpack_old = msgspec.msgpack.Decoder(list[tuple[int, _OldRow]]).decode
+
+
+def encode(batch: Batch) -> bytes:
+    table, own = batch.table, batch.own
+    if not len(table):
+        return _FIRST + _pack((batch.heads, own.tobytes(), b"", b"", b"", batch.company.tobytes()))
+    bits = table.view(np.int64)  # an unknown is like another then
+    same = (bits == bits[0]).all(axis=0)
+    shared, others = table[0][same], table[:, ~same]
+    packed = np.packbits(same).tobytes(), shared.tobytes(), others.tobytes(), batch.company.tobytes()
+    return _FIRST + _pack((batch.heads, own.tobytes(), *packed))
+
+
+def decode(body: bytes, layout: Layout) -> Batch:
+    """Raises Damaged for what cannot be read."""
+    try:
+        return _decode(body, layout) if body[:1] == _FIRST else _decode_old(body)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise Damaged(f"an entry of the journal is damaged: {error}") from error
+
+
+def _decode(body: bytes, layout: Layout) -> Batch:
+    packed = _unpack(memoryview(body)[1:])
+    heads = [Head(host, states, Cast(*cast)) for host, states, cast in packed.heads]
+    gpus, runs = sum(len(head.states) for head in heads), sum(count_runs(head.cast) for head in heads)
+    if any(not len(head.states) == len(head.cast.gpus) == len(head.cast.runs) for head in heads):
+        raise Damaged("states, GPUs and runs do not fit together")
+    own = _read(packed.own, len(heads), MOMENT + len(layout.host))
+    return Batch(heads, own, _read_table(packed, gpus, len(layout.gpu)), _read(packed.company, 1, 2 * runs)[0])
+
+
+def _read_table(packed: _Packed, gpus: int, width: int) -> Floats:
+    table = np.empty((gpus, width))
+    if gpus:
+        same = np.unpackbits(np.frombuffer(packed.same, dtype=np.uint8), count=width).view(np.bool_)
+        count = int(np.count_nonzero(same))
+        table[:, same] = _read(packed.shared, 1, count)
+        table[:, ~same] = _read(packed.table, gpus, width - count)
+    return table
+
+
+def _read(numbers: bytes, rows: int, width: int) -> Floats:
+    if len(numbers) != 8 * rows * width:
+        raise Damaged(f"{len(numbers)} bytes are not {rows} × {width} numbers")
+    return np.frombuffer(numbers, dtype="<f8").reshape(rows, width)
+
+
+def _decode_old(body: bytes) -> Batch:
+    heads: list[Head] = []
+    own: list[Values] = []
+    tables: list[Values] = []
+    company: list[list[int | None] | list[float | None]] = []
+    for host, (at, interval, values, gpus) in _unpack_old(body):
+        cast = Cast(tuple(gpu[0] for gpu in gpus), tuple(gpu[3] for gpu in gpus))
+        heads.append(Head(host, bytes(gpu[1] for gpu in gpus), cast))
+        own += (at, interval), values
+        tables += (gpu[2] for gpu in gpus)
+        company.append(list(chain.from_iterable(gpu[4] for gpu in gpus if gpu[3])))
+        company.append(list(chain.from_iterable(gpu[5] for gpu in gpus if gpu[3])))
+    return gather(heads, own, tables, company)
+
+
+def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[Row, int, Layout]]:
+    """Row, number of the entry and layout of everything that no sealed hour has yet, in order."""
     layouts: dict[int, Layout] = {}
     sealed: dict[int, int] = {}
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id").fetchall():
         if layout not in layouts:
             layouts[layout] = _find_layout(connection, layout)
-        for host, row in _decode_or_skip(entry, body):
-            key = key_of(host, row.at // SECONDS * SECONDS)
+        for row in _rows_or_none(entry, body, layouts[layout]):
+            key = key_of(row.host, row.own[0] // SECONDS * SECONDS)
             if key not in sealed:
                 sealed[key] = _sealed_upto(connection, key)
             if entry > sealed[key]:
-                yield host, row, entry, layouts[layout]
+                yield row, entry, layouts[layout]
 
 
-def check_entry(body: bytes) -> None:
-    """Raises msgspec.DecodeError for what cannot be read."""
-    _decode(body)
+def find_damage(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
+    """Number and reason of each entry that cannot be read."""
+    for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id"):
+        try:
+            decode(body, _find_layout(connection, layout))
+        except Damaged as error:
+            yield entry, str(error)
 
 
-def _decode_or_skip(entry: int, body: bytes) -> Entry:
+def _rows_or_none(entry: int, body: bytes, layout: Layout) -> list[Row]:
     """A second that is damaged costs that second, not the history."""
     try:
-        return _decode(body)
-    except msgspec.DecodeError as error:
-        log.warning("entry %d of the history's journal is damaged and left out: %s", entry, error)
+        return list(decode(body, layout).rows())
+    except Damaged as error:
+        log.warning("entry %d of the history's journal is left out: %s", entry, error)
         return []
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field, structs
 
+from gpudeck.history.embedded.batch import Cast
 from gpudeck.history.past import KnownGpu
 from gpudeck.history.sample import GpuSample, HostSample, ProcessSample
 
@@ -29,22 +30,11 @@ class OpenRun(Struct):
     last: float
 
 
-class Slot(Struct):
-    """A GPU of a host as its last sample had it: while nothing of this changes, nothing has to be looked up.
-
-    `name` is its UUID, label and model; `processes` are their pids and starts, `runs` the runs that they are.
-    """
-
-    name: tuple[str, str, str]
-    key: int
-    processes: list[tuple[int, float | None]] | None
-    runs: tuple[int, ...] | None
-
-
 class HostKeys(Struct):
     """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID.
 
-    An open run was last seen when its host was.
+    An open run was last seen when its host was. While a sample says the same as `sight`, its GPUs and runs are those of
+    `cast`, and nothing has to be looked up.
     """
 
     key: int
@@ -55,7 +45,8 @@ class HostKeys(Struct):
     gpus: dict[str, KnownGpu] = field(default_factory=dict)
     runs: dict[int, OpenRun] = field(default_factory=dict)
     past_runs: dict[int, OpenRun] = field(default_factory=dict)
-    slots: list[Slot] = field(default_factory=list)
+    sight: tuple[object, ...] | None = None
+    cast: Cast = Cast((), ())
     is_changed: bool = False
 
 
@@ -109,11 +100,6 @@ class Keys:
         if gpu is None or gpu.label != sample.label or gpu.model != sample.model:
             gpu = self._settle_gpu(host, sample, at)
         return gpu.key
-
-    def note_seen(self, host: HostKeys, at: float) -> None:
-        """A sample of that host at that moment is kept."""
-        host.first, host.last = min(host.first, at), max(host.last, at)
-        host.is_changed = True
 
     def run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
         """The run that this process is, new or known. A pid that was given to another program is another run."""

@@ -17,7 +17,7 @@ from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
 from gpudeck.history.embedded.merge import merge
 from gpudeck.history.embedded.seal import read_layout, uses_of
 from gpudeck.history.embedded.tables import key_of, keys_between, open_to_read, split_key
-from gpudeck.history.embedded.tail import Tail, loosen
+from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.embedded.writer import Writer
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
@@ -84,12 +84,14 @@ def view_file(path: Path) -> "Iterator[View]":
         connection.execute("BEGIN")
         keys = Keys(connection)
         tails: dict[tuple[int, int], Tail] = {}
-        for host, row, entry, layout in read_journal(connection):
-            start = int(row.at // SECONDS) * SECONDS
-            if (host, start) not in tails:
-                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
-                tails[host, start] = Tail(start, None, entry, is_late=found is not None)
-            tails[host, start].append(loosen([row])[0], entry, layout)
+        for row, entry, layout in read_journal(connection):
+            at = float(row.own[0])
+            start = int(at // SECONDS) * SECONDS
+            key = row.host, start
+            if key not in tails:
+                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
+                tails[key] = Tail(start, None, entry, is_late=found is not None)
+            tails[key].append(row, at, entry, layout)
         yield View(connection, keys, tails)
 
 

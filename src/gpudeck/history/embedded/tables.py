@@ -126,6 +126,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA busy_timeout = 10000")
     connection.execute("PRAGMA cache_size = -4000")
+    # Some builds of SQLite overwrite with zeros whatever is deleted: the journal of every hour would be written twice.
+    connection.execute("PRAGMA secure_delete = 0")
     connection.execute("PRAGMA journal_size_limit = 16000000")
     return connection
 

@@ -14,14 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpudeck.history.embedded.journal import Entry, encode, join_layout, read_journal
-from gpudeck.history.embedded.keys import HostKeys, Keys, Slot
+from gpudeck.history.embedded.batch import Layout, Row
+from gpudeck.history.embedded.intake import Intake
+from gpudeck.history.embedded.journal import encode, join_layout, read_journal
+from gpudeck.history.embedded.keys import Keys
 from gpudeck.history.embedded.seal import Sealer
 from gpudeck.history.embedded.tables import claim, key_of, open_to_write
-from gpudeck.history.embedded.tail import GpuRow, Layout, Loose, Row, Tail, loosen
+from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.sample import GpuSample, HostSample
+from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.clock import Clock
 
@@ -39,8 +41,6 @@ _REST: Final = 2.0
 _MOST_WAITING: Final = 50_000
 _LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
-_AHEAD: Final = 60.0
-"""A sample that lies so far ahead of the hub's clock was taken while that was wrong."""
 _LOOK_EVERY: Final = 5.0
 
 
@@ -60,7 +60,6 @@ class Writer:
         self.tails: dict[TailKey, Tail] = {}
         self.problem: str | None = None
         self.taken = self.dropped = self.late = self.rows = 0
-        self.newest: float | None = None
         self._settings = settings
         self._now = now
         self._queue: queue.SimpleQueue[list[HostSample] | threading.Event | None] = queue.SimpleQueue()
@@ -73,6 +72,7 @@ class Writer:
             raise
         self._inode = path.stat().st_ino
         self.keys = Keys(self._connection)
+        self._intake = Intake(self.keys, now)
         self._layout = self._own_layout()
         self._sealer = Sealer(self._connection, self.keys, keep_samples=keep_samples)
         self._upkeep = Upkeep(self._connection, settings)
@@ -166,12 +166,11 @@ class Writer:
         if not self._has_room():
             self.dropped += len(batch)
             return
-        rows: Entry = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            rows = [(host.key, row) for host, row in map(self._make_row, batch)]
+            taken = self._intake.take(batch)
             cursor = self._connection.execute(
-                "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode(rows))
+                "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode(taken))
             )
             self._connection.execute("COMMIT")
         except sqlite3.Error:
@@ -179,74 +178,21 @@ class Writer:
             self._roll_back()
             raise
         self.taken += len(batch)
-        for (host, _), row in zip(rows, loosen([row for _, row in rows]), strict=True):
-            self._append(host, row, cursor.lastrowid or 0)
+        entry, now = cursor.lastrowid or 0, self._now()
+        moments: list[float] = taken.own[:, 0].tolist()
+        for row, at in zip(taken.rows(), moments, strict=True):
+            self._append(row, at, entry, now)
         self._tell(None)
 
-    def _make_row(self, sample: HostSample) -> tuple[HostKeys, Row]:
-        """The sample by the file's numbers. Nearly always it has the GPUs and processes of the one before."""
-        at, gpus = sample.at, sample.gpus
-        host = self.keys.host(sample)
-        is_late = self._is_late(host, at)
-        slots = host.slots
-        if (
-            is_late
-            or len(slots) != len(gpus)
-            or any(slot.name != gpu[:3] for slot, gpu in zip(slots, gpus, strict=True))
-        ):
-            slots = [Slot(gpu[:3], self.keys.gpu(host, gpu, at), None, None) for gpu in gpus]
-        rows: list[GpuRow] = []
-        is_changed = slots is not host.slots
-        for slot, gpu in zip(slots, gpus, strict=True):
-            processes = gpu[5]
-            if not processes:
-                is_changed = is_changed or bool(slot.processes)
-                slot.processes, slot.runs = (None, None) if processes is None else ([], ())
-                rows.append((slot.key, gpu[3], gpu[4], slot.runs, [], []))
-                continue
-            found = [process[:2] for process in processes]
-            if found != slot.processes:
-                is_changed = True
-                slot.processes = found
-                slot.runs = tuple(self.keys.run(host, process, slot.key, at).key for process in processes)
-            memories = [process[6] for process in processes]
-            rows.append((slot.key, gpu[3], gpu[4], slot.runs, memories, [process[7] for process in processes]))
-        if not is_late:
-            host.slots = slots
-            if is_changed:
-                self._end_runs(host)
-        self.keys.note_seen(host, at)
-        return host, Row(at, sample.interval, sample.values, rows)
-
-    def _is_late(self, host: HostKeys, at: float) -> bool:
-        """Whether newer samples of that host are known. Those of a clock that ran ahead and was set right do not count:
-        else nobody would come or go until their time."""
-        if at >= host.last:
-            return False
-        if host.last <= self._now() + _AHEAD:
-            return True
-        host.last = at
-        return False
-
-    def _end_runs(self, host: HostKeys) -> None:
-        """Runs that are no longer there. Where it is not known who is on some GPU, none is said to be gone."""
-        if any(slot.processes is None for slot in host.slots):
-            return
-        present = {pid for slot in host.slots for pid, _ in slot.processes or ()}
-        for pid in [pid for pid in host.runs if pid not in present]:
-            self.keys.end(host, pid)
-
-    def _append(self, host: int, row: Loose, entry: int, layout: Layout | None = None) -> None:
-        at = row.at
+    def _append(self, row: Row, at: float, entry: int, now: float, layout: Layout | None = None) -> None:
         start = int(at // SECONDS) * SECONDS
-        tail = self.tails.get((host, start))
+        tail = self.tails.get((row.host, start))
         if tail is None:
-            tail = self._open_tail(host, start, entry)
+            tail = self._open_tail(row.host, start, entry)
         self.late += tail.is_late
-        self.rows += len(row.gpus)
-        self.newest = at if self.newest is None else max(self.newest, at)
-        tail.append(row, entry, layout)
-        tail.touched_at = self._now()
+        self.rows += len(row.table)
+        tail.append(row, at, entry, layout)
+        tail.touched_at = now
 
     def _open_tail(self, host: int, start: int, entry: int) -> Tail:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
@@ -370,18 +316,10 @@ class Writer:
 
     def _recover(self) -> None:
         """The open hours of last time."""
-        for host, row, entry, layout in read_journal(self._connection):
-            self._append(host, loosen([row])[0], entry, layout)
-            self.keys.by_key[host].last = max(self.keys.by_key[host].last, row.at)
-
-
-def _are_same(slots: list[Slot], gpus: tuple[GpuSample, ...]) -> bool:
-    if len(slots) != len(gpus):
-        return False
-    for slot, gpu in zip(slots, gpus, strict=True):  # noqa: SIM110 - any() would take twice as long
-        if slot.name != gpu[:3]:
-            return False
-    return True
+        for row, entry, layout in read_journal(self._connection):
+            at = float(row.own[0])
+            self._append(row, at, entry, self._now(), layout)
+            self.keys.by_key[row.host].last = max(self.keys.by_key[row.host].last, at)
 
 
 def _is_due(tail: Tail, now: float) -> bool:
