@@ -26,6 +26,7 @@ alerts:
     xid: {enabled: false}
     gpu_held_idle: {enabled: false}
 notify:
+  demo: true
   channels:
     nobody: json://127.0.0.1:9/
   routes:

@@ -2,17 +2,31 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from fakes.clock import FakeClock
 from fakes.doors import make_auth
+from fakes.reports import make_envelope, make_gpu
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.routes import BOT
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings
-from gpudeck.alerts.notifiers.store import OutboxStore
+from gpudeck.alerts.notifiers.store import OutboxStore, Parcel
+from gpudeck.alerts.watches import Watches
 from gpudeck.app.messages import Messages
+from gpudeck.auth.people import People
+from gpudeck.auth.settings import Person
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.hub import Hub
 from gpudeck.model.event import make_event
+from gpudeck.model.wanted import Wanted
 
+NOW = 1_790_000_000.0
 TOLD = NotifySettings(channels={"ops": Channel("json://127.0.0.1:9/", events=["host_seen"])})
+TRIED = replace(TOLD, demo=True)
 
 
 def test_what_the_first_real_hosts_tell_is_not_left_with_the_demo(tmp_path: Path) -> None:
@@ -29,3 +43,163 @@ def test_what_the_first_real_hosts_tell_is_not_left_with_the_demo(tmp_path: Path
         return [await OutboxStore(auth.database, fleet).count_waiting("ops") for fleet in ("real", "demo-6")]
 
     assert asyncio.run(live()) == [1, 0]
+
+
+class BotInPlace:
+    """A bot that takes everything."""
+
+    longest = 1.0
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str | None, str, str]] = []
+
+    async def send(self, message: Message, account: str | None) -> None:
+        self.told.append((account, message.rule, message.title))
+
+    async def rest(self) -> None: ...
+
+
+class Room:
+    """The messages of a hub with one idle GPU, whose bot knows ada. It is killed rather than stopped."""
+
+    def __init__(self, folder: Path, *, demo: int | None = None, settings: NotifySettings | None = None) -> None:
+        self.clock = FakeClock(NOW)
+        self.hub = Hub(now=self.clock)
+        self.hub.fleet.apply(make_envelope("gpu01", gpus=[make_gpu(0)]), via="push", now=NOW)
+        auth = make_auth(folder)
+        auth.people = People({"ada": Person(slack="U0ADA", mail="ada@example.org")})
+        self.bot = BotInPlace()
+        self.store = OutboxStore(auth.database, "real" if demo is None else f"demo-{demo}")
+        self.events = Events(auth.database, EventSettings())
+        self.messages = Messages(
+            self.hub, auth, settings or NotifySettings(), self.events, bot=self.bot, demo=demo, now=self.clock
+        )
+
+    async def look(self, *, times: int = 1) -> None:
+        """As it does once a second, for so often that what is free has settled."""
+        for _ in range(times):
+            self.clock.advance(4)
+            await self.messages._look()
+
+    async def deliver(self) -> None:
+        """What is for the bot gets to the bot."""
+        await self.messages.outbox.flush()
+        self.messages.outbox.start()
+        async with asyncio.timeout(20):
+            while await self.store.count_waiting(BOT):  # noqa: ASYNC110 - the database tells nobody
+                await asyncio.sleep(0.01)
+        await self.messages.close()
+
+
+def test_a_person_in_slack_is_told_by_the_bot_of_what_is_theirs(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+
+    async def live() -> None:
+        await room.messages.open()
+        await room.messages.watches.add("ada", "ada", Wanted())
+        await room.look(times=3)
+        room.messages.outbox.put(make_personal("gpu_held_idle"))
+        await room.deliver()
+
+    asyncio.run(live())
+    assert room.messages.reaches("ada")
+    assert not room.messages.reaches("bob")
+    assert room.bot.told == [
+        ("ada", "watch", "1 GPU is free"),
+        ("ada", "gpu_held_idle", "ada holds GPU 0 of gpu01 idle"),
+    ]
+
+
+def make_personal(rule: str) -> Message:
+    return Message(
+        key="news 1",
+        at=NOW,
+        kind="alert",
+        rule=rule,
+        severity="info",
+        title="ada holds GPU 0 of gpu01 idle",
+        people=("ada",),
+        is_personal=True,
+    )
+
+
+def test_channel_for_messages_in_slack_counts_before_the_bot(tmp_path: Path) -> None:
+    room = Room(tmp_path, settings=NotifySettings(channels={"other": Channel("slack://xoxb-1-2-3")}, slack="other"))
+    assert [one.name for one in room.messages._find(make_personal("gpu_held_idle"))] == ["other ada"]
+
+
+async def watch(room: Room) -> None:
+    """Somebody wants to know, and it is so."""
+    await room.messages.open()
+    await room.messages.watches.add("ada", "ada", Wanted())
+    await room.look(times=2)
+
+
+async def go_on(room: Room) -> None:
+    await room.messages.open()
+    await room.look(times=2)
+    await room.deliver()
+
+
+def told_after_restarts(folder: Path) -> list[tuple[str | None, str, str]]:
+    rooms = [Room(folder), Room(folder)]
+    for room in rooms:
+        asyncio.run(go_on(room))
+    return [told for room in rooms for told in room.bot.told]
+
+
+def test_watch_that_was_found_is_told_once_by_the_hub_that_comes_after(tmp_path: Path) -> None:
+    asyncio.run(watch(Room(tmp_path)))
+    assert told_after_restarts(tmp_path) == [("ada", "watch", "1 GPU is free")]
+
+
+def test_watch_is_told_once_though_the_hub_died_before_it_noted_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: Any) -> bool:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Watches, "fire", die)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(watch(Room(tmp_path)))
+    assert told_after_restarts(tmp_path) == [("ada", "watch", "1 GPU is free")]
+
+
+def test_demo_tells_nobody_and_says_so(tmp_path: Path) -> None:
+    room = Room(tmp_path, demo=6, settings=TOLD)
+
+    async def live() -> None:
+        await room.messages.open()
+        await room.messages.watches.add("ada", "ada", Wanted())
+        await room.look(times=2)
+        room.events.add(make_event(NOW, "host_seen", "gpu01 reports for the first time", host="gpu01"))
+        room.messages.outbox.put(make_personal("gpu_held_idle"))
+        room.messages.tick()
+        await room.deliver()
+
+    asyncio.run(live())
+    assert room.bot.told == []
+    assert not room.messages.reaches("ada")
+    assert room.hub.fleet.problems == [
+        "messages about the demo's hosts are not sent: with `notify: {demo: true}` they are."
+    ]
+
+
+def test_demo_that_may_tell_is_known_as_one(tmp_path: Path) -> None:
+    room = Room(tmp_path, demo=6, settings=TRIED)
+
+    async def live() -> Parcel | None:
+        await room.messages.open()
+        await room.messages.watches.add("ada", "ada", Wanted())
+        await room.look(times=2)
+        room.events.add(make_event(NOW, "host_seen", "gpu01 reports for the first time", host="gpu01"))
+        await room.messages.outbox.flush()
+        parcel = await room.store.next("ops", NOW + 60)
+        await room.deliver()
+        return parcel
+
+    parcel = asyncio.run(live())
+    assert parcel is not None
+    assert parcel.message.title == "Demo: gpu01 reports for the first time"
+    assert room.bot.told == [("ada", "watch", "Demo: 1 GPU is free")]

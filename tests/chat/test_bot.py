@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, words_of
 from fakes.reports import make_busy_gpu, make_gpu
@@ -361,9 +362,16 @@ def test_offers_carry_nothing_but_gpus_and_times() -> None:
 # Watching.
 
 
+def test_a_watch_of_whom_nothing_reaches_says_where_it_is_told(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lab.place = replace(lab.place, reaches=lambda _: False)
+    lab.bot = Bot(lab.place, lab.find_zone)
+    assert "The page tells you (I may not write by myself) when there are" in lab.say("watch 2 h100")
+
+
 def test_watches_are_kept_listed_and_ended_by_their_owner(lab: Lab) -> None:
     said = lab.say("watch 2 h100 40G same-host for 2d")
-    assert "2 GPUs called h100 with 37.3 GiB on one host" in said
+    assert "2 GPUs called h100 with 40 GB on one host" in said
     [one] = lab.watches.open
     assert (one.user, one.account, one.expires_at - one.created_at) == ("ada", "ada", 2 * 86_400)
     assert "2 GPUs called h100" in lab.say("watches")

@@ -1,10 +1,13 @@
 """What is said to people: one message, however many alerts are behind it. Pure."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
 from gpudeck.model.event import Severity
+
+DEMO_PREFIX: Final = "Demo: "
+"""Before the titles of all that is said of a simulated fleet."""
 
 MessageKind = Literal["alert", "resolved", "booking", "watch", "test"]
 

@@ -117,15 +117,15 @@ class Watches:
         return is_there
 
 
-def message_of(one: Watch, gpus: Sequence[OfferedGpu], now: float) -> Message:
-    """What the person is told."""
+def message_of(one: Watch, gpus: Sequence[OfferedGpu], now: float, prefix: str = "") -> Message:
+    """What the person is told. `prefix` stands before the title."""
     return Message(
         key=f"watch {one.id}",
         at=now,
         kind="watch",
         rule="watch",
         severity="info",
-        title=f"{one.wanted.describe()} {'is' if one.wanted.gpus == 1 else 'are'} free",
+        title=f"{prefix}{one.wanted.describe()} {'is' if one.wanted.gpus == 1 else 'are'} free",
         lines=tuple(_line(gpu) for gpu in gpus),
         action="Nothing is held: `gpudeck reserve` books, `gpudeck wait` starts a program when it is your turn.",
         link="#/",

@@ -12,6 +12,7 @@ from gpudeck import __version__
 from gpudeck.alerts.engine import Engine
 from gpudeck.alerts.keeper import Alerts, Send, Settle
 from gpudeck.alerts.limits import DEFAULTS
+from gpudeck.alerts.message import DEMO_PREFIX
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.snapshot import Around, GoneGpu, LateBooking
 from gpudeck.alerts.store import REAL, AlertStore
@@ -70,7 +71,7 @@ class Alarm:
         self._is_paused = False
         self._pass: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        engine = self._make_engine("" if demo is None else "Demo: ")
+        engine = self._make_engine("" if demo is None else DEMO_PREFIX)
         store = AlertStore(auth.database, REAL if demo is None else _DEMO.format(demo))
         self.alerts = Alerts(engine, store, events.add, send, settle, now=now)
 

@@ -11,7 +11,7 @@ from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
 from gpudeck.auth.parts import Auth
 from gpudeck.chat.askers import Askers
-from gpudeck.chat.lookout import Lookout
+from gpudeck.chat.post import BotPost
 from gpudeck.chat.settings import ChatSettings, SlackSettings
 from gpudeck.chat.turn import Place
 from gpudeck.history.base import Store
@@ -44,8 +44,10 @@ class Chat:
         history: Store | None = None,
         watches: Watches | None = None,
         reaches: Callable[[str | None], bool] = lambda _: False,
+        post: BotPost | None = None,
     ) -> None:
-        """`reaches` says whether an account is told of its watches in another way."""
+        """`reaches` says whether an account can be told by itself. `post` is what messages to people go through, while
+        the bot runs."""
         self._hub = hub
         self._settings = settings
         read = None if settings.slack is None else settings.slack.read
@@ -58,32 +60,21 @@ class Chat:
             questions=Questions(history),
             waiting=waiting,
             watches=watches,
+            reaches=reaches,
         )
-        self._auth = auth
-        self._reaches = reaches
-        self._bot: SlackBot | None = None
-        self._lookout = None if watches is None else Lookout(watches, self._slack_id_of)
-        self._telling: asyncio.Task[None] | None = None
+        self._post = post
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self._settings.slack is not None:
             self._running = asyncio.get_running_loop().create_task(self._run(self._settings.slack))
 
-    def tick(self) -> None:
-        """Tell of watches that fired, unless that is still going on."""
-        if self._bot is None or self._lookout is None or (self._telling is not None and not self._telling.done()):
-            return
-        self._telling = asyncio.get_running_loop().create_task(self._lookout.tell(self._bot.write_to))
-
     async def stop(self) -> None:
         """Takes no longer than a few seconds, whatever Slack does."""
-        tasks = [task for task in (self._running, self._telling) if task is not None]
-        self._running = self._telling = self._bot = None
-        for task in tasks:
+        task, self._running = self._running, None
+        if task is not None:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+            await asyncio.wait([task], timeout=_STOP_SECONDS)
 
     async def _run(self, settings: SlackSettings) -> None:
         """A bug of the bot's is the bot's: it starts again, and the hub goes on."""
@@ -94,15 +85,14 @@ class Chat:
             return
         while True:
             try:
-                self._bot = kind(settings, self._place, self._tell)
-                await self._bot.run()
+                bot = kind(settings, self._place, self._tell)
+                if self._post is not None:
+                    self._post.write = bot.write_to
+                await bot.run()
             except Exception:
                 log.exception("the Slack bot failed")
                 self._tell("the Slack bot failed, and is started again: see the hub's log.")
             await asyncio.sleep(_AGAIN_SECONDS)
-
-    def _slack_id_of(self, account: str | None) -> str | None:
-        return None if account is None or self._reaches(account) else self._auth.people.person_of(account).slack
 
     def _tell(self, problem: str | None) -> None:
         self._hub.fleet.say("chat", [] if problem is None else [problem])

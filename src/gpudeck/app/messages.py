@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.channel import Failure
+from gpudeck.alerts.message import DEMO_PREFIX, Message
+from gpudeck.alerts.notifiers.channel import Failure, Post
 from gpudeck.alerts.notifiers.mutes import Mutes
 from gpudeck.alerts.notifiers.outbox import Outbox
 from gpudeck.alerts.notifiers.post import ChannelPost
-from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_way
+from gpudeck.alerts.notifiers.routes import BOT, Destination, find_destinations, has_way
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import REAL, OutboxStore
 from gpudeck.alerts.watch import Watch
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _DEMO: Final = "demo-{}"
 _STEP_SECONDS: Final = 1.0
 _RELOAD_SECONDS: Final = 10.0
+_WITHHELD: Final = "messages about the demo's hosts are not sent: with `notify: {demo: true}` they are."
 
 SpokenFor = Callable[[], Collection[str]]
 """The UUIDs of free GPUs that wait for somebody in the queue."""
@@ -48,10 +49,12 @@ class Messages:
         events: Events,
         *,
         spoken_for: SpokenFor = frozenset,
+        bot: Post | None = None,
         demo: int | None = None,
         now: Clock = clock.wall,
     ) -> None:
-        """`demo` is how many hosts are simulated, None when none are."""
+        """`bot` writes to people in Slack, where there is one. `demo` is how many hosts are simulated, None when none
+        are: nobody is told of those, unless the settings say so."""
         fleet = REAL if demo is None else _DEMO.format(demo)
         self._hub = hub
         self._database = auth.database
@@ -60,13 +63,18 @@ class Messages:
         self._events = events
         self._spoken_for = spoken_for
         self._now = now
+        self._has_bot = bot is not None
+        self._is_withheld = demo is not None and not settings.demo
+        self._prefix = "" if demo is None else DEMO_PREFIX
         self._next_watches: WatchStore | None = None
         self._task: asyncio.Task[None] | None = None
         self.mutes = Mutes(auth.database)
         self.watches = Watches(WatchStore(auth.database, fleet), now=now)
+        posts: dict[str, Post] = {} if bot is None else {BOT: bot}
+        posts |= {name: ChannelPost(name, settings, auth.people.person_of) for name in settings.channels}
         self.outbox = Outbox(
             OutboxStore(auth.database, fleet),
-            {name: ChannelPost(name, settings, auth.people.person_of) for name in settings.channels},
+            posts,
             self._find,
             give_up=settings.give_up,
             tell=self._tell_failure,
@@ -89,11 +97,13 @@ class Messages:
         self._task = asyncio.get_running_loop().create_task(self._step_forever())
 
     def tick(self) -> None:
-        self._hub.fleet.say("messages", self.outbox.problems)
+        withheld = [_WITHHELD] if self._is_withheld and self._settings.channels else []
+        self._hub.fleet.say("messages", withheld + self.outbox.problems)
 
     def end_demo(self) -> None:
         """Real hosts report: from here on messages and watches are those of the real fleet. The outbox is at once: what
         the first hosts have to tell comes within this second."""
+        self._is_withheld, self._prefix = False, ""
         self.outbox.change_fleet(OutboxStore(self._database))
         self._next_watches = WatchStore(self._database)
 
@@ -105,14 +115,18 @@ class Messages:
 
     def reaches(self, account: str | None) -> bool:
         """Whether somebody can be told by themselves."""
-        return account is not None and has_way(self._settings, self._people.person_of(account))
+        if account is None or self._is_withheld:
+            return False
+        return has_way(self._settings, self._people.person_of(account), has_bot=self._has_bot)
 
     def is_muted(self, account: str, rule: str) -> bool:
         """Whether somebody wants to hear nothing of a rule, by the settings or by themselves."""
         return rule in self._people.person_of(account).mute or rule in self.mutes.of(account)
 
     def _find(self, message: Message) -> list[Destination]:
-        return find_destinations(message, self._settings, self._people.person_of, self.is_muted)
+        if self._is_withheld:
+            return []
+        return find_destinations(message, self._settings, self._people.person_of, self.is_muted, has_bot=self._has_bot)
 
     def _listen(self) -> None:
         """Some channels are told of events as they happen."""
@@ -127,8 +141,8 @@ class Messages:
 
     def _tell_event(self, event: Event) -> None:
         for name, channel in self._settings.channels.items():
-            if event.kind in channel.events:
-                self.outbox.put_to(_message_of_event(event), Destination(name))
+            if event.kind in channel.events and not self._is_withheld:
+                self.outbox.put_to(_message_of_event(event, self._prefix), Destination(name))
 
     def _tell_failure(self, failure: Failure) -> None:
         where = failure.channel if failure.account is None else f"{failure.account} through {failure.channel}"
@@ -167,7 +181,7 @@ class Messages:
     async def _fire(self, one: Watch, gpus: list[OfferedGpu]) -> None:
         """The message is kept before the watch is over: whoever is killed in between tells it again, under the same
         key, and so once."""
-        message = message_of(one, gpus, self._now())
+        message = message_of(one, gpus, self._now(), self._prefix)
         self.outbox.put(message)
         await self.outbox.flush()
         if await self.watches.fire(one, gpus):
@@ -184,7 +198,7 @@ class Messages:
         ]
 
 
-def _message_of_event(event: Event) -> Message:
+def _message_of_event(event: Event, prefix: str) -> Message:
     labels = {} if event.host is None else {"host": event.host}
     return Message(
         key=f"event {event.id}",
@@ -192,7 +206,7 @@ def _message_of_event(event: Event) -> Message:
         kind="alert",
         rule=event.kind,
         severity=event.severity,
-        title=event.title,
+        title=f"{prefix}{event.title}",
         lines=(event.detail,) if event.detail else (),
         link="#/events",
         labels=labels,

@@ -11,6 +11,7 @@ from gpudeck.app.queue import WaitingLine
 from gpudeck.app.reservations import Bookings
 from gpudeck.app.settings import Settings
 from gpudeck.auth.parts import Auth
+from gpudeck.chat.post import BotPost
 from gpudeck.hub.hub import Hub
 
 
@@ -32,12 +33,15 @@ class Rooms:
             history=archive.store,
             demo=demo,
         )
+        notify = settings.notify
+        bot = None if settings.chat.slack is None else BotPost(auth.people.person_of, notify.page)
         self.messages = Messages(
             hub,
             auth,
-            settings.notify,
+            notify,
             self.diary.events,
             spoken_for=lambda: self.line.queue.kept,
+            bot=bot,
             demo=demo,
         )
 
@@ -62,6 +66,7 @@ class Rooms:
             history=archive.store,
             watches=self.messages.watches,
             reaches=self.messages.reaches,
+            post=bot,
         )
 
     async def open(self) -> None:
@@ -83,7 +88,6 @@ class Rooms:
         self.archive.tick()
         self.bookings.tick()
         self.messages.tick()
-        self.chat.tick()
         self.alarm.tick()
         self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
 

@@ -12,6 +12,7 @@ Block = dict[str, Any]
 SECTION: Final = 3000
 MOST_BLOCKS: Final = 50
 BUTTON_VALUE: Final = 2000
+MOST_URL: Final = 3000
 MOST_LINES: Final = 25
 """In the message itself. More is a snippet, which is folded up."""
 MOST_TEXT: Final = 6000
@@ -82,6 +83,11 @@ def button(text: str, action: str, value: str, *, sure: str | None = None, prima
             "deny": _plain("No"),
         }
     return made
+
+
+def link_button(text: str, url: str) -> Block:
+    """One that opens an address of ours. Slack tells us that it was pressed, which is nothing to us."""
+    return {"type": "button", "text": _plain(text), "action_id": "open_page", "url": url[:MOST_URL]}
 
 
 def show_time(at: float) -> str:

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from gpudeck.alerts.notifiers.order import Unreached
 from gpudeck.chat.settings import where_to_find
 from gpudeck.model.errors import PluginError, Refused, Temporary
 
@@ -18,6 +19,9 @@ _TOKEN_CODES: Final = frozenset(
         "access_denied",
         "org_login_required",
     )
+)
+_PERSON_CODES: Final = frozenset(
+    ("user_not_found", "user_not_visible", "user_disabled", "cannot_dm_bot", "channel_not_found", "is_archived")
 )
 _SETTINGS_CODES: Final = frozenset(("no_permission", "missing_scope", "forbidden_team", "team_access_not_granted"))
 
@@ -42,6 +46,8 @@ def refuse(code: str, needed: str, token: str) -> PluginError:
             f"Slack says that the bot lacks a permission ({code}{scopes}).",
             "Add it in the app's settings, and install the app again.",
         )
+    if code in _PERSON_CODES:
+        return Unreached(f"Slack does not let the bot write to this person ({code}).", "Check their ID in `people`.")
     return Temporary(f"Slack answers {mask(code)[:60]}.", "It is tried again.")
 
 

@@ -9,7 +9,7 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -21,7 +21,6 @@ from slack_sdk.http_retry.builtin_async_handlers import (
     AsyncRateLimitErrorRetryHandler,
 )
 from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from gpudeck.chat.blocks import Answer
 from gpudeck.chat.bot import Bot, Question
@@ -53,6 +52,7 @@ MOST_OF_ONE: Final = 4
 _SEEN_KEPT: Final = 2000
 
 Work = Callable[[Bot, Delivery], Awaitable[None]]
+_Answered = TypeVar("_Answered")
 
 
 class SlackBot:
@@ -102,17 +102,11 @@ class SlackBot:
             finally:
                 await self._end(socket)
 
-    async def write_to(self, user: str, answer: Answer) -> bool:
-        """Into somebody's direct messages; False where that is not possible now."""
+    async def write_to(self, user: str, answer: Answer) -> None:
+        """Into somebody's direct messages. Raises PluginError."""
         if self._delivery is None:
-            return False
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._delivery.write_to(user, answer)
-        except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as error:
-            log.warning("somebody could not be told in Slack: %s", _describe(error))
-            return False
-        return True
+            raise Temporary("the bot is not connected to Slack.")
+        await self._call(self._delivery.write_to(user, answer), "bot_token")
 
     async def _connect(self, session: aiohttp.ClientSession) -> Socket:
         """A socket that Slack has greeted. Raises PluginError."""
@@ -224,7 +218,7 @@ class SlackBot:
             web.proxy = None
         return web
 
-    async def _call(self, call: Awaitable[AsyncSlackResponse], token: str) -> AsyncSlackResponse:
+    async def _call(self, call: Awaitable[_Answered], token: str) -> _Answered:
         """Raises PluginError."""
         try:
             async with asyncio.timeout(2 * CALL_SECONDS):

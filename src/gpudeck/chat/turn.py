@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpudeck.alerts.watches import USUAL, Watches
@@ -61,6 +61,8 @@ class Place(Struct, frozen=True):
     questions: Questions
     waiting: Queue | None = None
     watches: Watches | None = None
+    reaches: Callable[[str | None], bool] = field(default=lambda _: True)
+    """Whether an account can be told by itself, when a watch of theirs fires."""
 
 
 class Turn:
@@ -226,8 +228,9 @@ class Turn:
         caller = self._asker.caller
         made = await self._all_watches.add(caller.name, caller.name, wanted, seconds)
         await self._place.audit.record(caller, "add watch", f"{made.id} {made.user}", details=wanted.describe())
+        told = "I tell you" if self._place.reaches(caller.name) else "The page tells you (I may not write by myself)"
         return say(
-            f"I tell you when there are: *{escape(wanted.describe())}*. It is watch {made.id}, "
+            f"{told} when there are: *{escape(wanted.describe())}*. It is watch {made.id}, "
             f"until {show_time(made.expires_at)}. Nothing is held then: whoever is first has them."
         )
 

@@ -42,11 +42,14 @@ def list_channels(*, config: Path | None) -> None:
     """The channels, what kind each is, and what goes there. Addresses are secret, and not shown."""
     from gpudeck.app.settings import load_settings  # noqa: PLC0415 - the help needs none
 
-    notify = load_settings(config)[0].notify
-    if not notify.channels:
+    settings = load_settings(config)[0]
+    notify, has_bot = settings.notify, settings.chat.slack is not None
+    if not notify.channels and not has_bot:
         click.echo("There are no channels: notify.channels in gpudeck.yaml names them (see docs/notifications.md).")
     for name in notify.channels:
         click.echo(f"{name}: {_kind(name, notify)}; {_purpose(name, notify)}")
+    if has_bot and notify.slack is None:
+        click.echo("chat.slack: the bot; Slack messages to people")
 
 
 @command.command("test")

@@ -79,13 +79,13 @@ def test_watch_is_mailed_to_whom_it_belongs(tmp_path: Path) -> None:
     with running_webhook() as hook, running_mail_server() as mail:
         configure(tmp_path, hook, mail.port)
         file = tmp_path / "gpudeck.yaml"
-        file.write_text(file.read_text().replace("demo: never", "demo: auto"))
+        file.write_text(file.read_text().replace("notify:", "notify:\n  demo: true"))
         with running_hub(tmp_path, "--demo", "4") as hub:
             told = gpudeck(tmp_path, "watch", "--memory", "20G", "--hub", hub.url, LOGNAME="ada")
             assert "You are told by mail or Slack." in told.stdout
             wait_until(lambda: mail.mails, "a mail")
             assert mail.mails[0][0] == ["ada@example.org"]
-            assert "Subject: 1 GPU with 18.6 GiB is free" in mail.mails[0][1]
+            assert "Subject: Demo: 1 GPU with 20 GB is free" in mail.mails[0][1]
             listed = json.loads(gpudeck(tmp_path, "watch", "list", "--json", "--hub", hub.url).stdout)
             assert [(one["user"], len(one["found"])) for one in listed["watches"]] == [("ada", 1)]
             kinds = [event["kind"] for event in json.loads(hub.get("/api/v1/events?kind=watch_fired"))["events"]]

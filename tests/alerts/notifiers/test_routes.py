@@ -4,7 +4,7 @@ import pytest
 
 from alerts.notifiers.sinks import make_message
 from gpudeck.alerts.message import Message, Subject
-from gpudeck.alerts.notifiers.routes import Destination, find_destinations
+from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_way
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, Route
 from gpudeck.auth.settings import Person
 
@@ -13,7 +13,13 @@ PEOPLE = {
     "bob": Person(mail="bob@example.org"),
     "eve": Person(),
 }
-CHANNELS = {name: Channel(url=f"json://{name}.example") for name in ("ops", "mail", "chat", "pager")}
+ADDRESSES = {
+    "ops": "json://ops.example",
+    "mail": "mailto://mail.example",
+    "chat": "slack://xoxb-1-2-3",
+    "pager": "json://pager.example",
+}
+CHANNELS = {name: Channel(url=address) for name, address in ADDRESSES.items()}
 
 
 def find(message: Message, *routes: Route, muted: tuple[str, str] = ("", "")) -> list[str]:
@@ -57,6 +63,16 @@ def test_all_conditions_of_a_route_have_to_fit(route: Route, fits: bool) -> None
 def test_people_get_it_by_all_their_ways_beside_the_channels() -> None:
     message = make_message(people=("ada", "bob", "eve"))
     assert find(message, Route(to=["ops"])) == ["ops", "mail ada", "chat ada", "mail bob"]
+
+
+def test_the_bot_writes_to_people_in_slack_unless_a_channel_does() -> None:
+    message = make_message(people=("ada", "bob"), is_personal=True)
+    for slack, way in ((None, "chat.slack ada"), ("chat", "chat ada")):
+        settings = NotifySettings(channels=CHANNELS, slack=slack)
+        found = find_destinations(message, settings, PEOPLE.__getitem__, lambda *_: False, has_bot=True)
+        assert [one.name for one in found] == [way]
+    assert has_way(NotifySettings(), PEOPLE["ada"], has_bot=True)
+    assert not has_way(NotifySettings(), PEOPLE["ada"])
 
 
 def test_what_is_personal_goes_to_no_channel() -> None:

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message, Subject
 from gpudeck.alerts.notifiers.settings import NotifySettings, Route
 from gpudeck.model.event import SEVERITIES
+
+BOT: Final = "chat.slack"
+"""The bot as a channel: it writes to people by themselves, and no route names it. No channel of the settings can be
+called so."""
 
 
 class Destination(Struct, frozen=True):
@@ -40,30 +44,34 @@ IsMuted = Callable[[str, str], bool]
 
 
 def find_destinations(
-    message: Message, settings: NotifySettings, person_of: FindPerson, is_muted: IsMuted
+    message: Message, settings: NotifySettings, person_of: FindPerson, is_muted: IsMuted, *, has_bot: bool = False
 ) -> list[Destination]:
     """Each once. Somebody who has mail and Slack gets both; who muted the rule gets none, and neither does a channel
-    instead of them. What several are behind goes wherever one of them would go alone."""
+    instead of them. What several are behind goes wherever one of them would go alone.
+
+    Where there is a bot (`has_bot`) it writes to people in Slack, unless `notify.slack` names a channel for that.
+    """
     subjects = message.subjects or (Subject(message.rule, message.labels, message.people),)
     found: list[Destination] = []
     for subject in subjects if not message.is_personal else ():
         found += [Destination(name) for name in _find_channels(message, subject, settings, person_of)]
     for account in message.people:
         if any(account in subject.people and not is_muted(account, subject.rule) for subject in subjects):
-            found += _ways_to(account, settings, person_of(account))
+            found += _ways_to(account, settings, person_of(account), has_bot=has_bot)
     return list(dict.fromkeys(found))
 
 
-def has_way(settings: NotifySettings, person: Reached) -> bool:
+def has_way(settings: NotifySettings, person: Reached, *, has_bot: bool = False) -> bool:
     """Whether somebody can be told by themselves."""
-    return any(True for _ in _ways_to("", settings, person))
+    return any(True for _ in _ways_to("", settings, person, has_bot=has_bot))
 
 
-def _ways_to(account: str, settings: NotifySettings, person: Reached) -> Iterator[Destination]:
+def _ways_to(account: str, settings: NotifySettings, person: Reached, *, has_bot: bool) -> Iterator[Destination]:
     if settings.mail is not None and person.mail is not None:
         yield Destination(settings.mail, account)
-    if settings.slack is not None and person.slack is not None:
-        yield Destination(settings.slack, account)
+    slack = BOT if settings.slack is None and has_bot else settings.slack
+    if slack is not None and person.slack is not None:
+        yield Destination(slack, account)
 
 
 def _find_channels(

@@ -92,7 +92,8 @@ class NotifySettings(Struct, frozen=True):
     mail: ChannelName | None = None
     """The channel whose mail server sends to people by themselves, at `people.NAME.mail`."""
     slack: ChannelName | None = None
-    """The channel with a bot's token that writes to people by themselves, at `people.NAME.slack`."""
+    """The channel with a bot's token that writes to people by themselves, at `people.NAME.slack`. Not needed where
+    `chat.slack` has a bot: then that one does."""
     page: (
         Annotated[str, Meta(pattern=r"^https?://\S+$(?!\n)", extra={"config_words": "the page's address, https://…"})]
         | None
@@ -102,6 +103,8 @@ class NotifySettings(Struct, frozen=True):
     """How long one message may take; then it is tried again later."""
     give_up: Annotated[Duration, Meta(ge=60, le=604_800)] = 86_400.0
     """How long a message is tried that a channel does not take."""
+    demo: bool = False
+    """Whether messages about a simulated fleet are sent too, to try the channels: their titles begin with `Demo:`."""
 
     def __post_init__(self) -> None:
         for index, route in enumerate(self.routes):

@@ -1,0 +1,57 @@
+"""The bot as a way to people by themselves: what the hub has to tell one of them, as a direct message."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.order import Unreached
+from gpudeck.alerts.notifiers.routes import FindPerson
+from gpudeck.chat.blocks import Answer, Block, link_button, say
+from gpudeck.chat.escape import escape
+from gpudeck.model.errors import Temporary
+
+_MOST_LINES: Final = 20
+_MOST_LINE: Final = 400
+_TITLE: Final = 200
+_WATCH: Final = "Nothing is held: `book` books, and whoever is first has them."
+
+Write = Callable[[str, Answer], Awaitable[None]]
+"""To somebody's Slack ID. Raises PluginError."""
+
+
+class BotPost:
+    """What an outbox sends with (see alerts.notifiers.channel.Post). `write` is the bot that runs, None before there is
+    one; `page` is where people open the page."""
+
+    longest = 30.0
+
+    def __init__(self, person_of: FindPerson, page: str | None) -> None:
+        self.write: Write | None = None
+        self._person_of = person_of
+        self._page = page
+
+    async def send(self, message: Message, account: str | None) -> None:
+        """Raises Temporary or Refused, with words for everybody who may look at the hub."""
+        slack_id = None if account is None else self._person_of(account).slack
+        if slack_id is None:
+            raise Unreached(f"people has no Slack ID of {account} any more.")
+        if self.write is None:
+            raise Temporary("the bot is not connected to Slack.")
+        await self.write(slack_id, answer_message(message, self._page))
+
+    async def rest(self) -> None:
+        """There is nothing to let go of."""
+
+
+def answer_message(message: Message, page: str | None) -> Answer:
+    """As the bot says it."""
+    lines = [escape(line, _MOST_LINE) for line in message.lines[:_MOST_LINES]]
+    more = len(message.lines) - _MOST_LINES
+    lines += [f"… and {more} more"] if more > 0 else []
+    action = _WATCH if message.kind == "watch" else escape(message.action, _MOST_LINE)
+    said = [f"*{escape(message.title, _TITLE)}*", *lines, *([action] if action else [])]
+    return say(*said, buttons=_link(message, page))
+
+
+def _link(message: Message, page: str | None) -> Sequence[Block]:
+    return () if page is None else [link_button("Open the page", f"{page.rstrip('/')}/{message.link}")]
