@@ -5,7 +5,9 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -21,6 +23,7 @@ Opens = Callable[..., Page]
 PASSWORD = "four-random-words"
 HOUR = 3600
 DAY = 24 * HOUR
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 class Desk:
@@ -211,6 +214,20 @@ def test_booking_of_several_gpus_moves_as_one(desk: Desk, opened: Opens) -> None
     moved = desk.ask("GET", f"reservations/{made['id']}")
     assert moved["start"] > made["start"]
     assert [gpu["label"] for gpu in moved["gpus"]] == ["0", "3"]
+
+
+def test_day_on_which_the_clock_is_changed_is_as_long_as_it_is(desk: Desk, opened: Opens) -> None:
+    days = (datetime(datetime.now(BERLIN).year + later, 3, 31, tzinfo=BERLIN) for later in (0, 1))
+    spring = next(day for day in days if day > datetime.now(BERLIN) + timedelta(days=7))
+    spring -= timedelta(days=spring.isoweekday() % 7)
+    made = desk.book("ada", 0, (spring + timedelta(hours=1)).timestamp(), hours=4)
+    page = opened("ada", f"#/bookings?view=day&day={spring:%Y-%m-%d}")
+    mark, lane = marks(page).bounding_box(), page.locator(".timeline .lane").first.bounding_box()
+    assert mark is not None
+    assert lane is not None
+    assert (mark["x"] - lane["x"]) / lane["width"] == pytest.approx(1 / 23, abs=0.002)
+    assert mark["width"] / lane["width"] == pytest.approx(4 / 23, abs=0.002)
+    expect(page.locator(f"[data-booking='{made['id']}']")).to_contain_text("01:00 – 06:00")
 
 
 def test_conflict_names_who_has_it_and_the_next_free_time_is_a_button(desk: Desk, opened: Opens) -> None:

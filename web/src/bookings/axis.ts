@@ -11,6 +11,7 @@ export interface Day {
   start: number
   end: number
   title: string
+  below: string
 }
 
 export interface Tick {
@@ -25,7 +26,10 @@ const HALF_HOUR = 1800
 export function daysOf({ name, start, days }: View): Day[] {
   const first = new Date(start * 1000)
   const dayAt = (at: number): Date => new Date(first.getFullYear(), first.getMonth(), first.getDate() + at)
-  return Array.from({ length: days }, (_, at) => ({ start: dayAt(at).getTime() / 1000, end: dayAt(at + 1).getTime() / 1000, title: dayTitle(dayAt(at), name) }))
+  return Array.from({ length: days }, (_, at) => {
+    const [title, below] = dayTitle(dayAt(at), name)
+    return { start: dayAt(at).getTime() / 1000, end: dayAt(at + 1).getTime() / 1000, title, below }
+  })
 }
 
 /** Lines within the days, and what the clock shows there; a label is left out where the one before is too near. */

@@ -42,5 +42,6 @@ test('titles', () => {
   expect(viewTitle(viewAround('week', NOW))).toBe('Nov 15 – 21, 2026')
   expect(viewTitle(viewAround('week', at('2026-12-30T12:00Z')))).toBe('Dec 30 2026 – Jan 5, 2027')
   expect(viewTitle(viewAround('month', NOW))).toBe('Nov 2026')
-  expect(dayTitle(new Date(NOW * 1000), 'week')).toBe('Sun 15')
+  expect(dayTitle(new Date(NOW * 1000), 'week')).toEqual(['Sun 15', ''])
+  expect(dayTitle(new Date(NOW * 1000), 'month')).toEqual(['15', 'Su'])
 })

@@ -66,10 +66,11 @@ export function viewTitle({ name, start, end }: View): string {
   return `${month} ${first.getDate()}${year} – ${to}, ${last.getFullYear()}`
 }
 
-/** The head of a day's column. */
-export function dayTitle(date: Date, view: ViewName): string {
-  const weekday = (WEEKDAYS[date.getDay()] ?? '').slice(0, view === 'day' ? undefined : view === 'week' ? 3 : 1)
-  return view === 'day' ? `${weekday}, ${MONTHS[date.getMonth()]} ${date.getDate()}` : `${weekday} ${date.getDate()}`
+/** The head of a day's column; what has no room beside it stands below. */
+export function dayTitle(date: Date, view: ViewName): [title: string, below: string] {
+  const weekday = WEEKDAYS[date.getDay()] ?? ''
+  if (view === 'month') return [String(date.getDate()), weekday.slice(0, 2)]
+  return [view === 'day' ? `${weekday}, ${MONTHS[date.getMonth()]} ${date.getDate()}` : `${weekday.slice(0, 3)} ${date.getDate()}`, '']
 }
 
 export interface Grain {
@@ -85,5 +86,5 @@ export interface Grain {
 export const GRAINS: Record<ViewName, Grain> = {
   day: { slot: 3600, snap: 900, label: 7200, narrowest: 28 },
   week: { slot: 21_600, snap: 3600, label: 43_200, narrowest: 24 },
-  month: { slot: 86_400, snap: 21_600, label: null, narrowest: 26 },
+  month: { slot: 86_400, snap: 21_600, label: null, narrowest: 22 },
 }
