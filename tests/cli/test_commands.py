@@ -1,5 +1,8 @@
 """The command line: exit codes, one-line errors, help."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fakes.hubs import environment, gpudeck
+from fakes.hubs import environment, gpudeck, gpudeck_without_reader
 from gpudeck import __version__
 from gpudeck.cli import gpudeck as group
 
@@ -137,6 +140,36 @@ def test_a_full_disk_below_the_output_gets_one_line(tmp_path: Path, arguments: s
         1,
         "gpudeck: the output cannot be written: no space left on device.\n",
     )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["show", "--help"], ["show", "--local"], ["check"]])
+def test_a_reader_that_has_gone_ends_a_command_without_a_word(tmp_path: Path, arguments: list[str]) -> None:
+    assert gpudeck_without_reader(tmp_path, *arguments) == (128 + signal.SIGPIPE, "")
+
+
+def test_mistake_is_told_by_the_exit_code_also_where_nobody_reads_the_complaint(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gpudeck", "show", "--hub", "nonsense"]
+    ended = subprocess.run(command, stderr=writer, env=environment(tmp_path), timeout=60, check=False)
+    os.close(writer)
+    assert ended.returncode == 2
+
+
+def test_ctrl_c_while_a_hub_is_asked_is_no_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpudeck", "show", "--hub", f"http://127.0.0.1:{silent.getsockname()[1]}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(tmp_path),
+        )
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            shown = process.communicate(timeout=20)
+    assert (process.returncode, shown) == (128 + signal.SIGINT, ("", "\n"))
 
 
 def test_show_without_any_output_gets_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from fakes.hubs import environment, gpudeck
+from fakes.hubs import environment, gpudeck, gpudeck_without_reader
 from gpudeck.model.event import Event, make_event
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
@@ -103,6 +104,16 @@ def test_csv_has_a_header(hub: FakeHub, tmp_path: Path) -> None:
     assert [row["kind"] for row in rows] == ["xid", "host_down"]
 
 
+def test_one_form_at_a_time(tmp_path: Path) -> None:
+    answer = gpudeck(tmp_path, "events", "--json", "--csv")
+    assert (answer.returncode, answer.stderr) == (2, "gpudeck: --json and --csv exclude each other.\n")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"], ["--follow"]])
+def test_reader_that_has_gone_ends_the_list_without_a_word(hub: FakeHub, tmp_path: Path, form: list[str]) -> None:
+    assert gpudeck_without_reader(tmp_path, "events", *form, "--hub", hub.url) == (128 + signal.SIGPIPE, "")
+
+
 def test_nothing_that_happened_is_the_answer_no(tmp_path: Path) -> None:
     with running() as hub:
         answer = gpudeck(tmp_path, "events", "--hub", hub.url)
@@ -117,8 +128,9 @@ def test_following_shows_each_event_once_and_goes_on(tmp_path: Path) -> None:
         first = process.stdout.readline()
         hub.events = [DOWN, FAULT]
         second = process.stdout.readline()
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
     assert [msgspec.json.decode(line, type=Event) for line in (first, second)] == [FAULT, DOWN]
 
 

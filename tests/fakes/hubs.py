@@ -41,6 +41,26 @@ def gpudeck(data_dir: Path, *arguments: str, **others: str) -> subprocess.Comple
     )
 
 
+def gpudeck_without_reader(data_dir: Path, *arguments: str, **others: str) -> tuple[int, str]:
+    """Run a command whose output nobody reads any more, as before `| head -1`: its exit code, and its complaints."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gpudeck", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(data_dir) | others,
+            cwd=data_dir,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    return ended.returncode, ended.stderr
+
+
 def start(data_dir: Path, log: str, *arguments: str) -> subprocess.Popen[str]:
     """Start a command that goes on; what it logs is added to a file in its folder."""
     with (data_dir / log).open("a") as opened:

@@ -1,10 +1,14 @@
 """The command `gpudeck`: one file a command, imported only when that command runs, so that each starts quickly."""
 
+import contextlib
 import errno
 import importlib
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -58,6 +62,16 @@ Examples:
 class LazyGroup(click.Group):
     """Knows its commands by name; a command's module is imported when it is run or described."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _ended_from_outside():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _ended_from_outside():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
@@ -85,24 +99,21 @@ def gpudeck() -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the hub cannot be reached."""
+    """Run the command line. Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 the hub cannot be reached; 128 + N
+    where signal N ended it."""
     _prepare_streams()
     try:
         gpudeck(prog_name="gpudeck")
     except GpudeckError as error:
         # A configuration's mistakes begin with file and line, for editors that jump to them.
-        click.echo(str(error) if isinstance(error, ConfigurationError) else f"gpudeck: {error}", err=True)
+        _complain(str(error) if isinstance(error, ConfigurationError) else f"gpudeck: {error}")
         sys.exit(exit_code(error))
-    except BrokenPipeError:
-        # The reader of our output has gone (`gpudeck show | head`): nothing is wrong, and nothing is left to say.
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
         # Files of our own are named in their errors: this is the standard output, on a full disk or a broken one.
         if error.filename is not None or error.errno not in _WRITE_ERRORS:
             raise
-        _drop_output()
-        click.echo(f"gpudeck: the output cannot be written: {(error.strerror or str(error)).lower()}.", err=True)
+        _drop_output(sys.stdout)
+        _complain(f"gpudeck: the output cannot be written: {(error.strerror or str(error)).lower()}.")
         sys.exit(1)
 
 
@@ -116,9 +127,34 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _drop_output() -> None:
+@contextlib.contextmanager
+def _ended_from_outside() -> Iterator[None]:
+    """Ctrl-C, and a reader of our output that has gone (`gpudeck show | head -1`), end a command without a word, with
+    the status that shells show for the signal. click would call both an error, and make the answer of it a no."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        # The terminal has written ^C, and the next prompt begins a line.
+        _complain("")
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        _drop_output(sys.stdout)
+        _drop_output(sys.stderr)
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def _complain(text: str) -> None:
+    """The exit code tells what is wrong also to those who do not listen."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        _drop_output(sys.stderr)
+
+
+def _drop_output(stream: Any) -> None:
     """What is left of the output would be tried once more at the interpreter's end, and fail with a trace."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def exit_code(error: GpudeckError) -> int:

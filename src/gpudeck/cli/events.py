@@ -1,5 +1,6 @@
 """gpudeck events: what happened in the fleet, and with --follow what happens."""
 
+import contextlib
 import os
 import sys
 import time
@@ -33,13 +34,21 @@ _FOLLOW_SECONDS = 2.0
 @click.option("--severity", type=click.Choice(SEVERITIES), help="Only what is at least that bad.")
 @click.option("--limit", type=click.IntRange(1, _MOST), default=200, show_default=True, help="At most so many.")
 @click.option("--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
-@click.option("--json", "form", flag_value="json", help="One event a line, as JSON.")
-@click.option("--csv", "form", flag_value="csv", help="As CSV, for spreadsheets.")
+@click.option("--json", "as_json", is_flag=True, help="One event a line, as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, for spreadsheets.")
 @click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
 def command(
-    *, since: str, until: str | None, limit: int, follow: bool, form: str | None, hub: str, **wanted: str | None
+    *,
+    since: str,
+    until: str | None,
+    limit: int,
+    follow: bool,
+    as_json: bool,
+    as_csv: bool,
+    hub: str,
+    **wanted: str | None,
 ) -> None:
     """What happened in the fleet, the newest last: hosts down and up, GPUs lost, faults, and what the hub met.
 
@@ -47,16 +56,19 @@ def command(
     """
     from gpudeck.cli.span import local_zone, read_period  # noqa: PLC0415 - the help needs none
 
-    if follow and (form == "csv" or until is not None):
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other.")
+    if follow and (as_csv or until is not None):
         raise UsageError("--follow has no end: it goes with neither --until nor --csv.")
     start, end = read_period(since, until, time.time(), local_zone())
     query = _query(wanted) | {"start": repr(start), "limit": str(limit)}
     ask = _asker(hub)
     found = ask(query | ({"end": repr(end)} if until is not None else {}))
-    printer = _Printer(form)
+    printer = _Printer("json" if as_json else "csv" if as_csv else None)
     printer.show(found[::-1])
     if follow:
-        _follow(ask, query, found, printer)
+        with contextlib.suppress(KeyboardInterrupt):
+            _follow(ask, query, found, printer)
     elif not found:
         click.echo("Nothing happened.", err=True)
         sys.exit(1)

@@ -23,15 +23,5 @@ def start_logging(verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    for noisy in (
-        "urllib3",
-        "uvicorn",
-        "asyncio",
-        "asyncssh",
-        "httpx",
-        "httpcore",
-        "alembic",
-        "sqlalchemy",
-        "aiosqlite",
-    ):
+    for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from gpudeck.cli.wanting import complete_hosts
-from gpudeck.model.errors import Unreachable
+from gpudeck.model.errors import Unreachable, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 
 if TYPE_CHECKING:
@@ -27,19 +27,22 @@ Examples:
 @click.argument("host", required=False, shell_complete=complete_hosts)
 @click.option("--mine", is_flag=True, help="Only my own.")
 @click.option("--user", metavar="NAME", help="Only this person's.")
-@click.option("--json", "form", flag_value="json", help="As the hub tells them. Times are Unix seconds.")
+@click.option("--json", "as_json", is_flag=True, help="As the hub tells them. Times are Unix seconds.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "json", "comments-json"]),
-    default="table",
     help="comments-json: those that run, as gpu-monitor's comments.json.",
 )
 @click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
 )
-def command(*, host: str | None, mine: bool, user: str | None, form: str, hub: str) -> None:
+def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, form: str | None, hub: str) -> None:
     """What is booked now and later, in the time of this machine's zone. Exit code 3 when the hub does not answer."""
+    if mine and user is not None:
+        raise UsageError("--mine and --user exclude each other.")
+    if as_json and form not in {None, "json"}:
+        raise UsageError(f"--json and --format {form} exclude each other.")
     from gpudeck.cli.booking import ask, find_name  # noqa: PLC0415 - the help needs none
 
     def search(client: "Client") -> bytes:
@@ -51,7 +54,7 @@ def command(*, host: str | None, mine: bool, user: str | None, form: str, hub: s
         found: list[dict[str, Any]] = msgspec.json.decode(body)["reservations"]
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
-    if form == "json":
+    if as_json or form == "json":
         click.echo(body)
     elif form == "comments-json":
         _print_comments(found)
