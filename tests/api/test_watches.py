@@ -48,7 +48,7 @@ def test_watch_is_told_as_it_was_asked_for(desk: Desk) -> None:
     made = desk.call("ada", "POST", body={"gpus": 2, "memory_bytes": 40 * 2**30, "expire_seconds": 3600})
     assert made.status_code == 201
     one = made.json()
-    assert (one["user"], one["description"], one["fired_at"]) == ("ada", "2 GPUs with 40.0 GiB", None)
+    assert (one["user"], one["description"], one["fired_at"]) == ("ada", "2 GPUs with 40 GiB", None)
     assert one["expires_at"] - one["created_at"] == pytest.approx(3600)
     assert desk.call("ada", "GET").json() == {"watches": [one]}
 

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, gpudeck_without_reader, running_hub, wait_until
 
 
 class Terminal:
@@ -90,6 +91,19 @@ def test_list_without_an_output_says_so(terminal: Terminal, host: str) -> None:
     assert (answer.returncode, answer.stderr) == (1, said)
 
 
+@pytest.mark.parametrize("form", [[], ["--json"], ["--format", "comments-json"]])
+def test_reader_that_has_gone_ends_the_list_without_a_word(terminal: Terminal, host: str, form: list[str]) -> None:
+    terminal.reserve(f"{host}:0", "--for", "2h")
+    ended = gpudeck_without_reader(terminal.hub.data_dir, "reservations", host, *form, GPUDECK_HUB=terminal.hub.url)
+    assert ended == (128 + signal.SIGPIPE, "")
+
+
+def test_length_and_distance_are_those_that_were_typed(terminal: Terminal, host: str) -> None:
+    answer = terminal.type("reserve", f"{host}:0", "--from", "+5d", "--for", "1d 6h")
+    assert "(1d 6h): reservation" in answer.stdout
+    assert "in 5d\n" in terminal.type("reservations", host).stdout
+
+
 def test_conflict_names_the_booking_and_the_next_free_time(terminal: Terminal, host: str) -> None:
     made = terminal.reserve(f"{host}:0", "--for", "2h", "--user", "ada", "--note", "paper")
     answer = terminal.type("reserve", f"{host}:0", "--for", "1h", "--from", "+1h")
@@ -128,6 +142,12 @@ def test_any_gpus_are_chosen(terminal: Terminal, host: str) -> None:
         (["reserve", "HOST:0", "--for", "0h"], 2, "the end is in the past"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "2020-01-01"], 2, "the start is"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "whenever"], 2, "is no time"),
+        (["reserve", "HOST:0", "--for", "1h", "--from", "9999-12-31"], 2, "the end is more than ten years away"),
+        (["reserve", "HOST:0", "--for", "1h", "--from", "1960-01-01"], 2, "it is before 1970"),
+        (["reserve", "HOST:0", "--for", "99999999d"], 2, "'99999999d' is too long"),
+        (["reserve", "--gpus", "1", "--memory", "40000G", "--for", "1h"], 1, "0 GPUs with 40000 GB, and 1"),
+        (["reservations", "--mine", "--user", "ada"], 2, "--mine and --user exclude each other"),
+        (["reservations", "--json", "--format", "comments-json"], 2, "exclude each other"),
         (["reserve", "HOST:0", "--until", "2027-03-28 02:30"], 2, "the clock skips it in Europe/Berlin"),
         (["release", "999999"], 1, "there is no reservation 999999"),
         (["release", "none"], 2, "is not a valid integer"),

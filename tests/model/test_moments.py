@@ -51,6 +51,20 @@ def test_time_that_the_clock_skips_is_refused() -> None:
         read_moment("--from", "2027-03-28 02:30", NOW, BERLIN)
 
 
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("1969-12-31", "before 1970"),
+        ("0002-01-01", "before 1970"),
+        ("+999999999y", "after the year 9999"),
+        ("999999999999", "after the year 9999"),
+    ],
+)
+def test_time_beyond_all_calendars_is_refused(typed: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"is no time: it is {reason}"):
+        read_moment("--from", typed, NOW, BERLIN)
+
+
 def test_night_of_changing_clocks_is_as_long_as_it_is() -> None:
     start = read_moment("--from", "2026-10-25 00:00", NOW, BERLIN)
     assert read_moment("--until", "2026-10-26 00:00", NOW, BERLIN) - start == 25 * 3600
@@ -68,3 +82,5 @@ def test_span_may_have_blanks() -> None:
     assert read_span("--for", "1d 6h") == 30 * 3600
     with pytest.raises(UsageError, match="--for: 'soon' is not a span"):
         read_span("--for", "soon")
+    with pytest.raises(UsageError, match="--for: '999999999y' is too long"):
+        read_span("--for", "999999999y")

@@ -109,5 +109,5 @@ def test_instances_count_as_they_are_and_stand_in_order() -> None:
 
 
 def test_wish_in_words() -> None:
-    assert Wanted(gpus=2, memory_bytes=40 * GIB, same_host=True).describe() == "2 GPUs with 40.0 GiB on one host"
+    assert Wanted(gpus=2, memory_bytes=40 * GIB, same_host=True).describe() == "2 GPUs with 40 GiB on one host"
     assert Wanted(model="H200", host="gpu07").describe() == "1 GPU called H200 on gpu07"

@@ -135,7 +135,7 @@ def test_admin_books_for_another_and_what_is_in_use(database: Database) -> None:
 @pytest.mark.parametrize(
     ("wanted", "code", "words"),
     [
-        (draft("A0", start=-1), "past", "the start is 1h 0m ago."),
+        (draft("A0", start=-1), "past", "the start is 1h ago."),
         (Draft(wish=Wish(gpus=("A0",)), start=NOW + 2 * HOUR, end=NOW + HOUR), "bad_request", "before it begins"),
         (Draft(wish=Wish(gpus=("A0",)), end=NOW - 1), "past", "the end is in the past"),
         (Draft(wish=Wish(gpus=("A0",)), end=NOW, start=NOW), "past", "the end is in the past"),

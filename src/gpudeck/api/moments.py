@@ -6,12 +6,13 @@ from typing import Annotated, Final
 from litestar.exceptions import ValidationException
 from msgspec import Meta
 
+from gpudeck.model.moments import LAST, LONGEST
 from gpudeck.model.quantity import parse_bytes
 from gpudeck.model.times import parse_span, parse_time
 
-Moment = Annotated[float, Meta(ge=0, le=1e11)] | Annotated[str, Meta(min_length=1, max_length=64)]
+Moment = float | Annotated[str, Meta(min_length=1, max_length=64)]
 """Unix seconds, or ISO 8601 with its zone."""
-Length = Annotated[float, Meta(ge=0, le=1e11)] | Annotated[str, Meta(min_length=1, max_length=64)]
+Length = float | Annotated[str, Meta(min_length=1, max_length=64)]
 """Seconds, or a text such as `1d 6h`."""
 
 _ZONED: Final = re.compile(r"now|[0-9.]+|.*(?:Z|[+-][0-9]{2}:?[0-9]{2})", re.IGNORECASE)
@@ -19,25 +20,35 @@ _ZONED: Final = re.compile(r"now|[0-9.]+|.*(?:Z|[+-][0-9]{2}:?[0-9]{2})", re.IGN
 
 def read_moment(name: str, value: float | str | None, now: float) -> float | None:
     """Unix seconds; raises ValidationException. A time of day without its zone means something else to everybody."""
-    if value is None or not isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return _check_moment(name, value)
     text = value.strip()
     if not _ZONED.fullmatch(text):
         raise ValidationException(f"{name}: {text!r} names no zone; write 2026-01-31T08:30+01:00, or Unix seconds")
     try:
-        return parse_time(text, now)
+        return _check_moment(name, parse_time(text, now))
     except ValueError as error:
         raise ValidationException(f"{name}: {error}") from error
 
 
+def _check_moment(name: str, at: float) -> float:
+    """In words of our own: those of a type's bounds tell nobody that these are, say, milliseconds."""
+    if not 0 <= at <= LAST:
+        raise ValidationException(f"{name}: {at:.15g} is no time; Unix seconds are from 0 (1970) to {LAST:.12g} (9999)")
+    return at
+
+
 def read_length(value: float | str | None) -> float | None:
     """Seconds; raises ValidationException."""
-    if value is None or not isinstance(value, str):
-        return value
     try:
-        return parse_span("".join(value.split()))
+        seconds = parse_span("".join(value.split())) if isinstance(value, str) else value
     except ValueError as error:
         raise ValidationException(f"for: {error}") from error
+    if seconds is not None and not 0 <= seconds <= LONGEST:
+        raise ValidationException(f"for: {seconds:.12g} seconds are no length")
+    return seconds
 
 
 def read_amount(text: str | None) -> int | None:

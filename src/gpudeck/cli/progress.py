@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length, show_span
 from gpudeck.queueing.place import Place
 from gpudeck.views.safe import clean
 from gpudeck.views.table import shorten
@@ -54,7 +54,7 @@ def _describe(place: Place) -> str:
     if place.reason is not None:
         told.append(clean(place.reason))
     elif place.estimate_seconds is not None:
-        told.append(f"about {show_span(place.estimate_seconds)} by how long programs stayed lately")
+        told.append(f"about {show_length(place.estimate_seconds)} by how long programs stayed lately")
     if place.kept:
         told.append(f"{place.kept} of {place.wanted.gpus} kept so far")
     return ", ".join(told)

@@ -111,11 +111,11 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
 def _describe(made: dict[str, Any], now: float, zone: "tzinfo") -> str:
     from gpudeck.cli.booking import name_gpus  # noqa: PLC0415 - JSON needs none
     from gpudeck.model.moments import show_moment  # noqa: PLC0415 - the same
-    from gpudeck.model.quantity import show_span  # noqa: PLC0415 - the same
+    from gpudeck.model.quantity import show_length  # noqa: PLC0415 - the same
     from gpudeck.views.safe import clean  # noqa: PLC0415 - the same
 
     begin, end = show_moment(made["start"], zone, now), show_moment(made["end"], zone, now)
-    length = show_span(made["end"] - made["start"]).removesuffix(" 0h").removesuffix(" 0m")
+    length = show_length(made["end"] - made["start"])
     return (
         f"{name_gpus(made['gpus'])} for {clean(made['user'])} from {begin} until {end} ({length}): "
         f"reservation {made['id']}.\n`gpudeck release {made['id']}` gives it back."

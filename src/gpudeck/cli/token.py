@@ -12,7 +12,7 @@ import msgspec
 
 from gpudeck.cli.own_database import use_database
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length, show_span
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
@@ -178,7 +178,7 @@ def _state(token: "Token", now: float) -> str:
 
 def _row(token: "Token", now: float) -> list[Cell]:
     state = _state(token, now)
-    expires = "never" if token.expires_at is None else f"in {show_span(token.expires_at - now)}"
+    expires = "never" if token.expires_at is None else f"in {show_length(token.expires_at - now)}"
     return [
         (str(token.id), ""),
         (clean(token.name), ""),

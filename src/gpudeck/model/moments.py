@@ -9,6 +9,10 @@ from gpudeck.model.times import parse_span
 
 LATE_SECONDS = 120.0
 """A time of day that has passed by no more than this means today."""
+LAST = 253_402_214_400.0
+"""The last day that calendars know, 9999-12-31."""
+LONGEST = 1e11
+"""Seconds. Whatever is longer is a slip of the keyboard."""
 _HINT = "Write 14:00, tomorrow 9:00, +2h, 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
 _CLOCK = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _TIME_OF_DAY = re.compile(rf"(?:(today|tomorrow)\s+)?{_CLOCK}")
@@ -21,7 +25,7 @@ def read_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
     of a time that it shows twice the first is meant."""
     text = text.strip().lower()
     try:
-        return _read(text, now, zone)
+        return _check_reach(_read(text, now, zone))
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{option} {text[:40]!r} is no time: {_reason(error)}.", _HINT) from error
 
@@ -29,9 +33,12 @@ def read_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
 def read_span(option: str, text: str) -> float:
     """Seconds of `4h` or `1d 6h`. Raises UsageError."""
     try:
-        return parse_span("".join(text.split()))
+        seconds = parse_span("".join(text.split()))
     except ValueError as error:
         raise UsageError(f"{option}: {error}.", "Write 4h or 1d 6h.") from error
+    if seconds > LONGEST:
+        raise UsageError(f"{option}: {text[:40]!r} is too long.", "Write 4h or 1d 6h.")
+    return seconds
 
 
 def show_moment(at: float, zone: tzinfo, now: float | None = None) -> str:
@@ -76,13 +83,22 @@ def _at(moment: datetime, zone: tzinfo) -> float:
         return moment.timestamp()
     at = moment.replace(tzinfo=zone).timestamp()
     if datetime.fromtimestamp(at, zone).replace(tzinfo=None) != moment:
-        raise SkippedTime(f"the clock skips it in {zone}")
+        raise NoSuchTime(f"the clock skips it in {zone}")
     return at
 
 
-class SkippedTime(ValueError):
-    """A time of day that there is not, in the night in which clocks are set forward."""
+def _check_reach(at: float) -> float:
+    if at < 0:
+        raise NoSuchTime("it is before 1970")
+    if at > LAST:
+        raise NoSuchTime("it is after the year 9999")
+    return at
+
+
+class NoSuchTime(ValueError):
+    """A time that is understood and that there is not: one too far away, or one of the hour that is left out in the
+    night in which clocks are set forward."""
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, SkippedTime) else "it is not understood"
+    return str(error) if isinstance(error, NoSuchTime) else "it is not understood"

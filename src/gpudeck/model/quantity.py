@@ -24,6 +24,15 @@ def show_gib(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value / 2**30:.{digits}f}"
 
 
+def show_amount(amount: int) -> str:
+    """Bytes as whoever asked for so many wrote them: what was 40G is 40 GB again, and not 37.3 GiB."""
+    for unit, size in (("GiB", 2**30), ("GB", 10**9)):
+        figure = f"{amount / size:.1f}".removesuffix(".0")
+        if parse_bytes(f"{figure}{unit}") == amount:
+            return f"{figure} {unit}"
+    return f"{show_gib(amount)} GiB"
+
+
 def show_span(seconds: float | None) -> str:
     """A span of time in its two largest units, at most 6 characters: 12s, 5m, 3h 20m, 9d 4h."""
     if seconds is None:
@@ -35,6 +44,22 @@ def show_span(seconds: float | None) -> str:
     if hours:
         return f"{hours}h {minutes}m"
     return f"{minutes}m" if minutes else f"{seconds}s"
+
+
+def show_length(seconds: float) -> str:
+    """How long something takes or how far away it is, to the nearest: 4h, 1d 6h. What was booked as 5d is 5d away also
+    a second later, where `show_span`, made for what has lasted so long, says 4d 23h."""
+    unit = 1 if seconds < 60 else 60 if seconds < 86_400 else 3600 if seconds < 10 * 86_400 else 86_400
+    return show_span(round(seconds / unit) * unit).removesuffix(" 0h").removesuffix(" 0m")
+
+
+def show_exactly(seconds: float) -> str:
+    """A length in all of its units, to the second: 7d 1m."""
+    rest, parts = max(0, round(seconds)), []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        parts += [f"{count}{unit}"] if count else []
+    return " ".join(parts) or "0s"
 
 
 def show_count(number: int, one: str) -> str:

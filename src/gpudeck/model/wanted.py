@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gpudeck.model.quantity import show_gib
+from gpudeck.model.quantity import show_amount
 from gpudeck.model.reservation import GpuReservation
 
 MOST_GPUS = 1024
@@ -38,10 +38,10 @@ class Wanted(Struct, frozen=True, kw_only=True):
         return Wanted(memory_bytes=self.memory_bytes, model=self.model, host=self.host)
 
     def describe(self) -> str:
-        """In words: `2 GPUs with 40.0 GiB on one host`."""
+        """In words: `2 GPUs with 40 GB on one host`."""
         count = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
         model = f" called {self.model}" if self.model else ""
-        memory = f" with {show_gib(self.memory_bytes)} GiB" if self.memory_bytes else ""
+        memory = f" with {show_amount(self.memory_bytes)}" if self.memory_bytes else ""
         place = f" on {self.host}" if self.host else " on one host" if self.same_host and self.gpus > 1 else ""
         return f"{count}{model}{memory}{place}"
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from gpudeck.model.event import Event, make_event
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length
 from gpudeck.model.reservation import BookedGpu, Mark, Reservation
 from gpudeck.reservations.calendar import show_at_gpu
 from gpudeck.reservations.observed import ObservedGpu, Occupant
@@ -133,7 +133,7 @@ def tell_release(one: Reservation, now: float) -> Event:
 
 def _warn(one: Reservation, deadline: float, now: float) -> Event:
     title = (
-        f"{one.user}'s booking of {name_gpus(one.gpus)} is released in {show_span(deadline - now)} if nobody uses it"
+        f"{one.user}'s booking of {name_gpus(one.gpus)} is released in {show_length(deadline - now)} if nobody uses it"
     )
     return _event(now, "reservation_unused", title, one, user=one.user)
 

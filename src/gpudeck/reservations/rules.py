@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpudeck.model.quantity import show_count, show_span
+from gpudeck.model.quantity import show_count, show_exactly, show_length
 from gpudeck.model.reservation import BookedGpu, Reservation
 from gpudeck.reservations.refusals import ReservationRefused
 from gpudeck.reservations.settings import DAY, ReservationSettings
@@ -50,7 +50,7 @@ def read_span(start: float | None, end: float | None, length: float | None, now:
             raise ReservationRefused("bad_request", "a time has to be a number.")
     begins = now if start is None else start
     if begins < now - LATE_SECONDS:
-        raise ReservationRefused("past", f"the start is {show_span(now - begins)} ago.", "Begin now or later.")
+        raise ReservationRefused("past", f"the start is {show_length(now - begins)} ago.", "Begin now or later.")
     begins = math.floor(max(begins, now))
     ends = math.floor(end) if end is not None else begins + math.floor(length or 0.0)
     check_span(Span(begins, ends), now)
@@ -83,11 +83,12 @@ def check_limits(
     `longest_before` is how long it was before it is changed: what an admin allowed can at least be shortened.
     """
     if span.length > max(settings.longest, longest_before):
-        raise _limit("longest", f"{_span(span.length)} is too long: the longest is {_span(settings.longest)}")
-    if span.start - now > settings.ahead:
         raise _limit(
-            "ahead", f"{_span(span.start - now)} ahead is too early: bookings are made {_span(settings.ahead)} ahead"
+            "longest", f"{show_exactly(span.length)} is too long: the longest is {show_exactly(settings.longest)}"
         )
+    if span.start - now > settings.ahead:
+        ahead, most = show_exactly(span.start - now), show_exactly(settings.ahead)
+        raise _limit("ahead", f"{ahead} ahead is too early: bookings are made {most} ahead")
     before = peak(others)
     if before + len(gpus) > settings.most_gpus:
         have = f", and {before} are booked then already" if before else ""
@@ -99,7 +100,3 @@ def _limit(name: str, message: str) -> ReservationRefused:
     return ReservationRefused(
         "limit", f"{message}.", f"The limit is reservations.{name} of this hub; admins have none."
     )
-
-
-def _span(seconds: float) -> str:
-    return show_span(seconds).removesuffix(" 0h").removesuffix(" 0m")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from gpudeck.model.quantity import show_count, show_gib
+from gpudeck.model.quantity import show_amount, show_count
 from gpudeck.model.reservation import BookedGpu
 from gpudeck.reservations.observed import ObservedGpu
 from gpudeck.reservations.refusals import ReservationRefused
@@ -74,7 +74,7 @@ def _fits(gpu: ObservedGpu, wish: Wish) -> bool:
 
 
 def _describe(wish: Wish) -> str:
-    memory = f" with {show_gib(wish.memory_bytes)} GiB" if wish.memory_bytes else ""
+    memory = f" with {show_amount(wish.memory_bytes)}" if wish.memory_bytes else ""
     model = f" called {wish.model[:60]}" if wish.model else ""
     return f"{memory}{model}{f' on {wish.host[:80]}' if wish.host else ''}"
 

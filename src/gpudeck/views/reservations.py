@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any, Final
 
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
@@ -49,10 +49,12 @@ def _show_gpus(gpus: Sequence[dict[str, Any]]) -> str:
 
 def _state(one: dict[str, Any], now: float) -> Cell:
     if one["kind"] == "hold":
-        return f"held, {show_span(one['end'] - now)} left", "yellow"
+        return f"held, {show_length(one['end'] - now)} left", "yellow"
     if one["state"] == "running":
-        return f"{show_span(one['end'] - now)} left", "blue"
-    return (f"in {show_span(one['start'] - now)}", "grey") if one["state"] == "planned" else (str(one["state"]), "grey")
+        return f"{show_length(one['end'] - now)} left", "blue"
+    return (
+        (f"in {show_length(one['start'] - now)}", "grey") if one["state"] == "planned" else (str(one["state"]), "grey")
+    )
 
 
 def _moment(at: float, zone: tzinfo) -> str:
