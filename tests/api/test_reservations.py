@@ -153,6 +153,46 @@ def test_audit_log_has_before_and_after(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"note": "short"},
+        {"version": 1, "gpus": ["gpu01-0"], "for": "4h", "start": NOW, "user": "ada"},
+        {"host": "gpu01", "indexes": [0], "end": NOW + 4 * HOUR, "note": " short "},
+    ],
+)
+def test_change_that_changes_nothing_leaves_no_trace(desk: Desk, body: dict[str, Any]) -> None:
+    made = desk.book(gpus=["gpu01-0"], note="short")
+    desk.clock.advance(60)
+    answer = desk.ask("PATCH", f"/reservations/{made['id']}", body)
+    assert (answer.status_code, answer.json()) == (200, made)
+    assert asyncio.run(desk.auth.audit.list())[0].action == "book GPUs"
+
+
+def test_nothing_is_left_as_it_is_also_beyond_a_limit(desk: Desk) -> None:
+    made = desk.book("root", gpus=["gpu01-0"], user="ada", **{"for": "40d"})
+    desk.calendar.settings = ReservationSettings(most_gpus=0)
+    assert desk.ask("PATCH", f"/reservations/{made['id']}", {}).status_code == 200
+    assert desk.ask("PATCH", f"/reservations/{made['id']}", {"note": "other"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"start": 1.0e12}, "start: 1000000000000 is no time; Unix seconds are from 0 (1970) to"),
+        ({"end": -1, "for": None}, "end: -1 is no time"),
+        ({"start": 253_400_000_000}, "the end is more than ten years away."),
+        ({"start": "9999-12-31T00:00Z"}, "the end is more than ten years away."),
+        ({"for": -5}, "for: -5 seconds are no length"),
+        ({"for": 1e300}, "for: 1e+300 seconds are no length"),
+    ],
+)
+def test_time_beyond_all_calendars_is_refused_in_words(desk: Desk, body: dict[str, Any], told: str) -> None:
+    answer = desk.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"} | body)
+    assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True), answer.text
+
+
+@pytest.mark.parametrize(
     ("body", "status", "code"),
     [
         ({"gpus": ["gpu01-0"]}, 400, "bad_request"),

@@ -91,6 +91,8 @@ class BookingDesk:
 
     async def change(self, number: int, change: Change, caller: Caller) -> ShownReservation:
         edit = await self._calendar.change(number, change, _who(caller), observe(self._hub.fleet))
+        if edit.after is edit.before:
+            return self.show(edit.after)
         details = f"before: {describe(edit.before)}; after: {describe(edit.after)}"
         await self._auth.audit.record(caller, "change reservation", _subject(edit.after), details=details)
         return self.show(edit.after)

@@ -24,7 +24,15 @@ from gpudeck.reservations.settings import DAY, ReservationSettings
 from gpudeck.reservations.slots import Slot, find_slot, taken_by
 from gpudeck.reservations.store import ReservationAsk, ReservationStore, Writing
 from gpudeck.reservations.wishes import Known, Wish, find_fitting, find_named
-from gpudeck.reservations.writes import NOTE_LENGTH, end_holds, new_row, tidy, write_change, write_release
+from gpudeck.reservations.writes import (
+    NOTE_LENGTH,
+    end_holds,
+    is_as_before,
+    new_row,
+    tidy,
+    write_change,
+    write_release,
+)
 
 KEPT_BEFORE: Final = DAY
 """How long what is over stays in memory: for whoever goes on using it."""
@@ -103,7 +111,8 @@ class Reservations:
         return made
 
     async def change(self, number: int, change: Change, by: Who, known: Known) -> Edit:
-        """All of it or nothing. What was until now stays as it was: of one that runs, only the rest is changed."""
+        """All of it or nothing. What was until now stays as it was: of one that runs, only the rest is changed. Where
+        nothing would be another, nothing is written, and both sides of the edit are the same object."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await self._find_open(writing, number, by, now)
@@ -117,15 +126,17 @@ class Reservations:
                 gpus = await self._settle(writing, change.wish, rest, owner, known, but=number, is_admin=by.is_admin)
             elif (span.start, span.end) != (before.start, before.end):
                 await self._check_free(writing, gpus, rest, owner.name, but=number)
-            if not by.is_admin:
-                others = await writing.of_user(owner.name, rest.start, rest.end, but=number)
-                check_limits(span, gpus, others, self.settings, now, longest_before=before.end - before.start)
             values = {
                 "start": span.start,
                 "end": span.end,
                 "user": owner.name,
                 "note": before.note if change.note is None else tidy(change.note, NOTE_LENGTH),
             }
+            if is_as_before(before, values, gpus):
+                return Edit(before, before)
+            if not by.is_admin:
+                others = await writing.of_user(owner.name, rest.start, rest.end, but=number)
+                check_limits(span, gpus, others, self.settings, now, longest_before=before.end - before.start)
             after = await write_change(writing, before, values, gpus, now)
         self._take(after)
         return Edit(before, after)

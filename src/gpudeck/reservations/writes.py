@@ -35,11 +35,20 @@ def new_row(user: str, by: str, span: Span, note: str, now: float) -> dict[str, 
     }
 
 
+def is_as_before(before: Reservation, values: dict[str, Any], gpus: Sequence[BookedGpu]) -> bool:
+    """Whether these values and GPUs would change nothing of it."""
+    return not _is_moved(before, gpus) and all(getattr(before, name) == value for name, value in values.items())
+
+
+def _is_moved(before: Reservation, gpus: Sequence[BookedGpu]) -> bool:
+    return {gpu.uuid for gpu in gpus} != {gpu.uuid for gpu in before.gpus}
+
+
 async def write_change(
     writing: Writing, before: Reservation, values: dict[str, Any], gpus: Sequence[BookedGpu], now: float
 ) -> Reservation:
     """Of one that runs and moves to other GPUs the past part stays behind as a reservation of its own."""
-    is_moved = {gpu.uuid for gpu in gpus} != {gpu.uuid for gpu in before.gpus}
+    is_moved = _is_moved(before, gpus)
     if is_moved and before.start < now:
         moment = float(math.floor(now))
         past = new_row(before.user, before.created_by, Span(before.start, moment), before.note, before.created_at)
