@@ -3,7 +3,9 @@
 import pytest
 
 from fakes.tops import make_top, press, some_fleet
+from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.tui.feed import Delta, Lost, Snapshot
+from gpudeck.tui.help import help_lines
 from gpudeck.tui.picture import Artist
 from gpudeck.tui.top import Top
 
@@ -152,6 +154,33 @@ def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
     assert "gpu1:1  gpu10:0" in picture(top)
     press(top, "enter", "g", "g", "g")
     assert (top.words, shown(top)) == ('user:"alice"', ["gpu1:1", "gpu10:0"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "words", "left"),
+    [
+        (["g"], 'model:"A100-SXM4-80GB"', ["gpu1:0", "gpu1:1", "gpu02:0", "gpu02:1", "gpu02:2"]),
+        (["g", "g", "/", *"busy", "enter"], 'busy user:"alice"', ["gpu1:1", "gpu10:0"]),
+    ],
+)
+def test_title_of_a_group_leads_to_that_group_alone(keys: list[str], words: str, left: list[str]) -> None:
+    top = make_top()
+    press(top, *keys, "enter", "enter", *["g"] * (3 - keys.count("g")))
+    assert (top.words, shown(top)) == (words, left)
+
+
+def test_title_of_a_group_without_a_name_says_that_no_word_finds_it() -> None:
+    top = make_top()
+    press(top, "g", "g", "end", *["up"] * 3)
+    assert shown(top)[top.listing.at] == "nobody"
+    press(top, "enter")
+    assert "these have no user, and no word finds them" in picture(top)
+    assert top.words == ""
+
+
+def test_help_has_all_states_and_fits_a_small_terminal() -> None:
+    assert all(any(word in line.split() for line in help_lines()) for word in AVAILABILITIES)
+    assert max(map(len, help_lines())) <= 76
 
 
 def test_processes_are_listed_over_all_hosts() -> None:

@@ -49,7 +49,7 @@ def memory_share(gpu: Json) -> float | None:
 
 
 def gpu_rows(hosts: Sequence[Json], sort: str, is_turned: bool, grouping: str) -> list[Row]:
-    """A row a GPU, and one for a host without any."""
+    """A row a GPU, and one for a host without any. The group of those that have no user or no model has no name."""
     rows = [
         Row(f"{host['id']} {gpu['uuid']}" if gpu else host["id"], host, gpu)
         for host in hosts
@@ -59,10 +59,11 @@ def gpu_rows(hosts: Sequence[Json], sort: str, is_turned: bool, grouping: str) -
     if grouping == "host":
         return group(rows, lambda row: (row.host["id"],) if row.host else (), lambda _, own: host_title(own[0].host))
     if grouping == "model":
-        return group(rows, _model_of, _title)
+        return group(rows, _model_of, lambda name, own: _title(name or "no GPUs", own))
     if grouping == "user":
         named = group([row for row in rows if row.gpu and row.gpu["users"]], _users_of, _title)
-        return named + group([row for row in rows if not (row.gpu and row.gpu["users"])], lambda _: (NOBODY,), _title)
+        rest = [row for row in rows if not (row.gpu and row.gpu["users"])]
+        return named + group(rest, lambda _: ("",), lambda _, own: _title(NOBODY, own))
     return rows
 
 
@@ -146,7 +147,7 @@ def _silence(host: Json, now: float) -> str:
 
 
 def _model_of(row: Row) -> tuple[str]:
-    return (clean(row.gpu["display_name"]) if row.gpu else "no GPUs",)
+    return (clean(row.gpu["display_name"]) if row.gpu else "",)
 
 
 def _users_of(row: Row) -> Sequence[str]:

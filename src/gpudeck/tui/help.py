@@ -4,7 +4,7 @@ _HELP = """\
 Keys, as in htop and nvitop where they have them
 
 up down pgup pgdn home end  move      P  sort by utilization
-enter    open a host, GPU, person     M  by memory
+enter    open the row or the group    M  by memory
 esc      back; drop the filter        T  by time
 f or 1   fleet                        N  by host
 p or 2   processes                    U  by user
@@ -15,7 +15,7 @@ space    stand still, go on           k  end a process of your own
 q        quit                            on this machine
 
 Words of filter and search, as on the page:
-free busy held unknown  h200  gpu07  -alice  user:ann  >40G  down  critical
+free busy held booked unknown  h200  gpu07  -alice  user:ann  >40G  critical
 """
 
 

@@ -222,14 +222,23 @@ class Top:
             return
         if row.host is None:
             user = row.subject.user
-            self.words = f'user:"{user.replace(chr(34), "")}"' if user is not None else self.words
+            self.words = _phrase("user", user) if user is not None else self.words
             self._go("fleet")
         elif row.title and self.grouping != "host":
-            return
+            self._narrow(row.key.removeprefix("group "))
         elif self.detail is None:
             self.detail = (row.host["id"], row.gpu["uuid"] if row.gpu else None)
             self._restart_listing()
             self._recall(row.host, row.gpu)
+
+    def _narrow(self, name: str) -> None:
+        """To a group alone, of what fits the words already."""
+        phrase = _phrase(self.grouping, name)
+        if not name:
+            self.say(f"these have no {self.grouping}, and no word finds them")
+        elif phrase not in self.words:
+            self.words = f"{self.words} {phrase}".strip()
+            self._restart_listing()
 
     def _recall(self, host: Json, gpu: Json | None) -> None:
         """Ask what was before top began to look."""
@@ -313,6 +322,11 @@ class Top:
             return None
         found: Json | None = next((host for host in fleet["hosts"] if host["id"] == self.detail[0]), None)
         return found
+
+
+def _phrase(place: str, text: str) -> str:
+    """As a word of the filter, whatever is in it."""
+    return f'{place}:"{text.replace(chr(34), "")}"'
 
 
 _ACTIONS: dict[str, Callable[[Top], None]] = {
