@@ -37,7 +37,7 @@ from gpudeck.api import (
     watches,
 )
 from gpudeck.api.access import Policy, check_access
-from gpudeck.api.asgi import App, Receive, Scope, Send, send_error, send_json
+from gpudeck.api.asgi import App, Receive, Scope, Send, live, send_json
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
 from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
@@ -48,6 +48,7 @@ from gpudeck.api.questions import Questions, on_refused
 from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
+from gpudeck.api.terminals import tell_error
 from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.auth.parts import Auth
@@ -125,6 +126,9 @@ class Framework:
         self._routes: App = read_routes()  # type: ignore[assignment]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await live(receive, send)
+            return
         scope["house"], scope["desks"] = self._house, self._desks
         await self._routes(scope, receive, send)
 
@@ -232,10 +236,12 @@ class FrontDoor:
                 return
             scope["caller"] = await self._identify(path, scope)
         except Refusal as refusal:
-            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
+            told = (refusal.status, refusal.code, refusal.message, refusal.hint)
+            await tell_error(scope, path, send, *told)
             return
         except Temporary as error:
-            await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"5"))
+            told = (503, "unavailable", error.message, error.hint)
+            await tell_error(scope, path, send, *told, (b"retry-after", b"5"))
             return
         await self._pass_on(path, scope, receive, send)
 

@@ -32,3 +32,11 @@ async def send_error(
     send: Send, status: int, code: str, message: str, hint: str = "", *headers: tuple[bytes, bytes]
 ) -> None:
     await send_json(send, status, encode_error(code, message, hint), *headers)
+
+
+async def live(receive: Receive, send: Send) -> None:
+    """A server's question whether we are ready, and later whether we are done: always. What there is to start and to
+    stop is the hub's."""
+    for moment in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{moment}.complete"})
