@@ -14,7 +14,7 @@ from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.api.addresses import Callers, count_as
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure
+from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure, Turnstile
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.wire import encode
@@ -281,3 +281,39 @@ def test_a_report_that_unpacks_into_half_a_gigabyte_takes_no_memory(door: Guarde
 def test_a_network_that_is_none_is_a_mistake_of_the_configuration() -> None:
     with pytest.raises(ValueError, match=r"unlimited names '10\.0\.0\.0/99', which is no address and no network"):
         LimitsSettings(unlimited=["10.0.0.0/99"])
+
+
+async def pass_through(turnstile: Turnstile, order: list[str], name: str) -> None:
+    await turnstile.enter()
+    order.append(name)
+
+
+async def note_turns(order: list[str], number: int) -> None:
+    for _ in range(number):
+        order.append("turn")
+        await asyncio.sleep(0)
+
+
+def test_a_crowd_passes_one_by_one_and_others_are_served_between_them() -> None:
+    async def crowd() -> list[str]:
+        turnstile, order = Turnstile(), list[str]()
+        await asyncio.gather(*(pass_through(turnstile, order, name) for name in "abc"), note_turns(order, 6))
+        return order
+
+    order = asyncio.run(crowd())
+    assert [name for name in order if name != "turn"] == ["a", "b", "c"]
+    assert all("turn" in order[order.index(one) : order.index(next_one)] for one, next_one in ("ab", "bc"))
+
+
+def test_who_goes_away_in_the_line_keeps_nobody_else_waiting() -> None:
+    async def crowd() -> list[str]:
+        turnstile, order = Turnstile(), list[str]()
+        tasks = [asyncio.create_task(pass_through(turnstile, order, name)) for name in "abc"]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await pass_through(turnstile, order, "d")
+        return order
+
+    assert asyncio.run(crowd()) == ["a", "c", "d"]

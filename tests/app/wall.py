@@ -9,6 +9,7 @@ from typing import Any
 import uvloop
 
 from fakes.hubs import wait_until
+from gpudeck.api.limits import HOLD_SECONDS
 from gpudeck.app.http_limits import Wall
 from gpudeck.app.http_server import LimitedServer
 from gpudeck.app.tls import Tls
@@ -36,11 +37,15 @@ class _Server(LimitedServer):
 
 @contextlib.contextmanager
 def serving(
-    wall: Wall, app: Any = say_hello, tls: Tls | None = None, plain: Sequence[socket.socket] = ()
+    wall: Wall,
+    app: Any = say_hello,
+    tls: Tls | None = None,
+    plain: Sequence[socket.socket] = (),
+    hold: float = HOLD_SECONDS,
 ) -> Iterator[int]:
     """The port of a server behind that wall."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = _Server(app, wall, tls, plain=plain, timeout_graceful_shutdown=2)
+        server = _Server(app, wall, tls, plain=plain, hold=hold, timeout_graceful_shutdown=2)
         thread = threading.Thread(target=lambda: uvloop.run(server.serve(sockets=[listening])))
         thread.start()
         try:

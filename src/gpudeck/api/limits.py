@@ -6,7 +6,8 @@ behind the same gateway floods the hub. Everything else of an address, tokens th
 
 import asyncio
 import math
-from collections import Counter
+import random
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from time import monotonic
 
@@ -22,7 +23,7 @@ KINDS = (
 )
 """What `hits` may be counted of: here, and by the server in front of this."""
 HOLD_SECONDS = 1.0
-"""How long a refusal is kept back: whoever asks again at once, on however many connections, costs next to nothing."""
+"""How long a refusal is kept back on average: whoever asks again at once, on however many connections, costs little."""
 COSTLY_REPORT = 20.0
 """A report that has to be unpacked to be refused costs its address as much as so many requests."""
 REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
@@ -117,6 +118,34 @@ class Seats:
             del self._taken[caller]
 
 
+class Turnstile:
+    """One enters in each turn of the event loop. A crowd that comes at once is then served one by one, and whatever
+    need not pass here is served between each two of them."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._is_taken:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._is_taken = True
+            loop.call_soon(self._let_next_in)
+
+    def _let_next_in(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else whoever waited has gone
+                turn.set_result(None)
+                asyncio.get_running_loop().call_soon(self._let_next_in)
+                return
+        self._is_taken = False
+
+
 class LimitedApp:
     """The hub's front door behind its limits. `hits` counts what was refused, by the limit that refused it.
 
@@ -148,6 +177,7 @@ class LimitedApp:
         self._registrations = Measure("registrations", REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST)
         self._logins = Measure("logins", settings.logins_per_second, settings.logins_burst)
         self._streams = Seats(settings.streams_per_address, settings.streams)
+        self._turnstile = Turnstile()
         self._login_paths = tuple(logins)
         self._senders = tuple(senders)
         self._prefix = prefix.rstrip("/")
@@ -162,6 +192,7 @@ class LimitedApp:
         if path.endswith(_STREAM):
             await self._open_stream(caller, scope, receive, send)
             return
+        measure = None
         if caller is not None:
             senders, own_path = self._find_senders(path)
             if senders is None:
@@ -172,6 +203,8 @@ class LimitedApp:
             if wait:
                 await self._refuse(measure.name, wait, send, senders)
                 return
+        if measure is not self._reports:
+            await self._turnstile.enter()
         await self._app(scope, receive, send)
 
     def _measure(self, caller: str, path: str, scope: Scope, send: Send) -> tuple[Measure, float, Send]:
@@ -274,7 +307,8 @@ class LimitedApp:
 
     async def _refuse(self, name: str, wait: float, send: Send, senders: Senders | None = None) -> None:
         self.hits[name] += 1
-        await asyncio.sleep(self._hold)
+        # Those who came together are not answered together: they would all be back in one moment.
+        await asyncio.sleep(self._hold * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
         if senders is not None:
             await senders.refuse(send)
             return

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -121,30 +120,6 @@ class _Part(Enum):
     HEAD = "head_time"
     BODY = "body_time"
     NOTHING = "idle_time"
-
-
-class Threshold(asyncio.Protocol):
-    """A connection that has just been made. Nothing is made for it before it is let in: thousands that are refused each
-    second would leave so many circles of objects behind that looking for them stops the hub for tens of milliseconds.
-    """
-
-    __slots__ = ("_make", "_wall")
-
-    def __init__(self, wall: Wall, **parts: Any) -> None:
-        """`parts` are what a LimitedProtocol is made of."""
-        self._wall = wall
-        self._make = partial(LimitedProtocol, wall=wall, **parts)
-
-    def connection_made(self, transport: Any) -> None:
-        peer = transport.get_extra_info("peername")
-        now = asyncio.get_running_loop().time()
-        visit = self._wall.admit(peer[0] if isinstance(peer, tuple) else "", now, transport.abort)
-        if visit is None:
-            transport.abort()
-            return
-        protocol = self._make(visit=visit)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
 
 
 class LimitedProtocol(HttpToolsProtocol):

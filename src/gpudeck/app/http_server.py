@@ -1,6 +1,6 @@
 """uvicorn behind the wall, with TLS where there is a certificate.
 
-With TLS connections are accepted here and not by uvicorn: a caller counts from the moment it connects, and not only
+Connections are accepted by our own door and not by uvicorn: a caller counts from the moment it connects, and not only
 after a handshake that it may never end.
 """
 
@@ -14,27 +14,35 @@ from typing import Any
 
 import uvicorn
 
-from gpudeck.app.http_limits import LimitedProtocol, Threshold, Visit, Wall
+from gpudeck.api.limits import HOLD_SECONDS
+from gpudeck.app.http_door import Door
+from gpudeck.app.http_limits import LimitedProtocol, Visit, Wall
 from gpudeck.app.tls import Tls
 
 log = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS = 3.0
-_PAUSE_SECONDS = 0.1
 
 
 class LimitedServer(uvicorn.Server):
     """A server of `app` behind `wall`. With `tls` it speaks nothing else, and looks after the certificate's files."""
 
     def __init__(
-        self, app: Any, wall: Wall, tls: Tls | None = None, *, plain: Sequence[socket.socket] = (), **options: Any
+        self,
+        app: Any,
+        wall: Wall,
+        tls: Tls | None = None,
+        *,
+        plain: Sequence[socket.socket] = (),
+        hold: float = HOLD_SECONDS,
+        **options: Any,
     ) -> None:
         """`plain` are sockets that get no TLS all the same, such as one for the hub's own agent: a certificate is for
-        the name by which others know the hub. `options` are those of uvicorn.Config that others decide about."""
+        the name by which others know the hub. `hold` is how long those who are turned away are not told so; `options`
+        are those of uvicorn.Config that others decide about."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(Threshold, wall),  # type: ignore[arg-type]  # it only calls it
                 timeout_keep_alive=int(max(1.0, wall.settings.idle_time)),
                 lifespan="off",
                 ws="none",
@@ -48,13 +56,19 @@ class LimitedServer(uvicorn.Server):
         self._wall = wall
         self._tls = tls
         self._plain = list(plain)
-        self._doors: list[asyncio.Task[None]] = []
+        self._hold = hold
+        self._doors: list[Door] = []
+        self._renewal: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup([*(sockets or ()), *self._plain] if self._tls is None else self._plain)
+        # It gets nothing to accept from.
+        await super().startup([])
         if self._tls is not None:
-            self._doors = [asyncio.create_task(self._accept_forever(opened, self._tls)) for opened in sockets or ()]
-            self._doors.append(asyncio.create_task(self._tls.keep_fresh()))
+            self._renewal = asyncio.create_task(self._tls.keep_fresh())
+        for opened in sockets or ():
+            self._open_door(opened, self._tls)
+        for opened in self._plain:
+            self._open_door(opened, None)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,33 +79,38 @@ class LimitedServer(uvicorn.Server):
             self._captured_signals.clear()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for door in self._doors:
-            door.cancel()
-        await asyncio.gather(*self._doors, return_exceptions=True)
-        await super().shutdown(sockets)
+        await asyncio.gather(*(door.close() for door in self._doors))
+        if self._renewal is not None:
+            self._renewal.cancel()
+        await super().shutdown([*(sockets or ()), *self._plain])
 
-    async def _accept_forever(self, listening: socket.socket, tls: Tls) -> None:
-        loop = asyncio.get_running_loop()
-        listening.setblocking(False)
-        handshakes: set[asyncio.Task[None]] = set()
-        while True:
-            try:
-                connection, peer = await loop.sock_accept(listening)
-            except OSError as error:
-                # The caller has gone again, or too many files are open: then others have to close some first.
-                log.debug("a connection was not accepted: %s", error)
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            visit = self._wall.admit(peer[0], loop.time(), partial(_hang_up, connection))
-            if visit is None:
-                connection.close()
-                continue
-            handshake = asyncio.create_task(self._shake_hands(connection, visit, tls))
-            handshakes.add(handshake)
-            handshake.add_done_callback(handshakes.discard)
+    def _open_door(self, listening: socket.socket, tls: Tls | None) -> None:
+        welcome = self._greet if tls is None else partial(self._shake_hands, tls)
+        door = Door(listening, self._wall, welcome, hold=self._hold)
+        door.open(self.config.backlog)
+        self._doors.append(door)
 
-    async def _shake_hands(self, connection: socket.socket, visit: Visit, tls: Tls) -> None:
-        loop = asyncio.get_running_loop()
+    async def _greet(self, connection: socket.socket, visit: Visit) -> None:
+        try:
+            await self._connect(connection, visit)
+        except OSError as error:
+            log.debug("%s has gone again: %s", visit.caller, error)
+
+    async def _shake_hands(self, tls: Tls, connection: socket.socket, visit: Visit) -> None:
+        try:
+            await self._connect(
+                connection,
+                visit,
+                ssl=tls.context,
+                ssl_handshake_timeout=self._wall.settings.head_time,
+                ssl_shutdown_timeout=_GOODBYE_SECONDS,
+            )
+        except OSError as error:
+            # No TLS, none that both can speak, no certificate, too slow, or gone.
+            self._wall.hits["handshakes"] += 1
+            log.debug("no TLS with %s: %s", visit.caller, error)
+
+    async def _connect(self, connection: socket.socket, visit: Visit, **tls: Any) -> None:
         make = partial(
             LimitedProtocol,
             config=self.config,
@@ -102,20 +121,8 @@ class LimitedServer(uvicorn.Server):
         )
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.connect_accepted_socket(
-                make,
-                connection,
-                ssl=tls.context,
-                ssl_handshake_timeout=self._wall.settings.head_time,
-                ssl_shutdown_timeout=_GOODBYE_SECONDS,
-            )
-        except OSError as error:
-            # No TLS, none that both can speak, no certificate, too slow, or gone.
-            self._wall.hits["handshakes"] += 1
+            await asyncio.get_running_loop().connect_accepted_socket(make, connection, **tls)
+        except BaseException:
             visit.leave()
-            log.debug("no TLS with %s: %s", visit.caller, error)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+            raise
