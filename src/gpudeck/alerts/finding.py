@@ -1,7 +1,7 @@
 """What a rule is, and what it says of one subject at one moment. Pure."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -63,6 +63,11 @@ class Rule(Struct, frozen=True, kw_only=True):
     reads_missing: bool = False
     tells_end: bool = True
     kind: MessageKind = "alert"
+
+
+def find_at(gpu: View, title: str, **others: Any) -> Finding:
+    """Something is so of that GPU; `others` are the rest of a finding."""
+    return Finding(title=title, gpu=gpu["uuid"], label=gpu["label"], model=gpu["name"], **others)
 
 
 def place_of(host: str | None, label: str | None) -> str:

@@ -52,6 +52,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     unit: str = ""
     is_on: bool = True
 
+    @property
+    def begin(self) -> float:
+        """`above`, for rules that have it."""
+        return self.above or 0.0
+
+    @property
+    def end(self) -> float:
+        """`clear`, for rules that have it."""
+        return self.clear or 0.0
+
 
 DEFAULTS: dict[str, Limits] = {
     "host_down": Limits(severity="critical"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.holders import why_no_processes
 from gpudeck.alerts.snapshot import Around, SeenHost, View
@@ -21,14 +21,8 @@ def find_overruns(host: SeenHost, gpus: Sequence[View], _: Limits, __: Around) -
 
 
 def _describe(host: SeenHost, gpu: View, owners: tuple[str, ...]) -> Finding:
-    return Finding(
-        title=f"GPU {gpu['label']} of {host.name}: {gpu['reservation_conflict']}",
-        gpu=gpu["uuid"],
-        label=gpu["label"],
-        model=gpu["name"],
-        users=tuple(gpu["users"]),
-        accounts=owners,
-    )
+    title = f"GPU {gpu['label']} of {host.name}: {gpu['reservation_conflict']}"
+    return find_at(gpu, title, users=tuple(gpu["users"]), accounts=owners)
 
 
 def find_no_shows(_: SeenHost, __: Sequence[View], ___: Limits, around: Around) -> Sequence[Finding]:

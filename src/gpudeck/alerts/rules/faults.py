@@ -3,7 +3,7 @@ for its owner alone."""
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost, View
 from gpudeck.model.event import Severity
@@ -33,11 +33,9 @@ def find_faults(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Ar
 
 def _describe(host: SeenHost, gpu: View, event: View, at: float) -> Finding:
     is_own_fault = event["kind"] == "application"
-    return Finding(
-        title=f"XID {event['code']} on GPU {gpu['label']} of {host.name}: {event['text']}",
-        gpu=gpu["uuid"],
-        label=gpu["label"],
-        model=gpu["name"],
+    return find_at(
+        gpu,
+        f"XID {event['code']} on GPU {gpu['label']} of {host.name}: {event['text']}",
         part=str(event["code"]),
         since=at,
         severity=_SEVERITIES[event["kind"]],

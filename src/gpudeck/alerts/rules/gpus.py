@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.hosts import why_no_driver
 from gpudeck.alerts.snapshot import Around, SeenHost, View
@@ -35,13 +35,13 @@ def why_not_lost(host: SeenHost, gpu: str, _: str) -> str | None:
 
 
 def find_hot(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
-    clear = limits.clear or 0.0
+    clear = limits.end
     hot = [gpu for gpu in gpus if (value := gpu["temperature_celsius"]) is not None and value >= clear]
     return [_heat(host, gpu, limits, around) for gpu in hot] if hot else ()
 
 
 def _heat(host: SeenHost, gpu: View, limits: Limits, around: Around) -> Finding:
-    celsius, above = gpu["temperature_celsius"], limits.above or 0.0
+    celsius, above = gpu["temperature_celsius"], limits.begin
     is_critical = celsius >= max(above, around.critical_celsius)
     severity = "critical" if is_critical else None
     return _find(host, gpu, f"is at {celsius:.0f} °C", is_bad=celsius >= above, severity=severity)
@@ -57,7 +57,7 @@ def _brake(gpu: View) -> str:
 
 
 def find_errors(host: SeenHost, gpus: Sequence[View], limits: Limits, _: Around) -> Sequence[Finding]:
-    above = max(limits.above or 0.0, 1.0)
+    above = max(limits.begin, 1.0)
     worn = [gpu for gpu in gpus if gpu["remapped_rows_pending"] or (gpu["ecc_uncorrected_count"] or 0) >= above]
     return [_find(host, gpu, _wear(gpu)) for gpu in worn] if worn else ()
 
@@ -71,7 +71,7 @@ def _wear(gpu: View) -> str:
 
 def find_capped(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
     """Against the usual limit of its model in this fleet: what all have is somebody's decision."""
-    usual, least = around.power_limits, 1.0 - (limits.clear or 0.0) / 100.0
+    usual, least = around.power_limits, 1.0 - limits.end / 100.0
     capped = [
         gpu for gpu in gpus if (watts := gpu["power_limit_watts"]) and watts < least * usual.get(gpu["name"], 0.0)
     ]
@@ -81,13 +81,11 @@ def find_capped(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Ar
 def _cap(host: SeenHost, gpu: View, limits: Limits, usual: float) -> Finding:
     watts = gpu["power_limit_watts"]
     words = f"is limited to {watts:.0f} W; others of its model have {usual:.0f} W"
-    return _find(host, gpu, words, is_bad=watts <= (1.0 - (limits.above or 0.0) / 100.0) * usual)
+    return _find(host, gpu, words, is_bad=watts <= (1.0 - limits.begin / 100.0) * usual)
 
 
 def _find(host: SeenHost, gpu: View, words: str, **others: Any) -> Finding:
-    label = gpu["label"]
-    title = f"GPU {label} of {host.name} {words}"
-    return Finding(title=title, gpu=gpu["uuid"], label=label, model=gpu["name"], **others)
+    return find_at(gpu, f"GPU {gpu['label']} of {host.name} {words}", **others)
 
 
 _RESET = "Let its jobs end, then reset the GPU (nvidia-smi -r) or restart the host; if it comes again, replace it."

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost, View
 
@@ -21,15 +21,8 @@ def _is_booked_by(gpu: View) -> bool:
 
 def _hold(host: SeenHost, gpu: View, around: Around) -> Finding:
     users = tuple(gpu["users"])
-    return Finding(
-        title=f"{' and '.join(users[:3])} hold{'s' if len(users) == 1 else ''} GPU {gpu['label']} of {host.name} idle",
-        gpu=gpu["uuid"],
-        label=gpu["label"],
-        model=gpu["name"],
-        since=min(around.now, gpu["since"]),
-        users=users,
-        is_personal=True,
-    )
+    title = f"{' and '.join(users[:3])} hold{'s' if len(users) == 1 else ''} GPU {gpu['label']} of {host.name} idle"
+    return find_at(gpu, title, since=min(around.now, gpu["since"]), users=users, is_personal=True)
 
 
 def find_orphaned(host: SeenHost, gpus: Sequence[View], _: Limits, around: Around) -> Sequence[Finding]:
@@ -37,18 +30,12 @@ def find_orphaned(host: SeenHost, gpus: Sequence[View], _: Limits, around: Aroun
     suspects = [gpu for gpu in gpus if gpu["availability"] == "held" and gpu["processes"] is not None]
     if not suspects:
         return ()
-    return [
-        Finding(
-            title=f"{(gpu['memory_used_bytes'] or 0) / 2**30:.1f} GiB of GPU {gpu['label']} of {host.name} "
-            "are held, but no process is on it",
-            gpu=gpu["uuid"],
-            label=gpu["label"],
-            model=gpu["name"],
-            since=min(around.now, gpu["since"]),
-        )
-        for gpu in suspects
-        if all(process["display"] for process in gpu["processes"])
-    ]
+    return [_orphan(host, gpu, around) for gpu in suspects if all(one["display"] for one in gpu["processes"])]
+
+
+def _orphan(host: SeenHost, gpu: View, around: Around) -> Finding:
+    amount = f"{(gpu['memory_used_bytes'] or 0) / 2**30:.1f} GiB of GPU {gpu['label']} of {host.name}"
+    return find_at(gpu, f"{amount} are held, but no process is on it", since=min(around.now, gpu["since"]))
 
 
 def why_no_processes(host: SeenHost, gpu: str, _: str) -> str | None:

@@ -23,7 +23,7 @@ def find_down(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> 
 
 
 def find_late(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
-    above, clear = limits.above or 0.0, limits.clear or 0.0
+    above, clear = limits.begin, limits.end
     if host.late_times < max(clear, 1.0):
         return ()
     title = f"{host.name} reports late again and again: {host.late_times} times within an hour"
@@ -51,7 +51,7 @@ def why_no_driver(host: SeenHost) -> str | None:
 
 def find_full_disk(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
     view = host.view
-    used, total, clear = view["disk_used_bytes"], view["disk_total_bytes"], limits.clear or 0.0
+    used, total, clear = view["disk_used_bytes"], view["disk_total_bytes"], limits.end
     is_root_full = used is not None and total and 100.0 * used >= clear * total
     disks = view["disks"]
     if not is_root_full and not any(100.0 * disk.used_bytes >= clear * disk.total_bytes > 0 for disk in disks):
@@ -63,8 +63,8 @@ def _describe_disk(host: SeenHost, mount: str, share: float, limits: Limits) -> 
     return Finding(
         title=f"{mount} of {host.name} is {share:.0f} % full",
         part=mount,
-        is_bad=share >= (limits.above or 0.0),
-        severity="critical" if share >= max(_FULL_PERCENT, limits.above or 0.0) else None,
+        is_bad=share >= limits.begin,
+        severity="critical" if share >= max(_FULL_PERCENT, limits.begin) else None,
     )
 
 
@@ -83,18 +83,18 @@ def why_no_disk(host: SeenHost, _: str, mount: str) -> str | None:
 
 def find_full_ram(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
     used, total = host.view["memory_used_bytes"], host.view["memory_total_bytes"]
-    if used is None or not total or 100.0 * used < (limits.clear or 0.0) * total:
+    if used is None or not total or 100.0 * used < limits.end * total:
         return ()
     share = 100.0 * used / total
-    return (Finding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= (limits.above or 0.0)),)
+    return (Finding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= limits.begin),)
 
 
 def find_skew(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
     skew = host.view["clock_skew_seconds"]
-    if skew is None or abs(skew) < max(limits.clear or 0.0, 0.1):
+    if skew is None or abs(skew) < max(limits.end, 0.1):
         return ()
     title = f"The clock of {host.name} is {show_span(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the hub's"
-    return (Finding(title=title, is_bad=abs(skew) >= (limits.above or 0.0)),)
+    return (Finding(title=title, is_bad=abs(skew) >= limits.begin),)
 
 
 def find_outdated(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> Sequence[Finding]:

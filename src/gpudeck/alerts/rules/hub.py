@@ -21,10 +21,10 @@ def find_full_fleet(_: SeenHost, __: Sequence[View], limits: Limits, around: Aro
     if around.known < _FEWEST:
         return ()
     taken = 100.0 * (1.0 - around.free / around.known)
-    if taken < (limits.clear or 0.0):
+    if taken < limits.end:
         return ()
     title = f"{around.free} of {around.known} GPUs are free"
-    return (Finding(title=title, is_bad=taken >= (limits.above or 0.0)),)
+    return (Finding(title=title, is_bad=taken >= limits.begin),)
 
 
 HUB_RULES = (
