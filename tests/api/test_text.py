@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.doors import make_door
+from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.hub.hub import Hub
 
@@ -16,9 +16,9 @@ from gpudeck.hub.hub import Hub
 class Api:
     """The front door of a hub that tests report to directly."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_readable: bool = True) -> None:
         self.hub = Hub(now=FakeClock())
-        self.door: Any = make_door(self.hub)
+        self.door: Any = make_door(self.hub, is_readable=is_readable)
 
     def report(self, **facts: Any) -> None:
         self.hub.fleet.apply(make_envelope(**facts), via="push", now=self.hub.stream.time)
@@ -146,3 +146,36 @@ def test_people_are_a_line_each_in_place_of_the_gpus(api: Api) -> None:
 def test_browser_asks_for_the_text_again_where_that_is_wanted(api: Api) -> None:
     assert api.get("/?term=true&refresh=5").headers["refresh"] == "5"
     assert "refresh" not in api.get("/?term=true").headers
+
+
+@pytest.mark.parametrize("path", ["/", "/gpu01", "/?free"])
+@pytest.mark.parametrize("agent", ["curl/8", "Wget/1.21", "HTTPie/3"])
+def test_terminal_is_told_in_text_that_it_has_to_log_in(path: str, agent: str) -> None:
+    answer = Api(is_readable=False).get(path, headers={"User-Agent": agent})
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (401, "text/plain")
+    assert answer.text.startswith("this hub shows nothing to strangers: log in, or send a token. Such as curl -H ")
+    assert answer.text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "agent", "kind"),
+    [
+        ("/", "curl/8", "text/plain"),
+        ("/gpu01?detail=true", "curl/8", "text/plain"),
+        ("/?term=true", "Mozilla/5.0", "text/plain"),
+        ("/?term=false", "curl/8", "application/json"),
+        ("/", "Mozilla/5.0", "application/json"),
+        ("/metrics", "curl/8", "application/json"),
+        ("/api/v1/fleet", "curl/8", "application/json"),
+    ],
+)
+def test_token_that_nobody_knows_is_told_in_text_where_text_is_read(path: str, agent: str, kind: str) -> None:
+    answer = Api().get(path, headers={"User-Agent": agent, "Authorization": "Bearer wrong"})
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (401, kind)
+    assert "this hub does not know that token, or it has ended" in answer.text
+
+
+def test_agents_token_is_told_in_text_that_it_may_not_look() -> None:
+    answer = Api(is_readable=False).get("/", headers=CURL | {"Authorization": f"Bearer {AGENT_TOKEN}"})
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (403, "text/plain")
+    assert "and this needs viewer.\n" in answer.text

@@ -48,7 +48,7 @@ from gpudeck.api.questions import Questions, on_refused
 from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
-from gpudeck.api.terminals import tell_error
+from gpudeck.api.terminals import tell_refusal
 from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.auth.parts import Auth
@@ -236,12 +236,11 @@ class FrontDoor:
                 return
             scope["caller"] = await self._identify(path, scope)
         except Refusal as refusal:
-            told = (refusal.status, refusal.code, refusal.message, refusal.hint)
-            await tell_error(scope, path, send, *told)
+            await tell_refusal(scope, path, send, refusal)
             return
         except Temporary as error:
-            told = (503, "unavailable", error.message, error.hint)
-            await tell_error(scope, path, send, *told, (b"retry-after", b"5"))
+            trouble = Refusal(503, "unavailable", error.message, error.hint)
+            await tell_refusal(scope, path, send, trouble, (b"retry-after", b"5"))
             return
         await self._pass_on(path, scope, receive, send)
 

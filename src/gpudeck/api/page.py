@@ -9,7 +9,7 @@ from pathlib import Path
 
 from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
-from litestar.exceptions import NotFoundException
+from litestar.exceptions import NotAuthorizedException, NotFoundException, PermissionDeniedException
 from litestar.params import FromPath
 
 from gpudeck.api.access import Policy, ThePolicy, access, caller_of
@@ -17,12 +17,12 @@ from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.api.first_look import put_first_look
 from gpudeck.api.headers import PAGE_POLICY, WORKER_POLICY
 from gpudeck.api.login import TheAuth, describe
-from gpudeck.api.text import NotUnderstood, TextViews, is_on, read_refresh, read_wish
+from gpudeck.api.terminals import wants_text, write_error
+from gpudeck.api.text import NotUnderstood, TextViews, read_refresh, read_wish
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 
 PAGE = Path(__file__).parent / "page"
-_TERMINAL_CLIENTS = ("curl/", "wget/", "httpie/")
 _TYPES = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -45,7 +45,7 @@ async def read_page(
     host: FromPath[str | None] = None,
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
-    if _wants_text(request.headers.get("user-agent", ""), request.query_params.get("term")):
+    if wants_text(request.headers.get("user-agent", ""), request.query_params.get("term")):
         return await _answer_in_text(hub, texts, policy, request, host)
     if host is not None:
         raise NotFoundException("no such page")
@@ -88,8 +88,12 @@ async def _answer_in_text(
     hub: Hub, texts: TextViews, policy: Policy, request: HubRequest, host: str | None
 ) -> Response[bytes]:
     caller = caller_of(request)
-    policy.check("read", caller)
     headers = {"Vary": "User-Agent, Term", "Cache-Control": "no-store"}
+    try:
+        policy.check("read", caller)
+    except (NotAuthorizedException, PermissionDeniedException) as error:
+        body = write_error(error.status_code, str(error.detail))
+        return Response(body, status_code=error.status_code, media_type=MediaType.TEXT, headers=headers)
     parameters = dict(request.query_params.multi_items())
     try:
         wish = read_wish(parameters, request.headers.get("term", ""), host)
@@ -100,10 +104,6 @@ async def _answer_in_text(
     # For browsers, whose page is live by itself: curl shows it once.
     again = {} if pause is None else {"Refresh": str(pause)}
     return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers | again)
-
-
-def _wants_text(agent: str, term: str | None) -> bool:
-    return is_on(term) if term is not None else agent.lower().startswith(_TERMINAL_CLIENTS)
 
 
 ROUTES = [read_page, read_asset]
