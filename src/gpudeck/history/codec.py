@@ -9,6 +9,7 @@ that never change have no steps at all. Whatever is not known is kept as bits.
     the rest    msgpack: `_Packed`
 """
 
+import math
 import zlib
 from functools import cache
 from typing import Annotated, Any, Final
@@ -58,6 +59,10 @@ class _Packed(Struct, array_like=True, frozen=True):
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(_Packed).decode
 _FIRST: Final = bytes([VERSION])
+_min, _max = np.minimum.reduce, np.maximum.reduce
+_NO_ENDS: Final = np.array([np.nan, np.nan])
+_WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2 * _ESTIMATED + 1), 1))
+"""n · log2 n: so many times a byte is there that often."""
 
 
 def encode(matrix: Floats, precision: float, *, level: int = 6) -> bytes:
@@ -67,16 +72,18 @@ def encode(matrix: Floats, precision: float, *, level: int = 6) -> bytes:
         raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
     kept = short_precision(precision)
     shape = (kept, rows, samples)
-    if matrix.size and (matrix == matrix[:, :1]).all():
-        first = to_steps(matrix[:, 0], kept)
-        if np.abs(first).max() <= _LARGEST:
-            return _FIRST + _pack((*shape, *_pack_bases(first.astype(np.int64), level)))
+    # NaN is what these are if any of them is, and no number is like it.
+    ends = to_steps(np.array([_min(matrix, axis=None), _max(matrix, axis=None)]), kept) if matrix.size else _NO_ENDS
+    low, high = ends.tolist()
+    is_whole = -_LARGEST <= low <= high <= _LARGEST
+    if is_whole and low == high:
+        return _FIRST + _pack((*shape, _ONE_BASE, _pack_base(int(low))))
     scaled = to_steps(matrix, kept)
+    if is_whole:
+        return _FIRST + _pack((*shape, *_pack_rows(scaled.astype(np.int64), level)))
     known = np.abs(scaled) <= _LARGEST
     if not known.any():
         return _FIRST + _pack((*shape, _NOTHING))
-    if known.all():
-        return _FIRST + _pack((*shape, *_pack_rows(scaled.astype(np.int64), level)))
     flags, *parts = _pack_rows(_fill(scaled, known), level)
     gaps = _deflate(np.packbits(known, axis=1).tobytes(), level)
     return _FIRST + _pack((*shape, flags | _GAPS, *parts, gaps))
@@ -146,7 +153,7 @@ def _pack_rows(whole: _Whole, level: int) -> tuple[int, list[bytes], list[bytes]
     bases, numbers = whole[:, 0].copy(), _zigzag(steps)
     above = _unless_steps_are_less(some, numbers)
     if above is not None:
-        bases[varying], numbers = some.min(axis=1), above
+        bases[varying], numbers = _min(some, axis=1), above
     else:
         flags |= _STEPS
     base_flag, packed_bases = _pack_bases(bases, level)
@@ -157,8 +164,8 @@ def _unless_steps_are_less(some: _Whole, steps: _Unsigned) -> _Unsigned | None:
     """How far each value is above its row's smallest, unless the steps take fewer bits. Where few change they do."""
     if 3 * np.count_nonzero(steps) <= steps.size:
         return None
-    above = (some - some.min(axis=1, keepdims=True)).view(np.uint64)
-    if 16 * steps.mean() < above.mean():
+    above = (some - _min(some, axis=1, keepdims=True)).view(np.uint64)
+    if 16 * steps.sum(dtype=np.float64) < above.sum(dtype=np.float64):
         return None
     return above if _bits(above) < _bits(steps) else None
 
@@ -167,21 +174,23 @@ def _bits(numbers: _Unsigned) -> float:
     """What a number costs with the best code that knows only how often each byte is there. Looks at some of them."""
     flat = numbers.ravel()
     octets = _octets(flat[:: max(1, flat.size // _ESTIMATED)])
-    total = octets.shape[1] * np.log2(len(octets))
-    for plane in range(octets.shape[1]):
-        counts = np.maximum(np.bincount(octets[:, plane]), 1)
-        total -= float(counts @ np.log2(counts)) / len(octets)
-    return float(total)
+    count, planes = octets.shape
+    # All planes in one count, each in a place of its own.
+    counts = np.bincount((octets + 256 * np.arange(planes, dtype=np.uint16)).ravel())
+    return float(planes * math.log2(count) - _WEIGHTS[counts].sum() / count)
 
 
 def _pack_bases(bases: _Whole, level: int) -> tuple[int, list[bytes]]:
     """Changes `bases`: from one row to the next they are often small steps."""
     if (bases == bases[0]).all():
-        base = int(bases[0])
-        number = base << 1 if base >= 0 else ~(base << 1)
-        return _ONE_BASE, [bytes([octet]) for octet in number.to_bytes((number.bit_length() + 7) // 8, "little")]
+        return _ONE_BASE, _pack_base(int(bases[0]))
     bases[1:] -= bases[:-1].copy()
     return 0, _pack_planes(_zigzag(bases), level)
+
+
+def _pack_base(base: int) -> list[bytes]:
+    number = base << 1 if base >= 0 else ~(base << 1)
+    return [bytes([octet]) for octet in number.to_bytes((number.bit_length() + 7) // 8, "little")]
 
 
 def _zigzag(signed: _Whole) -> _Unsigned:

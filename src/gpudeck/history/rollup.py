@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpudeck.history.frame import HOST
 from gpudeck.history.hour import QUARTER, SECONDS, Flags, Floats, Hour
-from gpudeck.history.rolls import Quarters, Roll, decode, encode, join
+from gpudeck.history.rolls import Quarters, Roll, decode, encode, join, nothing, stack
 from gpudeck.history.sample import STATES
 from gpudeck.history.sums import (
     UNKNOWN,
@@ -54,15 +54,22 @@ class _Beats:
         self.seconds: Floats = np.zeros((len(number), _COUNT))
         """(samples, quarter hours): what each sample covers, in its own quarter hour."""
         self.seconds[np.arange(len(number)), number] = hour.covered
+        self.all_seconds: Floats = self.seconds.sum(axis=0)
         self.there: NDArray[np.int64] = np.unique(number)
         self.first: NDArray[np.int64] = np.searchsorted(number, self.there)
         self.last: NDArray[np.int64] = np.searchsorted(number, self.there, side="right") - 1
+
+    def repeat(self, values: Floats) -> Roll:
+        """As `roll` of rows that each have the same value in all samples."""
+        seconds = np.repeat(self.all_seconds[None], len(values), axis=0)
+        same = np.where(seconds > 0, values[:, None], np.nan)
+        return Roll(values[:, None] * seconds, seconds, same, same, same)
 
     def roll(self, values: Floats) -> Roll:
         """Of (rows, samples)."""
         is_known = ~np.isnan(values)
         if is_known.all():
-            seconds = np.repeat(self.seconds.sum(axis=0)[None], len(values), axis=0)
+            seconds = np.repeat(self.all_seconds[None], len(values), axis=0)
             sums = values @ self.seconds
         else:
             seconds = is_known.astype(np.float64) @ self.seconds
@@ -93,24 +100,41 @@ def quarters(hour: Hour) -> Quarters:
     """The four quarter hours of an hour. A metric that nobody knew is there, with no seconds."""
     beats = _Beats(hour)
     rows = len(hour.gpus)
-    states = np.stack([(hour.states == number) @ beats.seconds for number in range(len(STATES))])
+    states = (hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64) @ beats.seconds
     metrics = _roll_all(beats, hour.metrics, rows)
     host = _roll_all(beats, {name: values.reshape(1, -1) for name, values in hour.host.items()}, 1)
     return Quarters(hour.start, _COUNT, list(hour.gpus), metrics, states, host)
 
 
 def _roll_all(beats: _Beats, metrics: Mapping[str, Floats], rows: int) -> dict[str, Roll]:
-    """All at once, as far as they fit: a call of numpy costs more than to work on one GPU's hour."""
-    names = list(metrics)
+    """All at once, as far as they fit: a call of numpy costs more than to work on one GPU's hour. Most metrics are the
+    same number all the time, and need not be looked through."""
+    values = {name: table[0, 0] for name, table in metrics.items() if table.size and _is_settled(table)}
+    # Of an unknown one there is as little as of one that was never observed.
+    found = {name: nothing((rows, _COUNT)) for name, value in values.items() if np.isnan(value)}
+    settled = [name for name in values if name not in found]
+    found |= _split(beats.repeat(np.repeat([values[name] for name in settled], rows)), settled, rows)
+    others = [name for name in metrics if name not in values]
     each = max(1, _AT_ONCE // max(1, rows * len(beats.seconds)))
-    found: dict[str, Roll] = {}
-    for place in range(0, len(names), each):
-        some = names[place : place + each]
-        roll = beats.roll(np.concatenate([metrics[name] for name in some]))
-        for at, name in enumerate(some):
-            mine = slice(at * rows, (at + 1) * rows)
-            found[name] = Roll(roll.sum[mine], roll.seconds[mine], roll.low[mine], roll.high[mine], roll.last[mine])
-    return found
+    for place in range(0, len(others), each):
+        some = others[place : place + each]
+        found |= _split(beats.roll(np.concatenate([metrics[name] for name in some])), some, rows)
+    return {name: found[name] for name in metrics}
+
+
+def _is_settled(table: Floats) -> bool:
+    """Whether it has one value only, or none at all."""
+    first = table[0, 0]
+    return bool((table == first).all() if first == first else np.isnan(table).all())  # noqa: PLR0124 - NaN is not itself
+
+
+def _split(roll: Roll, names: list[str], rows: int) -> dict[str, Roll]:
+    """So many rows each."""
+    spans = [slice(place * rows, (place + 1) * rows) for place in range(len(names))]
+    return {
+        name: Roll(roll.sum[mine], roll.seconds[mine], roll.low[mine], roll.high[mine], roll.last[mine])
+        for name, mine in zip(names, spans, strict=True)
+    }
 
 
 def hour_totals(part: Quarters, place: int = 0) -> Totals:
@@ -149,9 +173,7 @@ def _tables(part: Quarters, span: slice, *, as_one: bool) -> tuple[tuple[str, ..
 
 def _table(rolls: list[Roll], is_sum: Flags, span: slice, *, as_one: bool) -> Floats:
     """From (metrics, GPUs, quarter hours) to (steps, metrics, columns)."""
-    sums, seconds, low, high = (
-        np.stack([getattr(roll, kind)[:, span] for roll in rolls]) for kind in ("sum", "seconds", "low", "high")
-    )
+    sums, seconds, low, high = (stack(rolls, kind, span) for kind in ("sum", "seconds", "low", "high"))
     if as_one:
         sums, seconds = sums.sum(axis=2, keepdims=True), seconds.sum(axis=2, keepdims=True)
         low, high = np.fmin.reduce(low, axis=2, keepdims=True), np.fmax.reduce(high, axis=2, keepdims=True)

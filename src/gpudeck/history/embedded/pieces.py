@@ -1,6 +1,7 @@
 """Parts of an hour that is still being written, and how they become one `Hour`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -34,11 +35,11 @@ class Loose(Struct):
     company: list[Company]
 
     @property
-    def names(self) -> Collection[str]:
+    def names(self) -> tuple[str, ...]:
         return self.layout.gpu if self.gpus else ()
 
     @property
-    def host_names(self) -> Collection[str]:
+    def host_names(self) -> tuple[str, ...]:
         return self.layout.host
 
     def tables(self, names: Sequence[str]) -> Floats:
@@ -78,12 +79,12 @@ class Packed(Struct):
     company: list[Company]
 
     @property
-    def names(self) -> Collection[str]:
-        return self.metrics
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.metrics)
 
     @property
-    def host_names(self) -> Collection[str]:
-        return self.host
+    def host_names(self) -> tuple[str, ...]:
+        return tuple(self.host)
 
     def tables(self, names: Sequence[str]) -> Floats:
         """(names, GPUs, samples)."""
@@ -146,6 +147,8 @@ def _unpack(kept: dict[str, _Numbers | Floats], names: Sequence[str], shape: tup
 
 def _pick(tables: Floats, layout: Sequence[str], names: Sequence[str]) -> Floats:
     """Those of `names` out of tables in the order of the layout."""
+    if tuple(names) == layout:
+        return tables
     if all(name in layout for name in names):
         return tables[[layout.index(name) for name in names]]
     found = np.full((len(names), *tables.shape[1:]), np.nan)
@@ -165,9 +168,9 @@ def assemble(
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     spans = _spans(pieces)
     among = [[rows[gpu] for gpu in piece.gpus] if list(piece.gpus) != gpus else slice(None) for piece in pieces]
-    names = sorted({name for piece in pieces for name in piece.names if metrics is None or name in metrics})
-    own = {name for piece in pieces for name in piece.host_names}
-    host_names = sorted(name for name in own if metrics is None or f"host_{name}" in metrics)
+    names = [name for name in _union([piece.names for piece in pieces]) if metrics is None or name in metrics]
+    own = _union([piece.host_names for piece in pieces])
+    host_names = [name for name in own if metrics is None or f"host_{name}" in metrics]
     states = np.zeros((len(gpus), len(times)), dtype=np.uint8)
     is_whole = all(isinstance(where, slice) for where in among)
     tables = (np.empty if is_whole else _blank)((len(names), len(gpus), len(times)))
@@ -191,6 +194,11 @@ def assemble(
         host=dict(zip(host_names, hosts, strict=True)),
         runs=_lay_out_runs(pieces, spans, rows, order, spans[-1].stop if spans else 0) if runs else [],
     )
+
+
+def _union(names: Iterable[tuple[str, ...]]) -> list[str]:
+    """Each once, in the order in which they come: pieces of the same layout need no other."""
+    return list(dict.fromkeys(chain.from_iterable(dict.fromkeys(names))))
 
 
 def _order(times: Floats) -> np.ndarray | None:

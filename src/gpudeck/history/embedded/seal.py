@@ -41,6 +41,9 @@ _ADD_RUN: Final = (
     "WHERE id = ?"
 )
 
+_KEPT_QUARTERS: Final = 16
+"""Of the fleet, in memory: those of the hours that are being sealed."""
+
 UseWords = dict[tuple[int, int], Use]
 """By the numbers of user and model."""
 
@@ -52,6 +55,7 @@ class Sealer:
         self._connection = connection
         self._keys = keys
         self._keep_samples = keep_samples
+        self._fleet: dict[int, Totals] = {}
 
     def seal(self, host: HostKeys, tail: Tail) -> None:
         hour = tail.picture()
@@ -101,26 +105,35 @@ class Sealer:
 
     def _add_to_fleet(self, quarters: Quarters, before: Quarters | None) -> None:
         taken_out = {totals.start: totals for totals in rollup.quarter_totals(before)} if before is not None else {}
+        rows = []
         for totals in rollup.quarter_totals(quarters):
-            found = self._connection.execute(
-                "SELECT names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout WHERE start = ?",
-                (totals.start,),
-            ).fetchone()
-            whole = totals
-            if found is not None:
-                whole = read_totals(found[0], found[1], totals.start, 900)
+            whole = self._fleet_quarter(totals.start)
+            if whole is None:
+                whole = totals
+            else:
                 if totals.start in taken_out:
                     whole = rollup.subtract(whole, taken_out[totals.start])
                 whole = rollup.add(whole, totals)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO fleet_quarters VALUES (?, ?, ?, ?)",
-                (
-                    totals.start,
-                    self._keys.layout(whole.names),
-                    float(whole.states[UNKNOWN + 1 :].sum()),
-                    rollup.encode_totals(whole, whole.names),
-                ),
-            )
+            self._fleet[totals.start] = whole
+            observed = float(whole.states[UNKNOWN + 1 :].sum())
+            body = rollup.encode_totals(whole, whole.names)
+            rows.append((totals.start, self._keys.layout(whole.names), observed, body))
+        self._connection.executemany("INSERT OR REPLACE INTO fleet_quarters VALUES (?, ?, ?, ?)", rows)
+        while len(self._fleet) > _KEPT_QUARTERS:
+            del self._fleet[next(iter(self._fleet))]
+
+    def _fleet_quarter(self, start: int) -> Totals | None:
+        """Nearly always the host before was sealed into the same one."""
+        if start in self._fleet:
+            return self._fleet[start]
+        found = self._connection.execute(
+            "SELECT names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout WHERE start = ?", (start,)
+        ).fetchone()
+        return None if found is None else read_totals(found[0], found[1], start, 900)
+
+    def forget(self) -> None:
+        """What is in the file counts: a transaction has failed."""
+        self._fleet.clear()
 
     def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
         new = self._in_words(uses_of(hour, self._keys, self._connection))
@@ -131,14 +144,14 @@ class Sealer:
             for key, use in old.items():
                 new.setdefault(key, Use()).add(use)
         ask("DELETE FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))
-        for (user, model), use in new.items():
-            ask(
-                f"INSERT INTO uses (hour, host, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                (hour.start, host.key, user, model, *structs.astuple(use)),
-            )
-        for key in {**old, **new}:
-            change = _difference(new.get(key), old.get(key))
-            ask(_ADD_USE, (hour.start, *key, *structs.astuple(change)))
+        self._connection.executemany(
+            f"INSERT INTO uses (hour, host, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            [(hour.start, host.key, *key, *structs.astuple(use)) for key, use in new.items()],
+        )
+        changes = {key: _difference(new.get(key), old.get(key)) for key in {**old, **new}} if old else new
+        self._connection.executemany(
+            _ADD_USE, [(hour.start, *key, *structs.astuple(change)) for key, change in changes.items()]
+        )
 
     def _in_words(self, found: Mapping[tuple[str | None, str], Use]) -> UseWords:
         return {(self._keys.word(user), self._keys.word(model)): use for (user, model), use in found.items()}
@@ -147,7 +160,7 @@ class Sealer:
         for run, part in new.items():
             if run in old:
                 part.subtract(old[run])
-            self._connection.execute(_ADD_RUN, (*structs.astuple(part), run))
+        self._connection.executemany(_ADD_RUN, [(*structs.astuple(part), run) for run, part in new.items()])
 
     def _see_gpus(self, hour: Hour) -> None:
         is_seen = hour.observed > 0

@@ -62,7 +62,7 @@ class Writer:
         self.taken = self.dropped = self.late = self.rows = 0
         self._settings = settings
         self._now = now
-        self._queue: queue.SimpleQueue[list[HostSample] | threading.Event | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[HostSample] | threading.Lock | None] = queue.SimpleQueue()
         self._waiting = 0
         self._claim = claim(path)
         try:
@@ -73,8 +73,8 @@ class Writer:
         self._inode = path.stat().st_ino
         self.keys = Keys(self._connection)
         self._intake = Intake(self.keys, now)
-        self._layout = self._own_layout()
         self._sealer = Sealer(self._connection, self.keys, keep_samples=keep_samples)
+        self._layout = self._own_layout()
         self._upkeep = Upkeep(self._connection, settings)
         self._next_upkeep = self._next_look = 0.0
         self._is_stopped = False
@@ -99,9 +99,10 @@ class Writer:
 
     def flush(self, seconds: float = 60.0) -> bool:
         """Wait until everything taken so far is in the journal."""
-        done = threading.Event()
+        done = threading.Lock()
+        done.acquire()
         self._queue.put(done)
-        return done.wait(seconds)
+        return done.acquire(timeout=seconds)
 
     def close(self) -> None:
         """Write what waits, and end the thread. Open hours stay in the journal."""
@@ -115,23 +116,23 @@ class Writer:
         is_open = True
         while is_open:
             batch: list[HostSample] = []
-            done: list[threading.Event] = []
+            done: list[threading.Lock] = []
             for item in self._next_items():
                 if item is None:
                     is_open = False
-                elif isinstance(item, threading.Event):
-                    done.append(item)
-                else:
+                elif isinstance(item, list):
                     batch += item
+                else:
+                    done.append(item)
             self._guard(self._store, batch)
-            for event in done:
-                event.set()
+            for waiting in done:
+                waiting.release()
             if is_open:
                 self._guard(self._seal_due)
                 self._guard(self._keep_up)
         self._guard(self._transact, self.keys.write_all_seen)
 
-    def _next_items(self) -> list[list[HostSample] | threading.Event | None]:
+    def _next_items(self) -> "list[list[HostSample] | threading.Lock | None]":
         """Whatever waits, or nothing after a rest."""
         try:
             items = [self._queue.get(timeout=self._rest)]
@@ -269,6 +270,7 @@ class Writer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self.keys.load()
+        self._sealer.forget()
         for (host, _), tail in self.tails.items():
             known = self.keys.by_key[host]
             known.last = max(known.last, tail.newest)
