@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import socket
 import sqlite3
 import stat
 import tarfile
@@ -19,6 +20,9 @@ from gpudeck.app.backup_archive import MANIFEST, Manifest
 from gpudeck.app.hub_lock import alone, share
 from gpudeck.app.own_database import use_database
 from gpudeck.app.restore import restore
+from gpudeck.app.restore_note import NOTE, record_restore
+from gpudeck.auth.audit import Audit, AuditEntry
+from gpudeck.database.engine import Database
 from gpudeck.database.migrating import NEWEST
 from gpudeck.history.embedded.tables import open_to_write
 from gpudeck.model.errors import GpudeckError, UsageError
@@ -239,6 +243,49 @@ def test_no_hub_starts_while_a_backup_is_restored(data_dir: Path) -> None:
     with alone(data_dir), pytest.raises(UsageError, match="a backup is being restored"):
         share(data_dir)
     share(data_dir).close()
+
+
+def test_no_command_changes_what_is_being_restored(data_dir: Path) -> None:
+    with alone(data_dir), pytest.raises(UsageError, match=r"a backup is being restored .*Try again"):
+        use_database(None, do_nothing)
+    use_database(None, do_nothing)
+
+
+def test_nothing_is_restored_while_a_command_changes_it(data_dir: Path, tmp_path: Path) -> None:
+    make_backup(tmp_path / "b.tar.gz", None)
+
+    async def try_to_restore(_database: object) -> None:
+        with pytest.raises(UsageError, match="a command is changing"):
+            restore(tmp_path / "b.tar.gz", None)
+
+    use_database(None, try_to_restore)
+
+
+async def note_and_list(database: Database, data_dir: Path) -> list[AuditEntry]:
+    audit = Audit(database)
+    await record_restore(audit, data_dir)
+    return [entry for entry in await audit.list() if entry.action == "restore backup"]
+
+
+def test_a_hub_that_starts_after_a_restore_has_it_in_its_audit_log_once(data_dir: Path, tmp_path: Path) -> None:
+    make_backup(tmp_path / "b.tar.gz", None)
+    assert use_database(None, lambda database: note_and_list(database, data_dir)) == []
+    restore(tmp_path / "b.tar.gz", None)
+    assert stat.S_IMODE((data_dir / NOTE).stat().st_mode) == 0o600
+    (entry,) = use_database(None, lambda database: note_and_list(database, data_dir))
+    assert entry.who.endswith("on the hub's machine")
+    assert entry.subject == f"backup of {socket.gethostname()}"
+    assert "restored 20" in entry.details
+    assert not (data_dir / NOTE).exists()
+    assert use_database(None, lambda database: note_and_list(database, data_dir)) == [entry]
+
+
+def test_a_note_that_makes_no_sense_keeps_no_hub_from_starting(
+    data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (data_dir / NOTE).write_text("[]")
+    assert use_database(None, lambda database: note_and_list(database, data_dir)) == []
+    assert "does not say which" in caplog.text
 
 
 def test_a_restore_that_fails_halfway_is_undone(

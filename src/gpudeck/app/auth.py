@@ -11,6 +11,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.reports import FindGrant, Grant
 from gpudeck.app.database_file import DatabaseFile
+from gpudeck.app.restore_note import record_restore
 from gpudeck.app.settings import Settings
 from gpudeck.app.tokens import replace_file
 from gpudeck.auth.caller import Caller
@@ -47,6 +48,7 @@ async def running_auth(
             await auth.load()
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
+        await record_restore(auth.audit, data_dir)
         await note_configuration(auth, data_dir, config)
 
         def note_trouble(trouble: str | None) -> None:

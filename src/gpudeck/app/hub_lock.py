@@ -1,4 +1,5 @@
-"""Whether a hub runs on a data folder: each holds a share of a lock there, and a restore wants the whole of it."""
+"""Whether a hub runs on a data folder: each holds a share of a lock there, as does each command that works on the
+database, and a restore wants the whole of it."""
 
 import contextlib
 import errno
@@ -14,11 +15,9 @@ FILE = "hub.lock"
 _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 
 
-def share(data_dir: Path) -> IO[bytes]:
+def share(data_dir: Path, hint: str = "Start the hub when it is done.") -> IO[bytes]:
     """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work."""
-    return _lock(
-        data_dir, fcntl.LOCK_SH, f"a backup is being restored in {data_dir}.", "Start the hub when it is done."
-    )
+    return _lock(data_dir, fcntl.LOCK_SH, f"a backup is being restored in {data_dir}.", hint)
 
 
 @contextlib.contextmanager
@@ -27,7 +26,7 @@ def alone(data_dir: Path) -> Iterator[None]:
     with _lock(
         data_dir,
         fcntl.LOCK_EX,
-        f"a hub runs on {data_dir}.",
+        f"a hub runs on {data_dir}, or a command is changing its accounts or tokens.",
         "Stop it first, as with `systemctl stop gpudeck-hub`, and start it again when this is done.",
     ):
         yield

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from gpudeck.app.hub_lock import share
 from gpudeck.app.settings import find_data_dir, load_settings
 from gpudeck.auth.caller import Caller
 from gpudeck.database.engine import Database, open_database
@@ -20,9 +21,13 @@ def use_database(config: Path | None, work: Callable[[Database], Awaitable[_T]])
     """Do something with the database that the configuration names. Raises UsageError when it cannot be opened."""
     settings, _ = load_settings(config)
     folder = find_data_dir(settings)
-    if settings.database is None and os.geteuid() == 0:
-        _make_for_owner(folder)
-    return asyncio.run(_use(settings.database, folder, work))
+    if settings.database is not None:
+        return asyncio.run(_use(settings.database, folder, work))
+    # A restore would take the file away from below it, and what is changed would be lost.
+    with share(folder, "Try again when it is done."):
+        if os.geteuid() == 0:
+            _make_for_owner(folder)
+        return asyncio.run(_use(None, folder, work))
 
 
 def caller_here() -> Caller:

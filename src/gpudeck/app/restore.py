@@ -15,6 +15,8 @@ from gpudeck.app.backup import read_history_version, read_tables_version
 from gpudeck.app.backup_archive import AGENT_TOKEN, CONFIG, DATABASE, HISTORY, NAMES, Manifest, refuse, unpack
 from gpudeck.app.host_book import ManagedHosts
 from gpudeck.app.hub_lock import alone
+from gpudeck.app.own_database import caller_here
+from gpudeck.app.restore_note import NOTE, write_note
 from gpudeck.app.settings import Settings, find_data_dir, find_token_file, load_settings
 from gpudeck.database.copies import open_to_read
 from gpudeck.database.migrating import NEWEST
@@ -48,7 +50,8 @@ def restore(file: Path, config: Path | None) -> Restored:
             elsewhere = _places_elsewhere(settings, config_file)
             apart = _set_apart(stage, elsewhere)
             names = [name for name in NAMES if name not in elsewhere and name not in manifest.left_out]
-            aside = _exchange(data_dir, [*names, *(path.name for path, _ in apart)], stage)
+            write_note(stage, manifest, caller_here().name)
+            aside = _exchange(data_dir, [*names, NOTE, *(path.name for path, _ in apart)], stage)
         except OSError as error:
             raise GpudeckError(
                 f"{error.filename or file} cannot be read or written: {(error.strerror or str(error)).lower()}.",
