@@ -60,6 +60,7 @@ class VestaHub:
         self.clock = FakeClock(CAPTURED_AT)
         self.settings = VestaSettings(**{"token": TOKEN} | settings)
         folder.mkdir(exist_ok=True)
+        self.address = "127.0.0.1"
         self.has_room: Callable[[], bool] = lambda: True
         self._auth = make_auth(folder, with_tokens=not (folder / FILE_NAME).exists())
         self.keeps = keeps
@@ -86,7 +87,10 @@ class VestaHub:
         shelf = Shelf(
             house.history, Taken(self._auth.database), has_room=self._ask_room, settle=self._settle, keeps=self.keeps
         )
-        return [self.senders, ImportDoor(self.register, shelf, identify=keeper.identify, now=self.clock)]
+        return [
+            self.senders,
+            ImportDoor(house.hub.fleet, self.register, shelf, identify=keeper.identify, now=self.clock),
+        ]
 
     def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> LimitedApp:
         """From here on the door is behind limits, on the same clock; a refusal comes at once."""
@@ -103,7 +107,7 @@ class VestaHub:
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)
+            transport = httpx.ASGITransport(self.door, client=(self.address, 4711))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, path, **options)
 

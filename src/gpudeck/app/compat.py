@@ -62,4 +62,4 @@ class SideDoors:
             settle=lambda: bool(getattr(house.history, "settle", lambda: True)()),
             keeps=max(history.raw, history.quarter_hour, history.hour),
         )
-        return [door, ImportDoor(register, shelf, identify=keeper.identify, now=clock.wall)]
+        return [door, ImportDoor(house.hub.fleet, register, shelf, identify=keeper.identify, now=clock.wall)]

@@ -187,14 +187,15 @@ vesta_hosts = Table(
 )
 """Hosts whose vesta senders have registered: a sender goes on with its id when the hub is started again."""
 
-vesta_past = Table(
-    "vesta_past",
+vesta_spans = Table(
+    "vesta_spans",
     metadata,
     Column("id", String(64), primary_key=True),  # the sender's, also where it is registered no more
-    Column("start", Float(53), nullable=False),
+    Column("start", Float(53), primary_key=True),
     Column("end", Float(53), nullable=False),
 )
-"""From when until when the past of a vesta host was imported: no sample of it is taken twice."""
+"""From when until when the past of a vesta host was imported: no sample of it is taken twice. Spans of one host do not
+touch."""
 
 outbox = Table(
     "outbox",

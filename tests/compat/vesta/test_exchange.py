@@ -115,6 +115,12 @@ def test_senders_from_elsewhere_are_not_heard(tmp_path: Path) -> None:
     assert far.add("gpu1") == FORBIDDEN
 
 
+def test_an_address_is_told_as_it_is_though_the_socket_is_for_both_kinds(vesta: VestaHub) -> None:
+    vesta.address = "::ffff:192.0.2.7"
+    vesta.report("gpu1", make_post())
+    assert vesta.states()["gpu1"]["ip_address"] == "192.0.2.7"
+
+
 @pytest.mark.parametrize("host_id", ["0", "5901beb55d9d99e9b4eb8589d508199d", "x" * 300, "%00", "' OR 1=1 --", "é"])
 def test_an_unknown_id_is_told_to_register_again(vesta: VestaHub, host_id: str) -> None:
     assert vesta.post(host_id, make_post()) == UNKNOWN_ID

@@ -1,17 +1,20 @@
 """The past of a host is taken once, however often it is imported and however old it is."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from compat.vesta.test_importer import BEGIN, FakeClient, make_database, stored_rows
+from compat.vesta.test_importer import BEGIN, FakeClient, make_database, pack, stored_rows
 from fakes.vesta import VestaHub, make_post
 from gpudeck.compat.importing import Desk, Here, Result, carry_out, look
 from gpudeck.compat.vesta import importer
 from gpudeck.compat.vesta.importer import read
+from gpudeck.database.engine import open_database
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.errors import GpudeckError
 
@@ -99,6 +102,30 @@ def test_an_older_database_brings_what_is_older(
     assert count(store) == 30
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
+def test_what_lies_between_two_databases_is_taken_from_a_third(
+    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, order: tuple[int, ...]
+) -> None:
+    thirds = [stored_rows(90)[start : start + 30] for start in (0, 30, 60)]
+    files = [make_database(tmp_path / f"{number}.db", {"gpu1": rows}, MACHINES) for number, rows in enumerate(thirds)]
+    assert [carry(files[number], here, FakeClient(vesta)).outcome for number in order] == ["new"] * 3
+    assert count(store) == 90
+    whole = make_database(tmp_path / "whole.db", {"gpu1": stored_rows(90)}, MACHINES)
+    assert carry(whole, here, FakeClient(vesta)).outcome == "there"
+    assert count(store) == 90
+
+
+def test_a_database_with_all_of_it_closes_the_hole_between_two_others(
+    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+) -> None:
+    rows = stored_rows(90)
+    for name, some in (("a", rows[60:]), ("b", rows[:30]), ("whole", rows)):
+        carry(make_database(tmp_path / f"{name}.db", {"gpu1": some}, MACHINES), here, FakeClient(vesta))
+    assert count(store) == 90
+    body = {"id": "abc1", "interval": 60.0, "rows": []}
+    assert len(FakeClient(vesta).post("/api/v1/compat/vesta/past", body)["spans"]) == 1
+
+
 @pytest.mark.parametrize("posts", [2, 3, 4])
 def test_an_import_that_ends_halfway_goes_on_where_it_stopped(
     tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, posts: int
@@ -175,5 +202,49 @@ def test_rows_that_were_taken_are_not_taken_from_whoever_posts_them(vesta: Vesta
     body = {"id": "abc1", "interval": 60.0, "rows": [[at, make_post()], [at + 60, make_post()]]}
     told = [client.post("/api/v1/compat/vesta/past", body) for _ in range(2)]
     assert [one["taken"] for one in told] == [2, 0]
-    assert (told[1]["start"], told[1]["end"]) == (at, at + 60)
+    assert told[1]["spans"] == [[at, at + 60]]
     assert count(store) == 2
+
+
+def test_the_past_of_a_sender_that_registered_anew_is_its_past(
+    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+) -> None:
+    vesta.post(vesta.add("gpu1")["id"], make_post(2))
+    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
+    sender, past = carry_out(read(file, here).steps, Desk(FakeClient(vesta)))  # type: ignore[arg-type]
+    assert (sender.outcome, sender.told) == ("there", "gpu1 has registered anew")
+    assert past.outcome == "new"
+    assert count(store) == 30
+    assert carry(file, here, FakeClient(vesta)).told == "they were taken before"
+
+
+@pytest.mark.parametrize("others", [{"uuid": "GPU-other"}, {"uuid": None}])
+def test_the_past_of_another_machine_of_that_name_is_not_taken(
+    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, others: dict[str, Any]
+) -> None:
+    vesta.post(vesta.add("gpu1")["id"], make_post(1, **others))
+    rows = [(at, pack(make_post(1, uuid=None))) for at, _ in stored_rows(3)]
+    file = make_database(tmp_path / "x.db", {"gpu1": rows}, MACHINES)
+    results = list(carry_out(read(file, here).steps, Desk(FakeClient(vesta))))  # type: ignore[arg-type]
+    assert [result.outcome for result in results] == ["failed", "failed"]
+    assert count(store) == 0
+
+
+def test_a_past_that_was_imported_with_an_earlier_version_is_not_taken_again(tmp_path: Path) -> None:
+    async def ask(*questions: str) -> list[Any]:
+        database = await open_database(None, tmp_path)
+        async with database.begin() as connection:
+            found = [await connection.execute(text(question)) for question in questions]
+            rows = [tuple(row) for result in found if result.returns_rows for row in result]
+        await database.close()
+        return rows
+
+    asyncio.run(
+        ask(
+            "DROP TABLE vesta_spans",
+            'CREATE TABLE vesta_past (id VARCHAR(64) PRIMARY KEY, start FLOAT NOT NULL, "end" FLOAT NOT NULL)',
+            "INSERT INTO vesta_past VALUES ('abc1', 10.5, 20.0)",
+            "UPDATE gpudeck_version SET version_num = '0008'",
+        )
+    )
+    assert asyncio.run(ask("SELECT * FROM vesta_spans")) == [("abc1", 10.5, 20.0)]

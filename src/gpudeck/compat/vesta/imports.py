@@ -1,28 +1,32 @@
 """The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
 
-POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address"}]}   → which of them are new, there or taken
-POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}   → how many were taken, and from
-                                  when until when all of it is there
+POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address", "gpus"}]}   → which of them are new or there
+POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]], "span"}   → how many were taken,
+                                  and from when until when all of it is there
+
+A sender that has registered anew has another id than the one under which its past was stored. It is known by its name
+together with its GPUs: the names alone may be of two machines, as two servers of vesta each gave their own.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 from gpudeck.api.callers import Refusal
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
-from gpudeck.compat.vesta.ingest import read_gpus
+from gpudeck.compat.vesta.ingest import MOST_GPUS, read_gpus
 from gpudeck.compat.vesta.names import LONGEST, fleet_name, make_name
 from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.taken import Span, Taken
 from gpudeck.history.base import Ask, HistoryRefused, Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.hub.fleet import Fleet
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock
@@ -40,14 +44,17 @@ _SETTINGS: Final = AvailabilitySettings()
 Identify = Callable[[Scope], Awaitable[Caller]]
 _Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+_Time = Annotated[float, Meta(ge=0, le=1e11)]
+_Uuids = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MOST_GPUS)]
 
 
 class NewHost(Struct, frozen=True):
-    """A machine as the old server knew it."""
+    """A machine as the old server knew it. `gpus` are the UUIDs of those that it told of last."""
 
     id: _Id
     name: _Name
     address: Annotated[str, Meta(max_length=64)] = ""
+    gpus: _Uuids = field(default_factory=list)
 
 
 class NewHosts(Struct, frozen=True):
@@ -58,21 +65,24 @@ class NewHosts(Struct, frozen=True):
 
 
 class PastRows(Struct, frozen=True):
-    """`rows` are of the host that is registered with that id; `interval` is how far apart they are, in seconds. They
-    adjoin what was taken before. Without any it is a question."""
+    """`rows` are of the host that is registered with that id, or anew under that name with one of those GPUs;
+    `interval` is how far apart they are, in seconds. With them all of `span` is there that the old server has stored.
+    Without any it is a question."""
 
     id: _Id
     interval: Annotated[float, Meta(ge=1, le=3600)]
-    rows: Annotated[list[tuple[Annotated[float, Meta(ge=0, le=1e11)], dict[str, Any]]], Meta(max_length=1000)]
+    rows: Annotated[list[tuple[_Time, dict[str, Any]]], Meta(max_length=1000)]
+    span: tuple[_Time, _Time] | None = None
+    name: _Name | None = None
+    gpus: _Uuids = field(default_factory=list)
 
 
 class PastTaken(Struct, frozen=True):
-    """`taken` of the rows were new. All from `start` to `end` is there; None where nothing is. What is older than
-    `kept_since` the history does not keep."""
+    """`taken` of the rows were new. All that lies in one of the `spans`, both of its ends too, is there. What is older
+    than `kept_since` the history does not keep."""
 
     taken: int
-    start: float | None
-    end: float | None
+    spans: list[tuple[float, float]]
     kept_since: float
 
 
@@ -87,13 +97,15 @@ class Shelf(Struct, frozen=True):
     keeps: float
 
 
-Outcome = Literal["new", "there", "taken"]
+Outcome = Literal["new", "there", "anew", "taken"]
+"""`anew`: the same machine is registered with another id. `taken`: another one has the name."""
 
 
 class ImportDoor:
     """A side door for admins, in the shapes of our own interface."""
 
-    def __init__(self, register: Register, shelf: Shelf, *, identify: Identify, now: Clock) -> None:
+    def __init__(self, fleet: Fleet, register: Register, shelf: Shelf, *, identify: Identify, now: Clock) -> None:
+        self._fleet = fleet
         self._register = register
         self._shelf = shelf
         self._identify = identify
@@ -139,6 +151,8 @@ class ImportDoor:
         known = self._register.get(host.id) or await self._register.find(host.id)
         if known is not None:
             return "there"
+        if self._find_anew(host.name, host.gpus) is not None:
+            return "anew"
         # A name as the old server gave it is one already: what this one would make another of is none.
         if make_name(host.name, lambda _: False) != host.name or self._register.named(host.name) is not None:
             return "taken"
@@ -152,40 +166,54 @@ class ImportDoor:
         if history is None:
             raise Refusal(409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml.")
         wanted = msgspec.json.decode(body, type=PastRows)
-        host, since = self._register.get(wanted.id), self._now() - self._shelf.keeps
+        host = self._register.get(wanted.id) or self._find_anew(wanted.name, wanted.gpus)
+        since = self._now() - self._shelf.keeps
         if not wanted.rows:
             # Also of one that is not registered: a dry run asks before the hosts are there.
-            return _tell(0, await self._find_span(history, wanted.id, host, since), since)
+            return _tell(0, await self._find_spans(history, wanted.id, host, since), since)
         if host is None:
             raise Refusal(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
         if history.problem is not None or not self._shelf.has_room():
             raise _busy(history)
-        span = await self._shelf.taken.find(wanted.id)
-        rows = [row for row in wanted.rows if row[0] >= since and (span is None or not span.has(row[0]))]
+        spans = await self._shelf.taken.find(wanted.id)
+        rows = [row for row in wanted.rows if row[0] >= since and not any(span.has(row[0]) for span in spans)]
         if rows:
             name = fleet_name(host.name, host.id)
             samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
-            span = await self._keep(history, wanted.id, samples)
-        return _tell(len(rows), span, since)
+            spans = await self._keep(history, wanted.id, samples, wanted.span)
+        return _tell(len(rows), spans, since)
 
-    async def _find_span(self, history: Store, host_id: str, host: Registered | None, since: float) -> Span | None:
+    def _find_anew(self, name: str | None, gpus: Sequence[str]) -> Registered | None:
+        """The sender that is registered under that name now, where it is known to have one of these GPUs."""
+        found = None if name is None else self._register.named(name)
+        if found is None:
+            return None
+        hosts = (host for host in self._fleet.hosts.values() if host.name == found.host)
+        return found if any(gpu["uuid"] in gpus for host in hosts for gpu in host.view["gpus"]) else None
+
+    async def _find_spans(self, history: Store, host_id: str, host: Registered | None, since: float) -> list[Span]:
         """What was taken, unless the history has been lost since: then it may come again."""
-        span = await self._shelf.taken.find(host_id)
-        if span is None or host is None or span.end < since:
-            return span
-        ask = Ask("gpus_busy", max(span.start, since), span.end + 1.0, _FEW_POINTS, host=fleet_name(host.name, host_id))
-        if await asyncio.to_thread(_has_any, history, ask):
-            return span
+        spans = await self._shelf.taken.find(host_id)
+        kept = [span for span in spans if span.end >= since]
+        if not kept or host is None:
+            return spans
+        name = fleet_name(host.name, host.id)
+        for span in kept:
+            ask = Ask("gpus_busy", max(span.start, since), span.end + 1.0, _FEW_POINTS, host=name)
+            if await asyncio.to_thread(_has_any, history, ask):
+                return spans
         log.warning("the history has nothing of the past of %s that was imported: it may be imported again", host.name)
         await self._shelf.taken.forget(host_id)
-        return None
+        return []
 
-    async def _keep(self, history: Store, host_id: str, samples: list[HostSample]) -> Span:
+    async def _keep(
+        self, history: Store, host_id: str, samples: list[HostSample], span: tuple[float, float] | None
+    ) -> list[Span]:
         """It counts as taken when it is on the disk: what a full one has dropped is sent again."""
         history.take(samples)
         if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
             raise _busy(history)
-        times = [sample.at for sample in samples]
+        times = [*(sample.at for sample in samples), *(span or ())]
         return await self._shelf.taken.add(host_id, Span(min(times), max(times)))
 
 
@@ -193,8 +221,8 @@ def _busy(history: Store) -> Temporary:
     return Temporary(history.problem or "the history is busy with what it was given.")
 
 
-def _tell(taken: int, span: Span | None, since: float) -> PastTaken:
-    return PastTaken(taken, None if span is None else span.start, None if span is None else span.end, since)
+def _tell(taken: int, spans: list[Span], since: float) -> PastTaken:
+    return PastTaken(taken, [(span.start, span.end) for span in spans], since)
 
 
 def _has_any(history: Store, ask: Ask) -> bool:

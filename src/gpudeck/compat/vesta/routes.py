@@ -18,7 +18,7 @@ from litestar.exceptions import HTTPException
 from msgspec import Struct
 
 from gpudeck.api.access import Policy
-from gpudeck.api.addresses import Networks
+from gpudeck.api.addresses import Networks, parse_address
 from gpudeck.api.asgi import Receive, Scope, Send, read_headers
 from gpudeck.api.callers import Refusal
 from gpudeck.api.reports import read_body
@@ -308,7 +308,9 @@ def _read_count(text: str | None) -> int:
 
 
 def _address(scope: Scope) -> str:
-    return str(scope["client"][0])[:64] if scope.get("client") else ""
+    """As the original told it: one of IPv4 is never written as one of IPv6."""
+    told = str(scope["client"][0])[:64] if scope.get("client") else ""
+    return str(parse_address(told) or told)
 
 
 async def _send(send: Send, reply: Reply) -> None:

@@ -1,13 +1,15 @@
 """From when until when the past of each host was imported: the history cannot tell, as it lets go of single samples."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, select
 
 from gpudeck.database.engine import Database
-from gpudeck.database.schema import vesta_past as table
+from gpudeck.database.schema import vesta_spans as table
 
 
-class Span(Struct, frozen=True):
+class Span(Struct, frozen=True, order=True):
     """Everything from `start` to `end` was taken, both of them too."""
 
     start: float
@@ -17,6 +19,17 @@ class Span(Struct, frozen=True):
         return self.start <= at <= self.end
 
 
+def merge(spans: Iterable[Span]) -> list[Span]:
+    """The same times in as few spans as can be, in order: those that touch are one."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return merged
+
+
 class Taken:
     """By the id of a sender, which stays when the sender itself is forgotten. All raise Temporary where the database
     does not answer."""
@@ -24,22 +37,20 @@ class Taken:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def find(self, host_id: str) -> Span | None:
+    async def find(self, host_id: str) -> list[Span]:
+        """In order; what lies between two of them was never taken."""
+        wanted = select(table).where(table.c.id == host_id).order_by(table.c.start)
         async with self._database.begin() as connection:
-            row = (await connection.execute(select(table).where(table.c.id == host_id))).mappings().one_or_none()
-        return None if row is None else Span(row["start"], row["end"])
+            return [Span(row["start"], row["end"]) for row in (await connection.execute(wanted)).mappings()]
 
-    async def add(self, host_id: str, more: Span) -> Span:
-        """The span from then on. Whoever imports sees to it that `more` adjoins what is there."""
-        old = await self.find(host_id)
-        span = more if old is None else Span(min(old.start, more.start), max(old.end, more.end))
-        values = {"start": span.start, "end": span.end}
+    async def add(self, host_id: str, more: Span) -> list[Span]:
+        """The spans from then on."""
+        spans = merge([*await self.find(host_id), more])
+        rows = [{"id": host_id, "start": span.start, "end": span.end} for span in spans]
         async with self._database.begin() as connection:
-            if old is None:
-                await connection.execute(insert(table).values(id=host_id, **values))
-            else:
-                await connection.execute(update(table).where(table.c.id == host_id).values(**values))
-        return span
+            await connection.execute(delete(table).where(table.c.id == host_id))
+            await connection.execute(insert(table), rows)
+        return spans
 
     async def forget(self, host_id: str) -> None:
         async with self._database.begin() as connection:
