@@ -55,12 +55,14 @@ class Ask(Struct, frozen=True):
 class Series(Struct, omit_defaults=True):
     """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`.
 
-    `label` is what people call that GPU or host. With `by: user` the series without a user is of those nobody knows.
+    `label` is what people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the
+    series without a user is of those nobody knows.
     """
 
     points: list[Point]
     gpu: str | None = None
     label: str | None = None
+    model: str | None = None
     host: str | None = None
     user: str | None = None
     run: int | None = None

@@ -26,7 +26,7 @@ def gpu_series(past: Past, ask: Ask, measure: Measure) -> Answer:
     grid = cut_range(past, ask, gpu.first)
     found = _fold_host(past, gpu.host, measure, grid, only={gpu.key})
     points = _together(found, grid, measure, is_one=True)
-    return make_answer(ask, measure, grid, [Series(points, gpu=gpu.uuid, label=gpu.label)])
+    return make_answer(ask, measure, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
 
 
 def host_series(past: Past, ask: Ask, measure: Measure) -> Answer:
@@ -145,7 +145,10 @@ def _fold_fleet(past: Past, measure: Measure, grid: Grid, now: float) -> Whole:
 
 def _each(found: dict[int, Steps], gpus: dict[int, KnownGpu], grid: Grid, measure: Measure) -> list[Series]:
     known = sorted((gpus[key].label, key) for key in found if key in gpus)
-    return [Series(points_of_one(found[key], grid, measure), gpu=gpus[key].uuid, label=label) for label, key in known]
+    return [
+        Series(points_of_one(found[key], grid, measure), gpu=gpus[key].uuid, label=label, model=gpus[key].model)
+        for label, key in known
+    ]
 
 
 def _together(found: dict[int, Steps], grid: Grid, measure: Measure, *, is_one: bool) -> list[Point]:

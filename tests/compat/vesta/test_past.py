@@ -44,6 +44,16 @@ def test_a_host_that_was_silent_since_the_start_is_told_from_the_history(tmp_pat
     assert gpu["processes"] == [{"pid": "4711", "name": "train", "user": "alice", "used_memory": 6400}]
 
 
+def test_a_gpu_that_nobody_was_on_has_its_name_too(tmp_path: Path, store: EmbeddedStore) -> None:
+    vesta = VestaHub(tmp_path, history=store)
+    vesta.add("gpu1")
+    store.take([make_sample("gpu1", CAPTURED_AT - 600, 60.0, make_post(2, processes=[]))])
+    assert store.flush()
+    (newest,) = vesta.states("/states/gpu1/")["gpu1"]["data"]
+    names = [(gpu["gpu_name"], gpu["processes"]) for gpu in newest["gpu_data"].values()]
+    assert names == [("GeForce GTX 1080 Ti", [])] * 2
+
+
 def test_what_was_posted_since_stands_behind_what_was_stored_before(tmp_path: Path, store: EmbeddedStore) -> None:
     fill(store, CAPTURED_AT // 60 * 60 - 3600, 60.0, 30)
     vesta = VestaHub(tmp_path, history=store)

@@ -26,7 +26,8 @@ Moment = tuple[float, Json]
 
 
 class PastOfHost:
-    """`view` is the host as it is now, for the names of its models; None where the fleet does not have it."""
+    """`view` is the host as it is now, for the names of its models; None where the fleet does not have it, and they are
+    those that the history knows."""
 
     def __init__(self, store: Store, host: str, view: View | None, sight: Sight) -> None:
         self._store = store
@@ -57,6 +58,8 @@ class PastOfHost:
             for series in self._store.series(ask).series:
                 uuid = series.gpu or ""
                 labels[uuid] = series.label or "0"
+                if series.model is not None:
+                    self._models.setdefault(uuid, series.model)
                 for at, mean, _, _ in series.points:
                     if mean is not None and at < end:
                         moments.setdefault(at, {}).setdefault(uuid, {})[word] = mean
