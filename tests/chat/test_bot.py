@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, words_of
+from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, make_alert, words_of
 from fakes.reports import make_busy_gpu, make_gpu
 from fakes.slack_shapes import check_blocks
 from gpudeck.auth.audit import AuditEntry
@@ -18,6 +18,7 @@ from gpudeck.chat.bookings import BOOK, Offer
 from gpudeck.chat.bot import Bot
 from gpudeck.model.reservation import Mark
 from gpudeck.reservations.calendar import show_at_gpu
+from gpudeck.views.choice import choose_hosts
 from gpudeck.views.text import render_fleet
 
 HOUR = 3600
@@ -103,6 +104,69 @@ def test_hosts_and_all_are_one_line_each(lab: Lab) -> None:
     assert lab.say("ALL").count("*gpu0") == 5
     assert lab.say("all busy").count("*gpu0") == 2
     assert "Nothing fits" in lab.say("all h100")
+
+
+def test_everybody_is_told_with_their_memory_the_most_first(lab: Lab) -> None:
+    lab.report("gpu03", [make_busy_gpu(index, "bobby", uuid=f"GPU-c{index}") for index in range(2)])
+    lab.hub.stream.tick()
+    said = lab.say("users")
+    assert said.startswith("*3 people on GPUs*\n*bobby*  gpu03:0,1  40.0 GiB in 1 process\n")
+    assert "alice" not in lab.say("users gpu03")
+    assert "Nobody is seen" in lab.say("users free")
+
+
+@pytest.mark.parametrize("text", ["busy", "-free", "user:alice", "&gt;1G", "gpu01 busy", "GPU01 alice"])
+def test_words_of_the_search_need_no_command(lab: Lab, text: str) -> None:
+    assert "*gpu01:1*" in lab.say(text)
+
+
+def test_a_host_in_detail_is_what_curl_shows_of_it(lab: Lab) -> None:
+    for text in ("gpu01 detail", "all_detail gpu01", "GPU01 details"):
+        snippet = lab.ask(text).snippet
+        assert snippet is not None
+        fleet = choose_hosts(msgspec.json.decode(lab.hub.stream.document()), ["gpu01"])
+        assert snippet.text == render_fleet(fleet, detail=True, width=160)
+
+
+def test_hosts_can_be_asked_for_with_words(lab: Lab) -> None:
+    assert lab.say("hosts busy").count("*gpu0") == 1
+    assert "Nothing fits" in lab.say("hosts h100")
+    assert "is not understood" in lab.say("hosts &gt;lots")
+
+
+def raise_alerts(lab: Lab) -> None:
+    """One of gpu01, one of the hub, one that is somebody's own business; and a problem of the hub."""
+    hosts = {host.name: host.id for host in lab.hub.fleet.hosts.values()}
+    lab.hub.fleet.alerts = [
+        make_alert("GPU 2 of gpu01 is hot <!channel>", host="gpu01", host_id=hosts["gpu01"]),
+        make_alert("The history is not kept", severity="critical"),
+        make_alert("ada holds GPU 2 of gpu01 idle", severity="info", host="gpu01", host_id=hosts["gpu01"]),
+    ]
+    lab.hub.fleet.say("messages", ["the channel ops does not take messages"])
+    lab.hub.stream.tick()
+
+
+def test_what_is_wrong_is_told_to_who_asks(lab: Lab) -> None:
+    assert "Nothing is wrong" in lab.say("alerts")
+    raise_alerts(lab)
+    said = lab.say("alerts")
+    assert "⚠ the channel ops does not take messages" in said
+    assert "▲ GPU 2 of gpu01 is hot &lt;!channel&gt;, for 10m" in said
+    assert "■ The history is not kept" in said
+    assert "holds" not in said
+    assert "is hot" not in lab.say("problems gpu02")
+    assert "is hot" in lab.say("alerts gpu01")
+
+
+def test_what_is_wrong_is_not_repeated_below_every_answer(lab: Lab) -> None:
+    raise_alerts(lab)
+    for text in ("free", "who gpu01", "where alice", "where", "gpu02"):
+        said = lab.say(text)
+        assert "⚠" not in said
+        assert "history" not in said
+    for text in ("hosts", "all"):
+        assert lab.say(text).endswith("⚠ 2 alerts and 1 problem of the hub: `alerts`")
+    assert "is hot" in lab.say("gpu01")
 
 
 def test_all_detail_is_what_curl_shows(lab: Lab) -> None:

@@ -21,6 +21,7 @@ from gpudeck.chat.blocks import Answer
 from gpudeck.chat.bot import Bot, Question
 from gpudeck.chat.turn import Place
 from gpudeck.hub.hub import Hub
+from gpudeck.model.alert import Alert
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
@@ -88,6 +89,21 @@ class Lab:
 
     def press(self, button: dict[str, Any], user: str = ADA) -> str:
         return words_of(asyncio.run(self.bot.press(button["action_id"], button["value"], user)))
+
+
+def make_alert(title: str, **others: Any) -> Alert:
+    """One that has fired ten minutes ago."""
+    usual: dict[str, Any] = dict.fromkeys(Alert.__struct_fields__) | {
+        "id": title[:8],
+        "rule": "gpu_hot",
+        "severity": "warning",
+        "state": "firing",
+        "action": "",
+        "people": [],
+        "since": NOW - 600,
+        "fired_at": NOW - 600,
+    }
+    return Alert(**(usual | others | {"title": title}))
 
 
 def words_of(answer: Answer) -> str:

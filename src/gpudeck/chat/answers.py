@@ -3,7 +3,6 @@
 Takes the fleet as the API's JSON has it (see model.view.Fleet), already without what the asker may not see.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -19,16 +18,20 @@ from gpudeck.chat.lines import (
     gpu_line,
     gpu_lines,
     host_line,
+    list_wrong,
     notes,
+    person_line,
     title_of,
+    trouble,
     who_lines,
 )
 from gpudeck.chat.wants import Asked
 from gpudeck.model.wanted import OfferedGpu, choose, fits, is_usable, offer, rank
 from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
-from gpudeck.views.filter import Json, join
+from gpudeck.views.filter import Json, join, parse_query
 from gpudeck.views.free import render_free
 from gpudeck.views.hosts import render_hosts
+from gpudeck.views.people_table import rank_people, render_people
 from gpudeck.views.safe import clean
 from gpudeck.views.text import name_problem, render_fleet
 
@@ -62,21 +65,23 @@ def _answer_counted(fleet: Json, asked: Asked, usable: list[OfferedGpu], fitting
     return tell(f"Free: {wanted}", free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
 
 
-def answer_hosts(fleet: Json) -> Answer:
-    hosts = fleet["hosts"]
-    totals = fleet["totals"]
+def answer_hosts(fleet: Json, words: Sequence[str] = ()) -> Answer:
+    """All hosts, or those with a GPU that fits the words, with what fits of them."""
+    part = _choose(fleet, words)
+    if isinstance(part, Answer):
+        return part
+    hosts, totals = part["hosts"], part["totals"]
     title = f"{totals['hosts_up']} of {count(len(hosts), 'host')} up, {totals['free']} of {totals['gpus']} GPUs free"
-    return tell(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", notes(fleet))
+    small = [*notes(fleet), *trouble(part)]
+    return tell(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", small)
 
 
 def answer_fleet(fleet: Json, words: Sequence[str], *, detail: bool = False, commands: bool = False) -> Answer:
     """All GPUs, or those that fit the words: one line each, with `detail` as curl shows it, with `commands` each
     process and what it was started with."""
-    part, query = choose_words(fleet, join(words))
-    if query.unclear:
-        return say(f"“{escape(query.unclear[0])}” is not understood. `help` tells the words.")
-    if not part["hosts"]:
-        return say("Nothing fits." if fleet["hosts"] else "No host has reported yet.")
+    part = _choose(fleet, words)
+    if isinstance(part, Answer):
+        return part
     totals = part["totals"]
     title = f"{count(totals['gpus'], 'GPU')} on {count(totals['hosts'], 'host')}: {count_states(totals)}"
     if commands:
@@ -85,7 +90,29 @@ def answer_fleet(fleet: Json, words: Sequence[str], *, detail: bool = False, com
         # Boxes are drawn in letters of one width, however few there are.
         return attach(title, render_fleet(part, detail=True, width=_WIDTH), "detail", notes(part))
     lines = [line for host in part["hosts"] for line in gpu_lines(host)]
-    return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", notes(part))
+    return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", [*notes(part), *trouble(part)])
+
+
+def _choose(fleet: Json, words: Sequence[str]) -> Json | Answer:
+    """What fits the words; an answer where they are not understood, or nothing does."""
+    part, query = choose_words(fleet, join(words))
+    if query.unclear:
+        return say(f"“{escape(query.unclear[0])}” is not understood. `help` tells the words.")
+    if not part["hosts"]:
+        return say("Nothing fits." if fleet["hosts"] else "No host has reported yet.")
+    return part
+
+
+def answer_alerts(fleet: Json, words: Sequence[str] = ()) -> Answer:
+    """What is wrong, with the hosts that fit the words or with all, and with the hub."""
+    part = _choose(fleet, words) if words else fleet
+    if isinstance(part, Answer):
+        return part
+    wrong = list_wrong(part)
+    if not wrong:
+        return say("Nothing is wrong that I know of.", *notes(fleet))
+    lines = [escape(line, 400) for line in wrong]
+    return tell("What is wrong", lines, lambda: "".join(f"{clean(line)}\n" for line in wrong), "alerts", notes(fleet))
 
 
 def answer_host(fleet: Json, name: str) -> Answer | None:
@@ -95,8 +122,10 @@ def answer_host(fleet: Json, name: str) -> Answer | None:
         return None
     host = part["hosts"][0]
     problems = [escape(name_problem(host["name"], problem), 300) for problem in host["problems"][:5]]
-    title = title_of(host, fleet["time"])
-    return tell(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", [*notes(fleet), *problems])
+    # Of the host alone: the hub's own are told by `alerts`.
+    alerts = list_wrong({**part, "problems": [], "alerts": [one for one in part["alerts"] if one["host_id"]]})
+    title, small = title_of(host, fleet["time"]), [*notes(fleet), *problems, *(escape(one, 300) for one in alerts[:4])]
+    return tell(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", small)
 
 
 def answer_who(fleet: Json, place: str) -> Answer:
@@ -126,22 +155,17 @@ def answer_where(fleet: Json, name: str, logins: Collection[str]) -> Answer:
     return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "where", notes(fleet))
 
 
-def answer_everybody(fleet: Json) -> Answer:
-    """Who is where: one line a person."""
-    places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for host in fleet["hosts"]:
-        for gpu in host["gpus"]:
-            for user in gpu["users"] if gpu["availability"] != "unknown" else ():
-                places[user][host["name"]].append(gpu["label"])
-    if not places:
-        return say("Nobody is seen on any GPU.")
-    people = sorted(places.items(), key=lambda item: (-sum(map(len, item[1].values())), item[0]))
-    seats = [(user, " ".join(f"{host}:{','.join(labels)}" for host, labels in at.items())) for user, at in people]
-    lines = [f"*{escape(user)}*  {escape(at, 400)}" for user, at in seats]
-    title = f"{count(len(lines), 'person', 'people')} on GPUs"
-    return tell(
-        title, lines, lambda: "".join(clean(f"{user}  {at}") + "\n" for user, at in seats), "where", notes(fleet)
-    )
+def answer_everybody(fleet: Json, words: Sequence[str] = ()) -> Answer:
+    """Who is where, the most memory first: one line a person; on the GPUs that fit the words, or on all."""
+    part = _choose(fleet, words)
+    if isinstance(part, Answer):
+        return part
+    people = rank_people(part)
+    if not people:
+        return say("Nobody is seen on any GPU.", *notes(fleet))
+    title = f"{count(len(people), 'person', 'people')} on GPUs"
+    lines = [person_line(person) for person in people]
+    return tell(title, lines, lambda: render_people(part, width=_WIDTH), "where", notes(fleet))
 
 
 def no_such_host(fleet: Json, name: str) -> Answer:
@@ -154,6 +178,14 @@ def no_such_command(fleet: Json, name: str) -> str:
     near = [*near_commands(name), *near_hosts(fleet, name)][:3]
     hint = f" Did you mean {' or '.join(map(escape, near))}?" if near else ""
     return f"I do not understand “{escape(name)}”.{hint}"
+
+
+def is_search(fleet: Json, words: Sequence[str]) -> bool:
+    """Whether they begin with more than text: a word of the page's search, or a host's name and something after it."""
+    query = parse_query(join(words[:1]))
+    kinds = any((*query.kinds.values(), *query.without.values()))
+    is_word = kinds or bool(query.memory) or any(one.place != "any" for one in query.words)
+    return is_word or (len(words) > 1 and find_name(fleet, words[0]) is not None)
 
 
 def find_name(fleet: Json, name: str) -> str | None:

@@ -5,8 +5,9 @@ from gpudeck.chat.blocks import Answer, say
 _HELP = (
     "*What I answer* (in a direct message, to a mention, to `/gpu`)",
     "• `free`  what can be used now · `free h100`  · `free 2 40G same-host`",
-    "• `gpu07`  one host · `hosts`  all hosts · `all`  all GPUs · `all down`  those that fit",
-    "• `who gpu07` or `who gpu07:3`  who is on it · `where ada`  where somebody is · `where`  everybody",
+    "• `gpu07`  one host · `gpu07 detail` · `hosts`  all hosts · `all`  all GPUs · `all down`  those that fit",
+    "• `who gpu07` or `who gpu07:3`  who is on it · `where ada`  where somebody is · `users`  everybody",
+    "• `alerts`  what is wrong · `alerts gpu07`",
     "• `all_cmd`  what was started with which command · `all_detail`  everything, as curl shows it",
     "• `book gpu07:0,1 for 4h` · `book 2 h100 for 1d from tomorrow 9:00 note a paper`",
     "• `bookings`, `bookings mine` · `release 12`",

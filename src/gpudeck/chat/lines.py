@@ -10,8 +10,10 @@ from typing import Any, Final
 from gpudeck.chat.escape import escape
 from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.model.wanted import OfferedGpu
+from gpudeck.views.alerts import for_everybody, render_alert
 from gpudeck.views.cells import show_number
 from gpudeck.views.filter import Json
+from gpudeck.views.people import Person
 from gpudeck.views.safe import clean
 
 SIGNS: Final = {"free": "🟢", "busy": "🔴", "held": "🟡", "booked": "🔵", "unknown": "⚪"}
@@ -84,6 +86,19 @@ def _process(process: Json, now: float) -> str:
     return f"*{_user(process)}*  {show_gib(process['memory_used_bytes'])} GiB, pid {process['pid']}{age}"
 
 
+def person_line(person: Person) -> str:
+    """Somebody with the memory, the processes and the places that they have; a sum of which a part is not known is at
+    least so much."""
+    name = "somebody" if person.user is None else escape(person.user)
+    least = "≥ " if person.memory is not None and person.is_memory_part else ""
+    processes = "" if person.processes is None else f" in {count(person.processes, 'process', 'processes')}"
+    places: dict[str, list[str]] = defaultdict(list)
+    for holding in person.holdings:
+        places[holding.host["name"]].append(holding.gpu["label"])
+    where = " ".join(f"{host}:{','.join(labels)}" for host, labels in places.items())
+    return f"*{name}*  {escape(where, 400)}  {least}{show_gib(person.memory)} GiB{processes}"
+
+
 def command_lines(fleet: Json) -> list[str]:
     """One line a process; what the asker may not see is told apart from what is not known."""
     lines = []
@@ -138,8 +153,24 @@ def join_labels(labels: Iterable[str]) -> str:
 
 
 def notes(fleet: Json) -> list[str]:
-    demo = [_DEMO] if fleet["demo"] else []
-    return [*demo, *(f"⚠ {escape(problem, 300)}" for problem in fleet["problems"][:3])]
+    """What stands below every answer about the fleet. What is wrong is told by who asks for it: see `trouble`."""
+    return [_DEMO] if fleet["demo"] else []
+
+
+def trouble(fleet: Json) -> list[str]:
+    """One line below what is about the whole fleet, where something is wrong with it or with the hub."""
+    counts = (
+        (len(for_everybody(fleet)), "alert", "alerts"),
+        (len(fleet["problems"]), "problem of the hub", "problems of the hub"),
+    )
+    told = [count(number, one, many) for number, one, many in counts if number]
+    return [f"⚠ {' and '.join(told)}: `alerts`"] if told else []
+
+
+def list_wrong(fleet: Json) -> list[str]:
+    """One line each, as plain text: the hub's own problems first, then the alerts, the worst first."""
+    problems = [f"⚠ {problem}" for problem in fleet["problems"]]
+    return [*problems, *(render_alert(alert, fleet["time"], colour=False) for alert in for_everybody(fleet))]
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -84,6 +84,8 @@ class Turn:
             "all": self._all,
             "all_cmd": partial(self._all, commands=True),
             "all_detail": partial(self._all, detail=True),
+            "users": self._users,
+            "alerts": self._alerts,
             "who": self._who,
             "where": self._where,
             "bookings": self._bookings,
@@ -116,8 +118,14 @@ class Turn:
     async def _help(self, _: tuple[str, ...]) -> Answer:
         return answer_help()
 
-    async def _hosts(self, _: tuple[str, ...]) -> Answer:
-        return await self._look(answers.answer_hosts)
+    async def _hosts(self, words: tuple[str, ...]) -> Answer:
+        return await self._look(lambda fleet: answers.answer_hosts(fleet, words))
+
+    async def _users(self, words: tuple[str, ...]) -> Answer:
+        return await self._look(lambda fleet: answers.answer_everybody(fleet, words))
+
+    async def _alerts(self, words: tuple[str, ...]) -> Answer:
+        return await self._look(lambda fleet: answers.answer_alerts(fleet, words))
 
     async def _all(self, words: tuple[str, ...], *, detail: bool = False, commands: bool = False) -> Answer:
         return await self._look(lambda fleet: answers.answer_fleet(fleet, words, detail=detail, commands=commands))
@@ -158,13 +166,20 @@ class Turn:
         return await self._look(find)
 
     async def _other(self, words: tuple[str, ...]) -> Answer:
-        name = words[0]
+        """The name of a host, a GPU, a host with words, or the words of a search alone."""
+        name, *more = words
 
         def find(fleet: Json) -> Answer:
-            found = answers.answer_host(fleet, name) if len(words) == 1 else None
-            if found is None and len(words) == 1 and (":" in name or name.upper().startswith(("GPU-", "MIG-"))):
+            found = None if more else answers.answer_host(fleet, name)
+            if found is not None:
+                return found
+            if more and more[-1].lower() in {"detail", "details"} and answers.find_name(fleet, name) is not None:
+                return answers.answer_fleet(fleet, words[:-1], detail=True)
+            if answers.is_search(fleet, words):
+                return answers.answer_fleet(fleet, words)
+            if not more and (":" in name or name.upper().startswith(("GPU-", "MIG-"))):
                 return answers.answer_who(fleet, name)
-            return found or answer_help(answers.no_such_command(fleet, name))
+            return answer_help(answers.no_such_command(fleet, name))
 
         return await self._look(find)
 

@@ -34,17 +34,22 @@ def render_list(alerts: Sequence[Json], now: float, *, colour: bool) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def below_table(fleet: Json, colour: bool) -> list[str]:
+def for_everybody(fleet: Json) -> list[Json]:
     """The alerts of the hosts that are shown, and of the hub, that somebody should look at. What is silenced, and what
     is for one person alone, is not repeated to everybody."""
     hosts = {host["id"] for host in fleet["hosts"]}
-    told = [
+    return [
         alert
         for alert in fleet.get("alerts", ())
         if alert["severity"] != "info"
         and alert["silenced_by"] is None
         and (alert["host_id"] is None or alert["host_id"] in hosts)
     ]
+
+
+def below_table(fleet: Json, colour: bool) -> list[str]:
+    """A line for each that is `for_everybody`, but no more than a few."""
+    told = for_everybody(fleet)
     lines = [render_alert(alert, fleet["time"], colour=colour) for alert in told[:MOST_BELOW_A_TABLE]]
     more = len(told) - len(lines)
     return [*lines, f"{more} more alerts: gpudeck alerts"] if more else lines
