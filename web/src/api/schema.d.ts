@@ -1664,6 +1664,7 @@ export interface components {
             gpu?: string | null;
             host?: string | null;
             label?: string | null;
+            model?: string | null;
             points: [
                 number,
                 number | null,
