@@ -232,6 +232,24 @@ def test_a_viewer_is_offered_little_and_told_who_may_not(guarded: HubProcess, op
         page.keyboard.press("Escape")
 
 
+def test_what_somebody_does_not_want_to_hear_is_theirs_to_choose(guarded: HubProcess, opened: Opens) -> None:
+    page = opened(guarded.url)
+    log_in(page, "uli")
+    boxes = choose(page, "uli", "Your account").get_by_role("group", name="The hub writes to you about")
+    expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(6)
+    for at in range(6):
+        # Each is sent by itself, and until it is answered no other can be ticked.
+        boxes.get_by_role("checkbox", disabled=False).nth(at).uncheck()
+    expect(boxes.get_by_role("checkbox", checked=False, disabled=False)).to_have_count(6)
+    boxes.get_by_role("checkbox", name="GPUs that you asked to be told of").check()
+    expect(boxes.get_by_role("checkbox", disabled=False)).to_have_count(6)
+    page.reload()
+    boxes = choose(page, "uli", "Your account").get_by_role("group", name="The hub writes to you about")
+    expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(1)
+    mutes = page.evaluate("fetch('api/v1/me/mutes').then(answer => answer.json())")
+    assert mutes["rules"] == ["booking_conflict", "booking_no_show", "booking_overrun", "gpu_held_idle", "xid"]
+
+
 def test_a_password_is_changed_and_somebody_logs_out(guarded: HubProcess, opened: Opens) -> None:
     page = opened(guarded.url)
     log_in(page, "ada")

@@ -1,5 +1,6 @@
 """What happened, and the hub about itself, in a real browser."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def test_filter_stands_in_the_address(quiet: HubProcess, visit: Callable[..., Pa
 def test_hub_that_cannot_tell_is_said_so(quiet: HubProcess, visit: Callable[..., Page]) -> None:
     page = visit(f"{quiet.url}/#/about")
     expect(page.get_by_text("Running for")).to_be_visible()
+    expect(page.locator("dt:text-is('Viewers now') + dd")).to_have_text(re.compile("[1-9]"))
     page.route("**/api/v1/events*", lambda route: route.abort())
     page.goto(f"{quiet.url}/#/events")
     expect(page.get_by_text("What happened cannot be shown")).to_be_visible()

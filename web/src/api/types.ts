@@ -24,6 +24,8 @@ export type HostOrigin = Schemas['HostOrigin']
 /** Who the page is used by, and what they may do. */
 export type Me = Schemas['Me']
 export type Session = Schemas['OneSession']
+/** Names of rules of which somebody is not told in person: by their own choice, and by the hub's settings. */
+export type Mutes = Schemas['MuteView']
 export type Account = Schemas['Account']
 export type AccountChange = Schemas['AccountChange']
 export type NewAccount = Schemas['NewAccount']

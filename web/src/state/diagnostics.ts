@@ -35,7 +35,7 @@ function hubFacts(about: About, now: number): Fact[] {
     { label: 'Version', text: `gpudeck ${about.version}` },
     { label: 'Running for', text: duration(Math.max(0, now - about.started_at)), title: `since ${utcTime(about.started_at)}` },
     { label: 'Fleet', text: `${count(about.totals.hosts, 'host')}, ${count(about.totals.gpus, 'GPU')}${about.demo ? ', all simulated' : ''}` },
-    { label: 'Viewers now', text: String(about.viewers) },
+    about.viewers > 0 ? { label: 'Viewers now', text: String(about.viewers) } : { label: 'Viewers now', text: DASH, title: 'This page is not live yet, and counts once it is.' },
     { label: 'Runs on', text: `${about.system}, Python ${about.python}` },
     ...about.problems.map((problem) => ({ label: 'Problem', text: plain(problem), isOdd: true })),
   ]
