@@ -148,6 +148,8 @@ def _pack_rows(whole: _Whole, level: int) -> tuple[int, list[bytes], list[bytes]
     steps = whole[:, 1:] - whole[:, :-1]
     varying = steps.any(axis=1)
     flags, bits, some = _ALL_VARY, b"", whole
+    if not varying.any():
+        return (*_pack_bases(whole[:, 0].copy(), level), [], b"")
     if not varying.all():
         flags, bits, some, steps = 0, np.packbits(varying).tobytes(), whole[varying], steps[varying]
     bases, numbers = whole[:, 0].copy(), _zigzag(steps)
