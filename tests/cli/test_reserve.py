@@ -137,7 +137,12 @@ def test_any_gpus_are_chosen(terminal: Terminal, host: str) -> None:
         (["reserve", "nowhere", "--for", "4h"], 1, "there is no host 'nowhere'"),
         (["reserve", "HOST", "--for", "4h", "--memory", "40G"], 2, "go with --gpus"),
         (["reserve", "HOST:0", "--gpus", "2", "--for", "4h"], 2, "named already"),
-        (["reserve", "--gpus", "2", "--memory", "much", "--for", "4h"], 2, "memory"),
+        (
+            ["reserve", "--gpus", "2", "--memory", "much", "--for", "4h"],
+            2,
+            "--memory: 'much' is not an amount of memory",
+        ),
+        (["reserve", "--gpus", "2", "--model", "", "--for", "4h"], 2, "--model has to have between 1 and 256"),
         (["reserve", "HOST:0", "--for", "soon"], 2, "is not a span of time"),
         (["reserve", "HOST:0", "--for", "0h"], 2, "the end is in the past"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "2020-01-01"], 2, "the start is"),

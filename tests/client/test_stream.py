@@ -92,6 +92,6 @@ def test_hub_that_wants_to_know_who_asks_is_told_apart() -> None:
     body = b'{"error":{"code":"unauthorized","message":"log in first","hint":""}}'
     with (
         serving([body], 401, Content_Type="application/json") as (url, _),
-        pytest.raises(Forbidden, match="log in first"),
+        pytest.raises(Forbidden, match=r"log in first. Set \$GPUDECK_TOKEN."),
     ):
         read(url)

@@ -65,6 +65,20 @@ def test_time_beyond_all_calendars_is_refused(typed: str, reason: str) -> None:
         read_moment("--from", typed, NOW, BERLIN)
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "hours"),
+    [
+        ("tomorrow 9:00", "17:00", 8),
+        ("tomorrow 22:00", "6:00", 8),
+        ("18:00", "18:00", 24),
+        ("2027-03-27 22:00", "5:00", 6),
+    ],
+)
+def test_time_of_day_as_an_end_is_the_next_one_after_the_start(begin: str, end: str, hours: int) -> None:
+    start = read_moment("--from", begin, NOW, BERLIN)
+    assert read_moment("--until", end, NOW, BERLIN, start=start) - start == hours * 3600
+
+
 def test_night_of_changing_clocks_is_as_long_as_it_is() -> None:
     start = read_moment("--from", "2026-10-25 00:00", NOW, BERLIN)
     assert read_moment("--until", "2026-10-26 00:00", NOW, BERLIN) - start == 25 * 3600

@@ -152,6 +152,7 @@ def test_admin_books_for_another_and_what_is_in_use(database: Database) -> None:
         (draft(count=0), "bad_request", "from 1 to 1024"),
         (draft(count=3, model="H100"), "unknown_gpu", "has 2 GPUs called H100, and 3 are wanted"),
         (draft("A0", hours=24 * 8), "limit", "8d is too long: the longest is 7d. The limit is reservations.longest"),
+        (draft("A0", hours=24 * 7 + 0.5), "limit", "7d 30m is too long: the longest is 7d."),
         (draft("A0", start=24 * 31), "limit", "reservations.ahead"),
         (draft("A0", "A1", "B0"), "limit", "3 GPUs are too many: the most is 2. The limit is reservations.most_gpus"),
     ],

@@ -157,6 +157,17 @@ def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
 
 
 @pytest.mark.parametrize(
+    ("conflict", "note"),
+    [(None, "booked by ada, 4h left: paper"), ("bob is on it, though it is ada's", "bob is on it, though it is ada's")],
+)
+def test_who_has_booked_a_gpu_is_told(conflict: str | None, note: str) -> None:
+    fleet = some_fleet()
+    booking = {"id": 1, "user": "ada", "kind": "booking", "note": "paper", "until": fleet["time"] + 4 * 3600 - 1}
+    fleet["hosts"][0]["gpus"][0] |= {"reservation": booking, "reservation_conflict": conflict}
+    assert note in picture(make_top(fleet), 180)
+
+
+@pytest.mark.parametrize(
     ("keys", "words", "left"),
     [
         (["g"], 'model:"A100-SXM4-80GB"', ["gpu1:0", "gpu1:1", "gpu02:0", "gpu02:1", "gpu02:2"]),

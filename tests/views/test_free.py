@@ -26,17 +26,27 @@ def test_columns_go_before_a_line_is_too_wide(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("availability", "kind", "note"),
+    ("changes", "note"),
     [
-        ("booked", "hold", "taken by ada, starting"),
-        ("booked", "booking", "booked by ada"),
-        ("busy", "booking", ""),
+        ({"kind": "hold"}, "taken by ada, starting"),
+        ({"kind": "hold", "availability": "busy"}, ""),
+        ({}, "booked by ada, 4h left"),
+        ({"why": "paper"}, "booked by ada, 4h left: paper"),
+        ({"availability": "busy", "why": "paper"}, "booked by ada, 4h left: paper"),
+        ({"availability": "busy", "conflict": "bob is on it, though it is ada's"}, "bob is on it, though it is ada's"),
+        ({"health": "91 °C"}, "91 °C · booked by ada, 4h left"),
     ],
 )
-def test_who_has_a_gpu_that_nobody_is_on_is_told(availability: str, kind: str, note: str) -> None:
+def test_who_has_a_gpu_for_how_long_and_why_is_told(changes: dict[str, str], note: str) -> None:
     fleet = fleet_of(("gpu07", [make_gpu()]))
     gpu = fleet["hosts"][0]["gpus"][0]
-    gpu |= {"availability": availability, "reservation": {"user": "ada", "kind": kind}, "health_reason": None}
-    first = render_fleet(fleet).splitlines()[3]
-    assert first.rstrip().endswith(note)
-    assert (" by ada" in first) == bool(note)
+    booking = {"user": "ada", "kind": changes.get("kind", "booking"), "note": changes.get("why", "")}
+    gpu |= {
+        "availability": changes.get("availability", "booked"),
+        "reservation": booking | {"id": 1, "until": fleet["time"] + 4 * 3600 - 1},
+        "reservation_conflict": changes.get("conflict"),
+        "health_reason": changes.get("health"),
+    }
+    line = render_fleet(fleet).splitlines()[3]
+    assert line.rstrip().endswith(note)
+    assert ("ada" in line) == bool(note)

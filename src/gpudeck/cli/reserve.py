@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpudeck.cli.wanting import complete_hosts
+from gpudeck.cli.wanting import complete_hosts, read_wanted
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 
@@ -33,7 +33,7 @@ Examples:
 @click.argument("place", metavar="[HOST[:GPU,GPU]]", required=False, shell_complete=complete_hosts)
 @click.option("--for", "span", metavar="SPAN", help="For how long: 4h, 1d 6h.")
 @click.option("--from", "begin", metavar="TIME", help="From when: 14:00, tomorrow 9:00, +2h. (default: now)")
-@click.option("--until", "end", metavar="TIME", help="Until when, in place of --for.")
+@click.option("--until", "end", metavar="TIME", help="Until when, in place of --for; 17:00: the next after --from.")
 @click.option("--note", metavar="TEXT", default="", help="What it is for; everybody sees it.")
 @click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="Any N GPUs that fit, in place of HOST.")
 @click.option("--memory", metavar="AMOUNT", help="Each with at least so much memory: 40G, 37GiB.")
@@ -79,13 +79,15 @@ def _read(options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]
     if options["begin"] is not None:
         body["start"] = read_moment("--from", options["begin"], now, zone)
     if options["end"] is not None:
-        body["end"] = read_moment("--until", options["end"], now, zone)
+        body["end"] = read_moment("--until", options["end"], now, zone, start=body.get("start"))
     else:
         body["for"] = read_span("--for", options["span"])
     return body
 
 
 def _read_place(options: dict[str, Any]) -> dict[str, Any]:
+    # The hub reads these again; what it would say of them are a pattern's words.
+    read_wanted(options["gpus"] or 1, options["memory"], options["model"], None, same_host=False)
     fitting = {
         "memory": options["memory"],
         "model": options["model"],

@@ -265,6 +265,8 @@ class Client:
             return self._no_hub()
         if not message:
             return Unreachable(f"{self.shown} answered {status}, not as a gpudeck hub would.", _HINT)
+        if status == 401 and not hint:
+            hint = "Set $GPUDECK_TOKEN." if self._token is None else "Look at $GPUDECK_TOKEN."
         if isinstance(told.get("conflicts"), list):
             return Taken(f"{message}.", hint, told["conflicts"], told.get("next_free"))
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)

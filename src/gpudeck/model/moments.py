@@ -20,12 +20,12 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNIX = re.compile(r"[0-9]{9,12}(?:\.[0-9]+)?")
 
 
-def read_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
-    """Unix seconds. A time of day alone is the next one. Raises UsageError, also for a time that a clock skips there;
-    of a time that it shows twice the first is meant."""
+def read_moment(option: str, text: str, now: float, zone: tzinfo, *, start: float | None = None) -> float:
+    """Unix seconds. A time of day alone is the next one; as an end the next one after its `start`. Raises UsageError,
+    also for a time that a clock skips there; of a time that it shows twice the first is meant."""
     text = text.strip().lower()
     try:
-        return _check_reach(_read(text, now, zone))
+        return _check_reach(_read(text, now, zone, start))
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{option} {text[:40]!r} is no time: {_reason(error)}.", _HINT) from error
 
@@ -51,7 +51,7 @@ def show_moment(at: float, zone: tzinfo, now: float | None = None) -> str:
     return f"{shown} {moment.strftime('%z')}" if is_twice else shown
 
 
-def _read(text: str, now: float, zone: tzinfo) -> float:
+def _read(text: str, now: float, zone: tzinfo, start: float | None) -> float:
     if text == "now":
         return now
     if text.startswith("+"):
@@ -59,18 +59,19 @@ def _read(text: str, now: float, zone: tzinfo) -> float:
     if _UNIX.fullmatch(text):
         return float(text)
     if match := _TIME_OF_DAY.fullmatch(text):
-        return _read_time_of_day(match, now, zone)
+        return _read_time_of_day(match, now, zone, now - LATE_SECONDS if start is None else start + 1)
     if _DAY.fullmatch(text):
         return _at(datetime.fromisoformat(text), zone)
     return _at(datetime.fromisoformat(text.upper().replace(" ", "T", 1)), zone)
 
 
-def _read_time_of_day(match: re.Match[str], now: float, zone: tzinfo) -> float:
-    today = datetime.fromtimestamp(now, zone).date()
+def _read_time_of_day(match: re.Match[str], now: float, zone: tzinfo, earliest: float) -> float:
     if match[1] is not None:
+        today = datetime.fromtimestamp(now, zone).date()
         return _on(today + timedelta(days=match[1] == "tomorrow"), match, zone)
-    moment = _on(today, match, zone)
-    return moment if moment >= now - LATE_SECONDS else _on(today + timedelta(days=1), match, zone)
+    day = datetime.fromtimestamp(earliest, zone).date()
+    moment = _on(day, match, zone)
+    return moment if moment >= earliest else _on(day + timedelta(days=1), match, zone)
 
 
 def _on(day: date, match: re.Match[str], zone: tzinfo) -> float:

@@ -273,7 +273,7 @@ class Reservations:
                 "forbidden", f"reservation {number} is {found.user}'s.", "Only its owner and admins can change it."
             )
         if found.state_at(now) not in {"planned", "running"}:
-            raise ReservationRefused("over", f"reservation {number} is over.", "Make a new one.")
+            raise ReservationRefused("over", f"reservation {number} is over.")
         return found
 
     def _take(self, *changed: Reservation) -> None:

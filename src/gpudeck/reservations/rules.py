@@ -87,7 +87,7 @@ def check_limits(
             "longest", f"{show_exactly(span.length)} is too long: the longest is {show_exactly(settings.longest)}"
         )
     if span.start - now > settings.ahead:
-        ahead, most = show_exactly(span.start - now), show_exactly(settings.ahead)
+        ahead, most = _compare(span.start - now, settings.ahead)
         raise _limit("ahead", f"{ahead} ahead is too early: bookings are made {most} ahead")
     before = peak(others)
     if before + len(gpus) > settings.most_gpus:
@@ -100,3 +100,9 @@ def _limit(name: str, message: str) -> ReservationRefused:
     return ReservationRefused(
         "limit", f"{message}.", f"The limit is reservations.{name} of this hub; admins have none."
     )
+
+
+def _compare(wanted: float, most: float) -> tuple[str, str]:
+    """Two lengths in words, exact where they would read the same."""
+    show = show_exactly if show_length(wanted) == show_length(most) else show_length
+    return show(wanted), show(most)

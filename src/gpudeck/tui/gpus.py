@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpudeck.model.quantity import show_count, show_gib, show_span
 from gpudeck.tui.layout import Column, Layout, draw_share, measure
 from gpudeck.tui.rows import Row, Sort, arrange, group
-from gpudeck.views.cells import COLOURS, SYMBOLS, show_number
+from gpudeck.views.cells import COLOURS, SYMBOLS, reservation_note, show_number
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
@@ -114,7 +114,8 @@ def gpu_cells(row: Row, now: float, layout: Layout) -> list[Cell]:
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
     reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
-    note = _silence(host, now) or gpu["health_reason"] or reason or ""
+    told = (gpu["health_reason"] or reason, reservation_note(gpu, now))
+    note = _silence(host, now) or " · ".join(filter(None, told))
     util = gpu["utilization_percent"]
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [

@@ -1,6 +1,6 @@
 """A GPU as a line of cells: what the table and the boxes have in common. What is unknown is a dash, never a zero."""
 
-from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.quantity import show_gib, show_length, show_span
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column
@@ -44,7 +44,7 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
     reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
-    note = note or gpu["health_reason"] or reason or _reservation_note(gpu)
+    note = note or " · ".join(filter(None, (gpu["health_reason"] or reason, reservation_note(gpu, now))))
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [
         (gpu["label"], dim),
@@ -61,12 +61,18 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     ]
 
 
-def _reservation_note(gpu: Json) -> str:
-    """Who has a GPU that nobody is on: for later, or for the program that they are about to start."""
-    found = gpu["reservation"] if gpu["availability"] == "booked" else None
+def reservation_note(gpu: Json, now: float) -> str:
+    """Who has it, for how long and why; or who is on it and should not be."""
+    found = gpu["reservation"]
+    if conflict := gpu.get("reservation_conflict"):
+        return str(conflict)
     if found is None:
         return ""
-    return f"taken by {found['user']}, starting" if found.get("kind") == "hold" else f"booked by {found['user']}"
+    if found.get("kind") == "hold":
+        # It protects nobody's GPU any more once a process is there.
+        return f"taken by {found['user']}, starting" if gpu["availability"] == "booked" else ""
+    why = f": {found['note']}" if found["note"] else ""
+    return f"booked by {found['user']}, {show_length(found['until'] - now)} left{why}"
 
 
 def draw_bar(used: float | None, total: float | None) -> str:

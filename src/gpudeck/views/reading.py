@@ -20,6 +20,7 @@ class _Gpu(TypedDict):
     health_reason: str | None
     users: list[str]
     reservation: dict[str, Any] | None
+    reservation_conflict: str | None
     utilization_percent: float | None
     memory_used_bytes: float | None
     memory_total_bytes: float | None

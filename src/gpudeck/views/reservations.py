@@ -1,9 +1,10 @@
 """Reservations as a table for terminals."""
 
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any, Final
 
+from gpudeck.model.moments import show_moment
 from gpudeck.model.quantity import show_length
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
@@ -12,8 +13,8 @@ _COLUMNS: Final = (
     Column("ID", keep=100, align="right", widest=20),
     Column("WHO", keep=99, widest=32),
     Column("GPUS", keep=95, widest=60, least=12),
-    Column("FROM", keep=80, widest=16),
-    Column("UNTIL", keep=90, widest=16),
+    Column("FROM", keep=80, widest=22),
+    Column("UNTIL", keep=90, widest=22),
     Column("STATE", keep=70, widest=24),
     Column("NOTE", keep=60, widest=60, least=8),
 )
@@ -32,8 +33,8 @@ def _row(one: dict[str, Any], now: float, zone: tzinfo) -> list[Cell]:
         (str(one["id"]), ""),
         (clean(one["user"]), "bold"),
         (_show_gpus(one["gpus"]), ""),
-        (_moment(one["start"], zone), "grey"),
-        (_moment(one["end"], zone), ""),
+        (show_moment(one["start"], zone), "grey"),
+        (show_moment(one["end"], zone), ""),
         _state(one, now),
         (clean(one["note"]), "grey"),
     ]
@@ -55,7 +56,3 @@ def _state(one: dict[str, Any], now: float) -> Cell:
     return (
         (f"in {show_length(one['start'] - now)}", "grey") if one["state"] == "planned" else (str(one["state"]), "grey")
     )
-
-
-def _moment(at: float, zone: tzinfo) -> str:
-    return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M")
