@@ -275,6 +275,14 @@ def test_the_document_describes_the_raw_routes_too(api: Api) -> None:
     assert "utilization_percent" in document["components"]["schemas"]["Gpu"]["properties"]
 
 
+def test_the_document_says_of_every_route_what_it_is_for(api: Api) -> None:
+    paths = api.get("/schema/openapi.json").json()["paths"]
+    told = {
+        f"{way} {path}": route.get("description", "") for path, ways in paths.items() for way, route in ways.items()
+    }
+    assert [route for route, text in told.items() if not text.rstrip().endswith(".")] == []
+
+
 def test_a_bug_is_answered_in_shape_and_logged(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

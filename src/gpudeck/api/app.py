@@ -110,7 +110,11 @@ def read_routes() -> Litestar:
             Exception: on_bug,
         },
         openapi_config=OpenAPIConfig(
-            title="gpudeck", version=__version__, path="/schema", render_plugins=[CompleteSchema(path="/openapi.json")]
+            title="gpudeck",
+            version=__version__,
+            path="/schema",
+            render_plugins=[CompleteSchema(path="/openapi.json")],
+            use_handler_docstrings=True,
         ),
         logging_config=None,
         signature_types=list(_DESKS.values()),

@@ -53,7 +53,7 @@ def _name(labels: dict[str, str]) -> dict[str, str]:
 
 @get("/api/v1/sd", opt=access("read"))
 async def list_agents(agents: NamedDependency[Agents]) -> list[TargetGroup]:
-    """The agents that listen, for Prometheus' http_sd_configs."""
+    """The agents that the hub asks, for Prometheus' http_sd_configs. /metrics has all GPUs, however they come in."""
     return agents.list()
 
 

@@ -11,7 +11,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadAbout */
+        /**
+         * ReadAbout
+         * @description How the hub runs, what it takes in and what it keeps.
+         */
         get: operations["ApiV1AboutReadAbout"];
         put?: never;
         post?: never;
@@ -28,10 +31,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAccounts */
+        /**
+         * ListAccounts
+         * @description All accounts, by name.
+         */
         get: operations["ApiV1AccountsListAccounts"];
         put?: never;
-        /** AddAccount */
+        /**
+         * AddAccount
+         * @description Make an account.
+         */
         post: operations["ApiV1AccountsAddAccount"];
         delete?: never;
         options?: never;
@@ -49,11 +58,17 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** RemoveAccount */
+        /**
+         * RemoveAccount
+         * @description Remove an account, its sessions and its tokens.
+         */
         delete: operations["ApiV1AccountsNameRemoveAccount"];
         options?: never;
         head?: never;
-        /** ChangeAccount */
+        /**
+         * ChangeAccount
+         * @description Change an account's role or password, or switch it off: all that is asked, or nothing.
+         */
         patch: operations["ApiV1AccountsNameChangeAccount"];
         trace?: never;
     };
@@ -64,7 +79,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAlerts */
+        /**
+         * ListAlerts
+         * @description What is wrong now. With `state=resolved`, what was.
+         */
         get: operations["ApiV1AlertsListAlerts"];
         put?: never;
         post?: never;
@@ -83,7 +101,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Acknowledge */
+        /**
+         * Acknowledge
+         * @description Say that you look after it: it is not told again. It ends when what is wrong does.
+         */
         post: operations["ApiV1AlertsKeyAcknowledgeAcknowledge"];
         delete?: never;
         options?: never;
@@ -98,7 +119,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadAudit */
+        /**
+         * ReadAudit
+         * @description Logins, writes, tokens and changes of the configuration.
+         */
         get: operations["ApiV1AuditReadAudit"];
         put?: never;
         post?: never;
@@ -115,7 +139,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListEvents */
+        /**
+         * ListEvents
+         * @description Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met.
+         */
         get: operations["ApiV1EventsListEvents"];
         put?: never;
         post?: never;
@@ -134,7 +161,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** MakeFirstAdmin */
+        /**
+         * MakeFirstAdmin
+         * @description Make the first admin, with the secret of the link that the hub printed when it started.
+         */
         post: operations["ApiV1FirstAdminMakeFirstAdmin"];
         delete?: never;
         options?: never;
@@ -149,7 +179,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadFleet */
+        /**
+         * ReadFleet
+         * @description Everything now: hosts, GPUs, processes, totals.
+         */
         get: operations["ApiV1FleetReadFleet"];
         put?: never;
         post?: never;
@@ -166,7 +199,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListGpus */
+        /**
+         * ListGpus
+         * @description GPUs across hosts. `model` is any part of the model's name; `user` and `host` are exact names.
+         */
         get: operations["ApiV1GpusListGpus"];
         put?: never;
         post?: never;
@@ -183,7 +219,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadHistory */
+        /**
+         * ReadHistory
+         * @description A metric over time of one of: a GPU, a host, a user, a run, the fleet. Without a range, the last 24 hours.
+         */
         get: operations["ApiV1HistoryReadHistory"];
         put?: never;
         post?: never;
@@ -200,7 +239,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadHeat */
+        /**
+         * ReadHeat
+         * @description A metric as a map of hosts × time. Without a range, the last seven days.
+         */
         get: operations["ApiV1HistoryHeatReadHeat"];
         put?: never;
         post?: never;
@@ -217,7 +259,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListOrigins */
+        /**
+         * ListOrigins
+         * @description Who named each host, and which were added by hand: those, and those that nobody named, can be removed.
+         */
         get: operations["ApiV1HostOriginsListOrigins"];
         put?: never;
         post?: never;
@@ -234,10 +279,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListHosts */
+        /**
+         * ListHosts
+         * @description All hosts, ordered by name.
+         */
         get: operations["ApiV1HostsListHosts"];
         put?: never;
-        /** AddHost */
+        /**
+         * AddHost
+         * @description Watch another host, or a range of them. For a host that will report by itself the answer holds its token, which
+         *     is told only this once, and the line to run there.
+         */
         post: operations["ApiV1HostsAddHost"];
         delete?: never;
         options?: never;
@@ -252,11 +304,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadHost */
+        /**
+         * ReadHost
+         * @description One host with its GPUs and processes.
+         */
         get: operations["ApiV1HostsReadHost"];
         put?: never;
         post?: never;
-        /** RemoveHost */
+        /**
+         * RemoveHost
+         * @description Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
+         *     agents comes back with its next report.
+         */
         delete: operations["ApiV1HostsRemoveHost"];
         options?: never;
         head?: never;
@@ -272,7 +331,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** LogIn */
+        /**
+         * LogIn
+         * @description Log in with a name and a password.
+         */
         post: operations["ApiV1LoginLogIn"];
         delete?: never;
         options?: never;
@@ -289,7 +351,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** LogOut */
+        /**
+         * LogOut
+         * @description End this session.
+         */
         post: operations["ApiV1LogoutLogOut"];
         delete?: never;
         options?: never;
@@ -306,7 +371,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** LogOutEverywhere */
+        /**
+         * LogOutEverywhere
+         * @description End all of your sessions, on every device.
+         */
         post: operations["ApiV1LogoutEverywhereLogOutEverywhere"];
         delete?: never;
         options?: never;
@@ -321,7 +389,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadMe */
+        /**
+         * ReadMe
+         * @description Who the hub takes you for, and what you may do.
+         */
         get: operations["ApiV1MeReadMe"];
         put?: never;
         post?: never;
@@ -338,9 +409,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadMutes */
+        /**
+         * ReadMutes
+         * @description What you do not want to hear of.
+         */
         get: operations["ApiV1MeMutesReadMutes"];
-        /** ChooseMutes */
+        /**
+         * ChooseMutes
+         * @description From here on these, and no others.
+         */
         put: operations["ApiV1MeMutesChooseMutes"];
         post?: never;
         delete?: never;
@@ -358,7 +435,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** ChangePassword */
+        /**
+         * ChangePassword
+         * @description Change your password. Everywhere else you are logged out.
+         */
         post: operations["ApiV1MePasswordChangePassword"];
         delete?: never;
         options?: never;
@@ -373,7 +453,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListSessions */
+        /**
+         * ListSessions
+         * @description Where you are logged in.
+         */
         get: operations["ApiV1MeSessionsListSessions"];
         put?: never;
         post?: never;
@@ -390,7 +473,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadPeople */
+        /**
+         * ReadPeople
+         * @description Who is on which GPUs now: memory, processes, and where.
+         */
         get: operations["ApiV1PeopleReadPeople"];
         put?: never;
         post?: never;
@@ -407,10 +493,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListQueue */
+        /**
+         * ListQueue
+         * @description Who waits for what, in order.
+         */
         get: operations["ApiV1QueueListQueue"];
         put?: never;
-        /** JoinQueue */
+        /**
+         * JoinQueue
+         * @description Stand in line for GPUs. Ask for the place from time to time: who is not heard of loses it.
+         */
         post: operations["ApiV1QueueJoinQueue"];
         delete?: never;
         options?: never;
@@ -425,11 +517,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** AskQueue */
+        /**
+         * AskQueue
+         * @description One place in line, and that whoever has it is still there. Answers as soon as it is another than `seen`.
+         */
         get: operations["ApiV1QueueNumberAskQueue"];
         put?: never;
         post?: never;
-        /** LeaveQueue */
+        /**
+         * LeaveQueue
+         * @description Leave the line, or give back what was granted.
+         */
         delete: operations["ApiV1QueueNumberLeaveQueue"];
         options?: never;
         head?: never;
@@ -463,10 +561,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListReservations */
+        /**
+         * ListReservations
+         * @description Who has which GPUs when. Without a range, from now on.
+         */
         get: operations["ApiV1ReservationsListReservations"];
         put?: never;
-        /** Book */
+        /**
+         * Book
+         * @description Book GPUs: those that are named, or any that fit.
+         */
         post: operations["ApiV1ReservationsBook"];
         delete?: never;
         options?: never;
@@ -481,7 +585,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadCalendar */
+        /**
+         * ReadCalendar
+         * @description The bookings as a calendar to subscribe to: all, a person's or a host's; the last month and all to come.
+         *
+         *     A hub that shows nothing to strangers wants a token with the role `calendar`, here or as a header.
+         */
         get: operations["ApiV1ReservationsIcsReadCalendar"];
         put?: never;
         post?: never;
@@ -498,7 +607,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** FindNext */
+        /**
+         * FindNext
+         * @description When so many GPUs are free for so long.
+         */
         get: operations["ApiV1ReservationsNextFindNext"];
         put?: never;
         post?: never;
@@ -515,15 +627,24 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadReservation */
+        /**
+         * ReadReservation
+         * @description One reservation.
+         */
         get: operations["ApiV1ReservationsNumberReadReservation"];
         put?: never;
         post?: never;
-        /** Release */
+        /**
+         * Release
+         * @description Give it back. One that has begun ends now, and its past stays. Nobody's process is ended.
+         */
         delete: operations["ApiV1ReservationsNumberRelease"];
         options?: never;
         head?: never;
-        /** ChangeReservation */
+        /**
+         * ChangeReservation
+         * @description Move, extend, shorten or annotate it: all that is asked, or nothing.
+         */
         patch: operations["ApiV1ReservationsNumberChangeReservation"];
         trace?: never;
     };
@@ -534,7 +655,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListRuns */
+        /**
+         * ListRuns
+         * @description Programs that were on a GPU at some time from `start` until `end`.
+         */
         get: operations["ApiV1RunsListRuns"];
         put?: never;
         post?: never;
@@ -551,7 +675,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadRun */
+        /**
+         * ReadRun
+         * @description One program from its start to its end, with what it used.
+         */
         get: operations["ApiV1RunsReadRun"];
         put?: never;
         post?: never;
@@ -568,7 +695,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAgents */
+        /**
+         * ListAgents
+         * @description The agents that the hub asks, for Prometheus' http_sd_configs. /metrics has all GPUs, however they come in.
+         */
         get: operations["ApiV1SdListAgents"];
         put?: never;
         post?: never;
@@ -585,10 +715,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListSilences */
+        /**
+         * ListSilences
+         * @description Of what nobody is told, until when, and who wanted that.
+         */
         get: operations["ApiV1SilencesListSilences"];
         put?: never;
-        /** AddSilence */
+        /**
+         * AddSilence
+         * @description Have nobody told for a while. Alerts fire all the same, and are shown.
+         */
         post: operations["ApiV1SilencesAddSilence"];
         delete?: never;
         options?: never;
@@ -606,7 +742,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** EndSilence */
+        /**
+         * EndSilence
+         * @description End a silence now. What still fires is told then.
+         */
         delete: operations["ApiV1SilencesKeyEndSilence"];
         options?: never;
         head?: never;
@@ -640,10 +779,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListTokens */
+        /**
+         * ListTokens
+         * @description Tokens with their last use; never their secrets.
+         */
         get: operations["ApiV1TokensListTokens"];
         put?: never;
-        /** CreateToken */
+        /**
+         * CreateToken
+         * @description Make a token. Its secret is in the answer, and nowhere else.
+         */
         post: operations["ApiV1TokensCreateToken"];
         delete?: never;
         options?: never;
@@ -661,7 +806,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** RevokeToken */
+        /**
+         * RevokeToken
+         * @description Take a token back.
+         */
         delete: operations["ApiV1TokensTokenIdRevokeToken"];
         options?: never;
         head?: never;
@@ -675,7 +823,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadTotals */
+        /**
+         * ReadTotals
+         * @description How many GPUs are free, busy, held, booked, unknown; hosts, people and power.
+         */
         get: operations["ApiV1TotalsReadTotals"];
         put?: never;
         post?: never;
@@ -692,7 +843,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadUsage */
+        /**
+         * ReadUsage
+         * @description GPU-hours held, worked and sat on, energy and cost. Without a range, the last 30 days.
+         */
         get: operations["ApiV1UsageReadUsage"];
         put?: never;
         post?: never;
@@ -709,7 +863,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadUsageCsv */
+        /**
+         * ReadUsageCsv
+         * @description The same as CSV, with `daily` a line a row and day.
+         */
         get: operations["ApiV1UsageCsvReadUsageCsv"];
         put?: never;
         post?: never;
@@ -726,10 +883,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListWatches */
+        /**
+         * ListWatches
+         * @description What you want to be told of. Admins see those of all.
+         */
         get: operations["ApiV1WatchesListWatches"];
         put?: never;
-        /** AddWatch */
+        /**
+         * AddWatch
+         * @description Ask to be told when such GPUs are free. Nothing is held then: whoever is first has them.
+         */
         post: operations["ApiV1WatchesAddWatch"];
         delete?: never;
         options?: never;
@@ -747,7 +910,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** RemoveWatch */
+        /**
+         * RemoveWatch
+         * @description Forget a watch of yours; admins may forget any.
+         */
         delete: operations["ApiV1WatchesNumberRemoveWatch"];
         options?: never;
         head?: never;
@@ -761,7 +927,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadHealth */
+        /**
+         * ReadHealth
+         * @description Answers as long as the process does.
+         */
         get: operations["HealthzReadHealth"];
         put?: never;
         post?: never;
@@ -778,7 +947,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadMetrics */
+        /**
+         * ReadMetrics
+         * @description The fleet and the hub itself for Prometheus, in OpenMetrics for those who ask for it.
+         */
         get: operations["MetricsReadMetrics"];
         put?: never;
         post?: never;
@@ -795,7 +967,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReadReadiness */
+        /**
+         * ReadReadiness
+         * @description 200 while the fleet is being published and changes are kept, 503 while not. Counters are for those who may
+         *     look.
+         */
         get: operations["ReadyzReadReadiness"];
         put?: never;
         post?: never;
