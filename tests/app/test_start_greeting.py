@@ -33,6 +33,14 @@ def test_a_hub_on_loopback_names_the_file_that_opens_it(tmp_path: Path) -> None:
         assert "gpudeck agent" not in with_file.greeting
 
 
+def test_a_hub_on_loopback_behind_a_proxy_names_the_address_of_its_page(tmp_path: Path) -> None:
+    write(tmp_path, "127.0.0.1:0")
+    with (tmp_path / "gpudeck.yaml").open("a") as file:
+        file.write("notify: {page: https://gpus.example/gpus/}\n")
+    with running_hub(tmp_path) as hub:
+        assert "gpudeck agent --hub https://gpus.example/gpus --token-file agent.token" in hub.greeting
+
+
 def test_a_demo_that_was_asked_for_invites_nobody(tmp_path: Path) -> None:
     with running_hub(tmp_path, "--demo", "1") as hub:
         assert "add a host" not in hub.greeting

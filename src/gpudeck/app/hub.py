@@ -101,7 +101,7 @@ class HubServer:
         self.hub = Hub(settings.fleet, names=settings.names, demo=plan.demo_hosts is not None)
         scheme = "http" if settings.tls is None else "https"
         self.url = url_here(settings.listen, listening, scheme)
-        self._url_elsewhere = url_elsewhere(settings.listen, listening, scheme)
+        self._url_elsewhere = url_elsewhere(settings.listen, listening, scheme, settings.notify.page)
         self._child: ChildAgent | None = None
         self._managed = managed
         self._side_doors = side_doors

@@ -18,10 +18,11 @@ def url_here(address: Address, listening: socket.socket, scheme: str) -> str:
     return write_url(host, listening, scheme)
 
 
-def url_elsewhere(address: Address, listening: socket.socket, scheme: str) -> str | None:
-    """The address for other machines, which know this one by its name; None where they cannot reach the hub."""
+def url_elsewhere(address: Address, listening: socket.socket, scheme: str, page: str | None) -> str | None:
+    """The address for other machines, which know this one by its name; None where they cannot reach the hub. One that
+    listens on loopback alone is reached through a proxy, where `page` says that people open it there."""
     if is_loopback(address.host):
-        return None
+        return page and page.rstrip("/")
     return write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening, scheme)
 
 
