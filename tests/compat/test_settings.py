@@ -26,7 +26,11 @@ def load(folder: Path, text: str) -> Settings:
         ("hosts: [{name: a, via: gpu-cluster-status}]", "gpu_cluster_status: {password:"),
         (
             "discovery: {hosts_files: [{path: hosts.txt, via: gpu-cluster-status}]}",
-            "hosts are read via gpu-cluster-status, and nothing says with which password",
+            ":1: discovery: hosts or discovery name nodes via gpu-cluster-status, and nothing says with which password",
+        ),
+        (
+            "read: open\nhosts: [{name: a, via: gpu-cluster-status}]",
+            ":2: hosts: hosts or discovery name nodes via gpu-cluster-status",
         ),
         ('compat: {vesta: {token: "x", networks: [lan]}}', "'lan' is no network"),
     ],

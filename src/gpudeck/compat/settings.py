@@ -10,7 +10,7 @@ from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.vesta.settings import VestaSettings
 
 NO_NODE_WORD = (
-    "hosts are read via gpu-cluster-status, and nothing says with which password; add the line "
+    "hosts or discovery name nodes via gpu-cluster-status, and nothing says with which password; add the line "
     '`compat: {gpu_cluster_status: {password: "…"}}`'
 )
 
