@@ -64,7 +64,7 @@ def test_keys_reach_the_picture() -> None:
         assert "sorted by utilization" in seen(app)
         assert seen(app).splitlines()[3].startswith("gpu02   1")
         await pilot.press("slash", *"alice", "space", *"-h200", "enter")
-        assert "filter: alice -h200 · 1 rows" in seen(app)
+        assert "filter: alice -h200 · 1 row," in seen(app)
         await pilot.press("escape", "question_mark")
         assert "Keys, as in htop" in seen(app)
         await pilot.press("escape", "u")

@@ -163,8 +163,13 @@ def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
 def test_who_has_booked_a_gpu_is_told(conflict: str | None, note: str) -> None:
     fleet = some_fleet()
     booking = {"id": 1, "user": "ada", "kind": "booking", "note": "paper", "until": fleet["time"] + 4 * 3600 - 1}
-    fleet["hosts"][0]["gpus"][0] |= {"reservation": booking, "reservation_conflict": conflict}
-    assert note in picture(make_top(fleet), 180)
+    host = next(host for host in fleet["hosts"] if host["name"] == "gpu1")
+    host["gpus"][1] |= {"reservation": booking, "reservation_conflict": conflict}
+    top = make_top(fleet)
+    assert note in picture(top, 180)
+    press(top, "down", "down", "enter")
+    assert note in picture(top)
+    assert "details · sorted by host · 1 row, all shown" in picture(top)
 
 
 @pytest.mark.parametrize(

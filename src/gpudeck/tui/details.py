@@ -1,13 +1,11 @@
 """What stands above the processes of one GPU or one host: its facts, and its last minutes as lines."""
 
-from collections.abc import Sequence
-
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.tui.gpus import host_title
 from gpudeck.tui.layout import Line, text_line
 from gpudeck.tui.trails import SPAN, Trails, draw_trail
-from gpudeck.views.cells import COLOURS, SYMBOLS, show_number
+from gpudeck.views.cells import COLOURS, SYMBOLS, reservation_note, show_number
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, fit
@@ -33,7 +31,7 @@ def gpu_lines(host: Json, gpu: Json, trails: Trails, now: float, width: int) -> 
         ("power", f"{show_number(gpu['power_watts'], '')}/{show_number(limit, ' W')}", "power_watts", limit),
     ]
     drawn = [_trail_line(trails, gpu["uuid"], row, now, width) for row in rows]
-    return [text_line(title, width), *_notes(gpu, width), *drawn, _legend(width), _others(gpu, width)]
+    return [text_line(title, width), *_notes(gpu, now, width), *drawn, _legend(width), _others(gpu, width)]
 
 
 def host_lines(host: Json, trails: Trails, now: float, width: int) -> list[Line]:
@@ -83,13 +81,12 @@ def _legend(width: int) -> Line:
     return text_line([(f"{before}the last {SPAN / 60:.0f} minutes, now on the right", "grey")], width)
 
 
-def _notes(gpu: Json, width: int) -> list[Line]:
-    """What is wrong with it, and what to do."""
-    told: Sequence[Cell] = [
-        (f"! {clean(text)}", "yellow")
-        for text in dict.fromkeys((gpu["health_reason"], gpu["health_action"], gpu["availability_reason"]))
-        if text
-    ]
+def _notes(gpu: Json, now: float, width: int) -> list[Line]:
+    """What is wrong with it, and what to do; and who has it booked."""
+    wrong = (gpu["health_reason"], gpu["health_action"], gpu["availability_reason"], gpu.get("reservation_conflict"))
+    told: list[Cell] = [(f"! {clean(text)}", "yellow") for text in dict.fromkeys(wrong) if text]
+    if gpu.get("reservation_conflict") is None and (booked := reservation_note(gpu, now)):
+        told.append((clean(booked), COLOURS["booked"]))
     return [text_line([cell], width) for cell in told]
 
 

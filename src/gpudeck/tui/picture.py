@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from gpudeck.model.quantity import show_count
 from gpudeck.tui.details import gpu_lines, host_lines
 from gpudeck.tui.dialogue import Question
 from gpudeck.tui.gpus import bare_cells
@@ -147,7 +148,7 @@ def _state_line(top: Top, width: int) -> Line:
     told += [f"by {top.grouping}"] if table.name == "fleet" and top.grouping != "none" else []
     told += [f"filter: {clean(top.words)}"] if top.words and top.detail is None else []
     told += [f"{clean(top.unclear[0])} is not understood"] if top.unclear else []
-    told += [f"{rows} rows, {_position(top)}"]
+    told += [f"{show_count(rows, 'row')}, {_position(top)}"]
     told += ["STANDING STILL, space goes on"] if top.is_still else []
     return text_line([(" · ".join(told), "grey")], width)
 
