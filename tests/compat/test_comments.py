@@ -137,6 +137,23 @@ def test_file_of_another_kind_is_refused(content: str) -> None:
         plan_of(content)
 
 
+@pytest.mark.parametrize("note", ["<script>alert(1)</script>", "a \"b\" 'c' & d", "&lt;b&gt;", "1 < 2", "Père Noël"])
+def test_texts_are_run_nowhere_and_come_back_as_they_were(note: str) -> None:
+    booked = {"user": note[:20], "end": 1533081600.0, "note": note, "gpus": [{"host": "gpu02", "label": "1"}]}
+    text = write_comments([booked], UTC)
+    written = json.loads(text)["gpu02"]["1"]["comment"]
+    assert not set(written) & set("<>\"'")
+    (step,) = plan_of(text).steps
+    assert isinstance(step, BookingStep)
+    assert (step.user, step.note) == (note[:20].strip(), note)
+
+
+def test_what_a_browser_would_make_of_a_text_moves_no_terminal() -> None:
+    (step,) = one({"name": "a&#27;[2Jda&NewLine;", "date": "2018-07-02", "comment": "x&#x202e;y&#0;"}).steps
+    assert isinstance(step, BookingStep)
+    assert (step.user.isprintable(), step.note.isprintable()) == (True, True)
+
+
 def test_empty_list_is_what_php_writes_for_no_hosts() -> None:
     assert plan_of("[]").steps == []
 
@@ -152,7 +169,7 @@ def test_bookings_are_written_as_they_were_read() -> None:
         },
     ]
     text = write_comments(reservations, UTC)
-    assert json.loads(text)["gpu02"] == {"1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "<b>"}}
+    assert json.loads(text)["gpu02"] == {"1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "&lt;b&gt;"}}
     assert [step.what for step in plan_of(text).steps] == [
         "book gpu01:0 for ada until 2018-07-02 12:30",
         "book gpu01:1 for ada until 2018-07-02 12:30",

@@ -1,9 +1,11 @@
 """gpu-monitor's bookings: data/comments.json, read and written.
 
 A host's GPUs stand in a list, or in an object by their numbers; each has the name of who has it, the date until which,
-and a comment. The file may hold comments of its own (`// …`), as its README writes it.
+and a comment. The file may hold comments of its own (`// …`), as its README writes it. The page puts its texts into
+HTML as they are: they are read as a browser showed them, and written so that nothing in them is run there.
 """
 
+import html
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -89,7 +91,7 @@ def write_comments(reservations: Sequence[dict[str, Any]], zone: tzinfo) -> str:
     for one in sorted(reservations, key=lambda one: float(one["end"])):
         until = datetime.fromtimestamp(one["end"], UTC).astimezone(zone).strftime(_TIME_FORM)
         for gpu in one["gpus"]:
-            entry = {"name": one["user"], "date": until, "comment": one["note"]}
+            entry = {"name": html.escape(one["user"]), "date": until, "comment": html.escape(one["note"])}
             hosts.setdefault(gpu["host"], {})[str(gpu["label"])] = entry
     told = {host: dict(sorted(gpus.items())) for host, gpus in sorted(hosts.items())}
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
@@ -144,4 +146,4 @@ def _find_lines(text: str) -> dict[str, int]:
 
 def _text(value: object) -> str:
     """One line without anything that a terminal obeys. Markup stays what it was typed as: a text."""
-    return " ".join(clean(value).split()) if isinstance(value, str) else ""
+    return " ".join(clean(html.unescape(value)).split()) if isinstance(value, str) else ""
