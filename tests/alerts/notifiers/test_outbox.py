@@ -210,6 +210,24 @@ def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> 
     ]
 
 
+def test_channel_that_is_back_gets_all_that_waited_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(channels, "LONGEST_PAUSE", 3600.0)
+    post = FakePost(Temporary("it is away."))
+
+    async def put(outbox: Outbox) -> None:
+        for number in range(3):
+            outbox.put(make_message(f"news {number}"))
+        await until(lambda: post.tries == 3)
+        post.trouble = None
+        outbox.put(make_message("news 3"))
+        await until(lambda: len(post.taken) == 4)
+
+    run(database, {"ops": post}, put)
+    assert post.taken[0] == "news 3"
+    assert sorted(post.taken) == [f"news {number}" for number in range(4)]
+
+
 def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
     monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)

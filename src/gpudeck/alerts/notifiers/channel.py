@@ -144,8 +144,12 @@ class ChannelWorker:
         self.counters["sent"] += 1
         if self._failures >= _TOLD_AFTER:
             log.info("the channel %s takes messages again", self.name)
+        has_failed, now = self._failures > 0, self._now()
         self._failures, self._given_up, self._rest_until = 0, 0, 0.0
-        await self.store.note_sent(parcel.id, self._now())
+        await self.store.note_sent(parcel.id, now)
+        if has_failed:
+            # What failed before waits for longer than the channel was away.
+            await self.store.hurry(self.name, now)
 
     async def _note_failure(self, parcel: Parcel, error: GpudeckError) -> None:
         now = self._now()

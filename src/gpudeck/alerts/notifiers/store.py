@@ -84,6 +84,12 @@ class OutboxStore:
         """It is tried again at `due_at`."""
         await self._change(number, due_at=due_at, claimed_until=None, tries=table.c.tries + 1, trouble=trouble[:256])
 
+    async def hurry(self, channel: str, now: float) -> None:
+        """All that waits for this channel is to be sent now."""
+        late = update(table).where(*self._waiting(channel), table.c.due_at > now)
+        async with self._database.begin() as connection:
+            await connection.execute(late.values(due_at=now))
+
     async def release(self) -> None:
         """Forget what an earlier process of this hub was sending when it ended: it is sent again."""
         mine = update(table).where(table.c.fleet == self._fleet, table.c.state == "waiting")
