@@ -173,7 +173,7 @@ class View:
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
         more = {
-            (host, hour): rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+            (host, hour): tail.work_out(("hour", *sorted(metrics)), partial(_hour_of, tail, metrics))
             for (host, hour), tail in self._tails.items()
             if start <= hour < end
         }
@@ -223,7 +223,7 @@ class View:
         seconds = float(row[0])
         for (_, hour), tail in self._tails.items():
             if start - SECONDS < hour < end:
-                picture = tail.picture((), runs=False)
+                picture = tail.work_out("observed", partial(tail.picture, (), runs=False))
                 is_inside = (picture.times >= start) & (picture.times < end)
                 seconds += float((picture.observed * is_inside).sum())
         return seconds
@@ -250,8 +250,11 @@ class View:
         """The host, the hour, who used what model and how, of hours that are not sealed yet."""
         for (host, hour), tail in self._tails.items():
             if start <= hour < end:
-                found = uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
+                found = tail.work_out("uses", partial(self._uses_of, tail))
                 yield from ((host, hour, key, use) for key, use in found.items())
+
+    def _uses_of(self, tail: Tail) -> dict[tuple[str | None, str], Use]:
+        return uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
 
     @cached_property
     def _words(self) -> dict[int, str]:
@@ -268,7 +271,7 @@ class View:
         """Each host's own, of hours that are not sealed yet."""
         for (_, hour), tail in self._tails.items():
             if start - SECONDS < hour < end:
-                found = rollup.quarter_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+                found = tail.work_out(("quarters", *sorted(metrics)), partial(_quarters_of, tail, metrics))
                 yield from (totals for totals in found if start <= totals.start < end)
 
     def _stack(
@@ -283,6 +286,14 @@ class View:
             alone = [row for row in batch if row[:2] not in more]
             sealed.append(decode_stack(alone, self._layouts, metrics, seconds))
         return join([*sealed, stack(more, metrics, seconds)])
+
+
+def _hour_of(tail: Tail, metrics: Collection[str]) -> Totals:
+    return rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+
+
+def _quarters_of(tail: Tail, metrics: Collection[str]) -> list[Totals]:
+    return rollup.quarter_totals(rollup.quarters(tail.picture(metrics, runs=False)))
 
 
 def _read_or_leave(what: str, host: int, start: int, read: Callable[[], T]) -> T | None:

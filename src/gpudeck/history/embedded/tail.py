@@ -5,8 +5,8 @@ into smaller numbers (`pieces`), because an hour of doubles takes five times the
 the moment as an ordinary `Hour`.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from gpudeck.history.embedded.pieces import Company, Loose, Packed, Piece, assem
 from gpudeck.history.hour import Bytes, Floats, Hour
 
 ROWS_IN_PIECE: Final = 60
+MOST_WORKED_OUT: Final = 8
+"""Answers about one open hour that are kept."""
+
+T = TypeVar("T")
 
 
 class _Guests:
@@ -118,6 +122,8 @@ class Tail:
         self._rows = 0
         self._stretches: list[_Stretch] = []
         self._pieces: list[Packed] = []
+        self._appended = 0
+        self._worked_out: dict[Hashable, tuple[int, Any]] = {}
 
     def append(self, row: Row, at: float, entry: int, layout: Layout | None = None) -> None:
         """`layout` is that of the row, if an earlier version wrote it."""
@@ -130,8 +136,23 @@ class Tail:
         self.newest = max(self.newest, at)
         self.last_entry = entry
         self._rows += 1
+        self._appended += 1
         if self._rows >= self._rows_in_piece:
             self._pack()
+
+    def work_out(self, what: Hashable, work: Callable[[], T]) -> T:
+        """What `work` makes of the hour so far: kept until the next row, so that many questions in a row cost one.
+
+        May be called from any thread. `what` names it.
+        """
+        rows, kept = self._appended, self._worked_out.get(what)
+        if kept is not None and kept[0] == rows:
+            return cast("T", kept[1])
+        if len(self._worked_out) >= MOST_WORKED_OUT:
+            self._worked_out = {}
+        made = work()
+        self._worked_out[what] = rows, made
+        return made
 
     def picture(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
         """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them.
