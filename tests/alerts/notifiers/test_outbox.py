@@ -211,9 +211,12 @@ def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> 
 
 
 def test_channel_that_is_back_gets_all_that_waited_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr(channels, "LONGEST_PAUSE", 3600.0)
     post = FakePost(Temporary("it is away."))
+
+    async def wait_long(self: OutboxStore, number: int, _: float, trouble: str) -> None:
+        await self._change(number, due_at=time.time() + 3600, claimed_until=None, trouble=trouble)
+
+    monkeypatch.setattr(OutboxStore, "note_trouble", wait_long)
 
     async def put(outbox: Outbox) -> None:
         for number in range(3):
@@ -226,6 +229,23 @@ def test_channel_that_is_back_gets_all_that_waited_at_once(database: Database, m
     run(database, {"ops": post}, put)
     assert post.taken[0] == "news 3"
     assert sorted(post.taken) == [f"news {number}" for number in range(4)]
+
+
+def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reached_later(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After many tries: what is for somebody else may be as old as it likes."""
+    monkeypatch.setattr(channels, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(channels, "LONGEST_REST", 0.05)
+    away, strict = FakePost(Temporary("it is away.")), FakePost(Unreached("it refuses the recipient."))
+
+    async def put(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1", people=("eve",), is_personal=True))
+        outbox.put_to(make_message("news 2"), Destination("away"))
+        await until(lambda: away.tries >= 20)
+
+    run(database, {"strict": strict, "away": away}, put)
+    assert 1 <= strict.tries < away.tries
 
 
 def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

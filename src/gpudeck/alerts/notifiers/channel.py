@@ -21,6 +21,7 @@ FIRST_PAUSE: Final = 5.0
 LONGEST_REST: Final = 300.0
 """A channel that fails is tried with one message at least this often."""
 LONGEST_PAUSE: Final = 3600.0
+"""For a message to somebody who cannot be reached."""
 _WATCH_SECONDS: Final = 3600.0
 """That GPUs were free an hour ago is no news."""
 _CLAIM_SECONDS: Final = 120.0
@@ -165,7 +166,8 @@ class ChannelWorker:
         if now - parcel.created_at >= self._patience(parcel):
             await self._drop(parcel, error)
         else:
-            await self.store.note_trouble(parcel.id, now + _pause(parcel.tries, LONGEST_PAUSE), error.message)
+            longest = LONGEST_PAUSE if is_their_own else LONGEST_REST
+            await self.store.note_trouble(parcel.id, now + _pause(parcel.tries, longest), error.message)
 
     async def _drop(self, parcel: Parcel, error: GpudeckError) -> None:
         self.counters["given_up"] += 1
