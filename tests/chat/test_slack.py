@@ -16,8 +16,6 @@ from gpudeck.chat import slack as slack_module
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.slack import SlackBot
 
-# A bot that is ended in the middle of a question leaves a thread of the database behind, which finds the loop closed.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 SECRETS = ("secret", APP_TOKEN, BOT_TOKEN)
 
 
@@ -28,6 +26,13 @@ class Bench:
         self.lab = lab
         self.slack = slack
         self.problems: list[str | None] = []
+        self.running: asyncio.Task[None] | None = None
+
+    async def end(self) -> None:
+        """The bot, not its Slack."""
+        assert self.running is not None
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
 
     async def answer(self, sending: Any) -> dict[str, Any]:
         """What is said next."""
@@ -55,14 +60,13 @@ async def running_bot(
         tokens = {} if "bot_token_file" in settings else {"bot_token": BOT_TOKEN}
         chosen = SlackSettings(**{"app_token": APP_TOKEN, "api_url": slack.api} | tokens | settings)
         bot = SlackBot(chosen, lab.place, bench.problems.append, first_pause=0.02)
-        running = asyncio.create_task(bot.run())
+        bench.running = asyncio.create_task(bot.run())
         try:
             if is_connected:
                 await wait_until(lambda: slack.opened, "a connection")
             yield bench
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await bench.end()
 
 
 @pytest.fixture
@@ -139,6 +143,22 @@ def test_an_acknowledgement_does_not_wait_for_slacks_api(lab: Lab) -> None:
             bench.slack.hanging.add("chat.postMessage")
             numbers = [await bench.slack.write("free") for _ in range(10)]
             await wait_until(lambda: set(numbers) <= bench.slack.acks.keys(), "acknowledgements", 3)
+
+    asyncio.run(scenario())
+
+
+def test_a_bot_that_is_ended_in_the_middle_of_questions_leaves_no_work_behind(lab: Lab) -> None:
+    async def scenario() -> None:
+        async with running_bot(lab) as bench:
+            bench.slack.hanging.add("chat.postMessage")
+            for user in (ADA, BOB, EVE):
+                await bench.slack.write("free", user=user)
+            await wait_until(lambda: "chat.postMessage" in dict(bench.slack.calls), "an answer")
+            numbers = [await bench.slack.write("book gpu02:0 for 4h") for _ in range(10)]
+            await wait_until(lambda: set(numbers) <= bench.slack.acks.keys(), "acknowledgements")
+            await bench.end()
+            works = [str(task.get_coro()) for task in asyncio.all_tasks()]
+            assert [work for work in works if "SlackBot" in work] == []
 
     asyncio.run(scenario())
 

@@ -8,12 +8,16 @@ import sqlite3
 import stat
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import insert, text
 
+from fakes.tables import open_file
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database, open_database
 from gpudeck.database.schema import audit
@@ -59,6 +63,35 @@ def test_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
 def test_closed_database_is_one_file_that_can_be_copied(tmp_path: Path) -> None:
     make(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["gpudeck.db"]
+
+
+def test_whoever_is_cancelled_while_it_is_opened_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    begun, before = threading.Event(), set(threading.enumerate())
+    connect = sqlite3.connect
+
+    def connect_slowly(*place: Any, **options: Any) -> sqlite3.Connection:
+        begun.set()
+        time.sleep(0.1)
+        return connect(*place, **options)
+
+    async def playing() -> set[threading.Thread]:
+        writing = asyncio.create_task(write(open_file(tmp_path)))
+        await asyncio.to_thread(begun.wait, 20)
+        threads = {thread for thread in threading.enumerate() if thread.name.endswith("(_connection_worker_thread)")}
+        writing.cancel()
+        assert isinstance((await asyncio.gather(writing, return_exceptions=True))[0], asyncio.CancelledError)
+        return threads - before
+
+    monkeypatch.setattr(sqlite3, "connect", connect_slowly)
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: failed.append(failure.exc_value))
+    (thread,) = asyncio.run(playing())
+    thread.join(20)
+    assert not thread.is_alive()
+    assert failed == []
 
 
 def test_copy_made_while_the_hub_runs_is_whole(tmp_path: Path) -> None:

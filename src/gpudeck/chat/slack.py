@@ -4,6 +4,7 @@ What Slack's parts cost to import is paid by hubs that have a bot: this module i
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import Counter, OrderedDict
@@ -128,14 +129,18 @@ class SlackBot:
             self._spawn(old.leave())
 
     async def _end(self, socket: Socket | None) -> None:
-        """Answers that are nearly ready are still given."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_GOODBYE_SECONDS)
+        """Nothing new is taken, answers that are nearly ready are still given, and no work goes on after this."""
+        if socket is not None:
+            await socket.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        # Bolt has tasks of its own, which may bring a question even now.
+        self._app = self._bot = None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if socket is not None:
-            await socket.close()
 
     async def _take(self, envelope: Envelope) -> None:
         """Never waits for the work: the socket goes on being read."""

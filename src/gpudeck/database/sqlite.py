@@ -1,11 +1,13 @@
 """The hub's tables in one file of its data folder. The library is part of Python: there is nothing to set up."""
 
+import asyncio
 import logging
 import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -52,7 +54,7 @@ def make_engine(file: Path, *, checks_foreign_keys: bool = True, keeps_connectio
     """
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),  # not from text: a folder may have ? and # in its name
-        connect_args={"timeout": BUSY_SECONDS},
+        async_creator=lambda: _connect(file),
         hide_parameters=True,
         **(_one_connection() if keeps_connection else {"poolclass": NullPool}),
     )
@@ -68,6 +70,25 @@ def make_engine(file: Path, *, checks_foreign_keys: bool = True, keeps_connectio
     event.listen(engine.sync_engine, "connect", prepare)
     event.listen(engine.sync_engine, "begin", begin)
     return engine
+
+
+async def _connect(file: Path) -> aiosqlite.Connection:
+    """Each connection has a thread of its own. Whoever is cancelled while one is opened waits until it is closed again:
+    else the thread would bring what it opened to an event loop that may be gone by then."""
+    connection = aiosqlite.connect(file, timeout=BUSY_SECONDS)
+    connection._thread.daemon = True  # as SQLAlchemy makes it: a process ends without waiting for it
+    opening = asyncio.ensure_future(_open(connection))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait([opening])
+        if opening.exception() is None:
+            await connection.close()
+        raise
+
+
+async def _open(connection: aiosqlite.Connection) -> aiosqlite.Connection:
+    return await connection
 
 
 def _one_connection() -> dict[str, Any]:
