@@ -6,7 +6,10 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 
-.PHONY: help setup run test test-all slow check bench lint unit page e2e system-packages lock audit generated docs screenshots dist wheelhouse clean
+# What is compiled once is not compiled again by each of a thousand processes, whatever this shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help setup run test test-all slow check bench lint unit page page-check collected e2e system-packages lock audit generated docs screenshots dist wheelhouse clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +30,10 @@ run: page ## set up, then start the hub: prints the page's address
 
 check: lint unit ## the quick half: linters, types, rooms, Python tests without a browser
 
-test: system-packages page lint unit e2e ## check, the page's own tests, and the page in a real Chromium
+# What keeps one core busy each goes side by side.
+test: system-packages page ## check, the page's own tests, and the page in a real Chromium
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint page-check collected
+	@$(MAKE) --no-print-directory unit e2e
 
 test-all: test slow ## everything
 
@@ -38,11 +44,17 @@ lint: setup
 	$(BIN)/lint-imports --no-cache
 
 unit: setup
-	$(BIN)/pytest -m "not browser and not slow" -n 4 --dist loadfile
+	$(BIN)/pytest -m "not slow" --ignore tests/e2e -n 4 --dist loadfile --no-loadscope-reorder
+
+page-check: setup
+	$(BIN)/python hatch_build.py check
+
+# Found by one process, compiled tests are there for all that come after it.
+collected: setup
+	@$(BIN)/pytest --collect-only -qq > /dev/null || true
 
 e2e: setup
-	$(BIN)/python hatch_build.py check
-	$(BIN)/pytest -m "browser and not slow" -n 3 --dist loadfile
+	$(BIN)/pytest tests/e2e -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
 slow: setup ## the tests that take long: a month's accounts, crowds, the page behind proxies, in many tabs, large
 	$(BIN)/pytest -m slow -n 3 --dist loadfile

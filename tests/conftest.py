@@ -23,18 +23,6 @@ _SLOW = (
     "sources/test_ssh",
     "discovery/test_consul.py",
     "database/test_kill.py",
-    "cli/test_account.py",
-    "cli/test_token.py",
-    "app/test_agent_orders.py",
-    "app/test_backfill.py",
-    "app/test_reload.py",
-    "app/test_start_greeting.py",
-    "api/test_schema.py",
-    "docs/test_shell_blocks.py",
-    "chat/test_slack.py",
-    "e2e/test_accounts.py",
-    "e2e/test_bookings_page.py",
-    "e2e/test_gpu_page.py",
     "e2e/test_strange_fleets.py",
     "e2e/test_connection.py",
     "e2e/test_history_page.py",
@@ -42,13 +30,16 @@ _SLOW = (
     "e2e/test_adding_hosts.py",
 )
 """Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so."""
-_ON_BOTH = ("reservations/", "database/")
-"""Whose tests are always run on PostgreSQL too: bookings compete there, and tables are brought up to date."""
+_FIRST = ("app/", "cli/", "docs/", "deploy/", "contract/", "sources/", "api/test_schema.py")
+"""Whose tests wait for processes: begun first, so that no core is idle in the end while one of them still waits."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        path = item.path.relative_to(Path(__file__).parent).as_posix()
-        is_second_database = "[postgresql" in item.name and not path.startswith(_ON_BOTH)
-        if path.startswith(_SLOW) or is_second_database:
+        if _path_of(item).startswith(_SLOW):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not _path_of(item).startswith(_FIRST))
+
+
+def _path_of(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
