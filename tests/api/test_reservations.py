@@ -179,8 +179,8 @@ def test_nothing_is_left_as_it_is_also_beyond_a_limit(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"start": 1.0e12}, "start: 1000000000000 is no time; Unix seconds are from 0 (1970) to"),
-        ({"end": -1, "for": None}, "end: -1 is no time"),
+        ({"start": 1.0e12}, "start: that is no time from 1970 to 9999; numbers are Unix seconds"),
+        ({"end": -1, "for": None}, "end: that is no time from 1970"),
         ({"start": 253_400_000_000}, "the end is more than ten years away."),
         ({"start": "9999-12-31T00:00Z"}, "the end is more than ten years away."),
         ({"for": -5}, "for: -5 seconds are no length"),

@@ -34,9 +34,9 @@ def read_moment(name: str, value: float | str | None, now: float) -> float | Non
 
 
 def _check_moment(name: str, at: float) -> float:
-    """In words of our own: those of a type's bounds tell nobody that these are, say, milliseconds."""
+    """In words of our own: a type's bounds tell nobody which year that is, or that these are milliseconds."""
     if not 0 <= at <= LAST:
-        raise ValidationException(f"{name}: {at:.15g} is no time; Unix seconds are from 0 (1970) to {LAST:.12g} (9999)")
+        raise ValidationException(f"{name}: that is no time from 1970 to 9999; numbers are Unix seconds")
     return at
 
 
