@@ -1,0 +1,137 @@
+"""The simulated lab's faults, told to real mail, webhook and chat by a real hub that is killed in between: the right
+people get the right messages, once."""
+
+import contextlib
+import email
+import email.policy
+import json
+import os
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from alerts.notifiers.sinks import MailServer, Webhook, running_mail_server, running_webhook
+from fakes.hubs import HubProcess, wait_until
+from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, read, slack_in_a_thread
+from gpudeck.collectors.simulated.people import _FIRST_NAMES
+
+RULES = """
+alerts:
+  group_wait: 1s
+  rules:
+    gpu_lost: {for: 1s}
+    ecc: {for: 1s}
+    orphaned_memory: {for: 0s}
+    disk_full: {for: 1s}
+    gpu_hot: {for: 1s, clear_after: 1h}
+    gpu_throttled: {enabled: false}
+    host_down: {enabled: false}
+    xid: {enabled: false}
+    gpu_held_idle: {for: 1s}
+"""
+LIST = "gpus@lab.example"
+FAULTS = ("cannot be read", "uncorrected memory errors", "no process is on it", "% full", "°C")
+
+
+class Lab:
+    """The hub, and where its messages arrive."""
+
+    def __init__(self, folder: Path, hook: Webhook, mail: MailServer, slack: FakeSlack) -> None:
+        self.folder, self.hook, self.mail, self.slack = folder, hook, mail, slack
+        people = [f"  {name}: {{mail: {name}@lab.example, slack: U0{name.upper()}}}" for name in _FIRST_NAMES]
+        tokens = f"{{app_token: {APP_TOKEN}, bot_token: {BOT_TOKEN}, api_url: '{slack.api}'}}"
+        notify = f"""
+chat: {{slack: {tokens}}}
+notify:
+  demo: true
+  mail: list
+  channels:
+    ops: "{hook.url}"
+    list: "mailto://127.0.0.1:{mail.port}/?from=hub@lab.example&to={LIST}"
+    pager: "{hook.url.replace("/hook", "/pager")}"
+  routes:
+    - {{severity: critical, to: [pager], continue: true}}
+    - {{to: [ops, list]}}
+"""
+        (folder / "gpudeck.yaml").write_text("\n".join(["people:", *people, RULES, notify]))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[HubProcess]:
+        """In the end it is killed with its agent: nobody says goodbye. Not while something is on its way: nobody could
+        say then whether it arrived."""
+        config = str(self.folder / "gpudeck.yaml")
+        hub = HubProcess(self.folder, ["--listen", "127.0.0.1:0", "--demo", "8", "--config", config])
+        try:
+            yield hub
+            wait_until(lambda: self._stands_still(hub.process.pid), "nothing being on its way")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(hub.process.pid, signal.SIGKILL)
+            hub.stop(signal.SIGKILL)
+
+    def _stands_still(self, hub: int) -> bool:
+        """Stop it, and let it go on where it was sending something."""
+        os.killpg(hub, signal.SIGSTOP)
+        question = "SELECT 1 FROM outbox WHERE state = 'waiting' AND claimed_until IS NOT NULL"
+        with contextlib.closing(sqlite3.connect(self.folder / "gpudeck.db", timeout=10)) as database:
+            is_sending = database.execute(question).fetchone() is not None
+        if is_sending:
+            os.killpg(hub, signal.SIGCONT)
+        return not is_sending
+
+    def mails(self) -> list[tuple[str, str]]:
+        """To whom, and the subject."""
+        read_mail = [(to, email.message_from_string(text, policy=email.policy.default)) for to, text in self.mail.mails]
+        return [(",".join(to), str(one["Subject"])) for to, one in read_mail]
+
+    def direct(self) -> list[tuple[str, str]]:
+        """To whom in Slack, and the title."""
+        return [(said["channel"], read(said).splitlines()[0].strip("*")) for said in self.slack.said]
+
+    def titles(self, path: str = "/hook") -> list[str]:
+        return [text.splitlines()[0].strip("*") for text in self.hook.texts(path)]
+
+    def personal(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """What people got by themselves, by mail and in Slack: who, and the title."""
+        mails = [(to.partition("@")[0], title) for to, title in self.mails() if to != LIST]
+        return mails, [(to.removeprefix("D0").lower(), title) for to, title in self.direct()]
+
+    def are_owners_told(self, hub: HubProcess) -> bool:
+        """Everybody who holds a GPU idle at this moment, in both ways."""
+        hosts = json.loads(hub.get("/api/v1/fleet"))["hosts"]
+        held = [gpu for host in hosts for gpu in host["gpus"] if gpu["availability"] == "held"]
+        owners = {user for gpu in held for user in gpu["users"]}
+        return all(owners <= {who for who, _ in told} for told in self.personal())
+
+    def is_all_told(self) -> bool:
+        listed = [title for to, title in self.mails() if to == LIST]
+        return all(any(fault in title for title in told) for told in (self.titles(), listed) for fault in FAULTS)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with running_webhook() as hook, running_mail_server() as mail, slack_in_a_thread() as thread:
+        yield Lab(tmp_path, hook, mail, thread.slack)
+
+
+@pytest.mark.slow
+def test_the_right_people_get_the_right_messages_once(lab: Lab) -> None:
+    for messages in (1, 3):
+        with lab.running():
+            wait_until(lambda messages=messages: len(lab.titles()) >= messages, "a message", 60)
+    with lab.running() as hub:
+        wait_until(lab.is_all_told, "the rest of the messages", 60)
+        wait_until(lambda: lab.are_owners_told(hub), "a message to everybody who holds a GPU idle", 60)
+    public, critical = lab.titles(), lab.titles("/pager")
+    everything = [("/hook", title) for title in public] + [("/pager", title) for title in critical]
+    assert [told for told, times in Counter(everything + lab.mails() + lab.direct()).items() if times > 1] == []
+    assert all(title.startswith("Demo: ") for _, title in everything + lab.mails() + lab.direct())
+    assert len(public) == len(FAULTS)
+    assert [title for title in critical if "cannot be read" not in title and "°C" not in title] == []
+    assert not any("hold" in title and "idle" in title for title in public + critical)
+    personal = [told for way in lab.personal() for told in way]
+    assert [title for who, title in personal if who not in title or not title.endswith(" idle")] == []
