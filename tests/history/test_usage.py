@@ -39,7 +39,9 @@ class FakePast:
         hosts: Sequence[tuple[str, str]] = (("id-1", "gpu01"), ("id-2", "gpu02")),
         observed: dict[int, float] | None = None,
     ) -> None:
-        self._facts = facts
+        self._facts: dict[int, list[Fact]] = defaultdict(list)
+        for each in facts:
+            self._facts[each[0][0]].append(each)
         self._gpus = [make_gpu(1), make_gpu(2)] if gpus is None else gpus
         self._hosts = hosts
         self._seen = observed
@@ -52,8 +54,8 @@ class FakePast:
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[Fact]:
         sums: dict[UseKey, Use] = defaultdict(Use)
-        for (hour, host, user, model), use in self._facts:
-            if start <= hour < end:
+        for hour in [hour for hour in self._facts if start <= hour < end]:
+            for (_, host, user, model), use in self._facts[hour]:
                 sums[start, host if by_host else "", user, model].add(use)
         return iter(sums.items())
 
