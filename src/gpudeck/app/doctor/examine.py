@@ -22,6 +22,8 @@ from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
 from gpudeck.model.settings import Address
 
 _SETTINGS = Area("settings")
+OF_THE_UNIT = Path("/etc/gpudeck/agent.token")
+"""Named on the command line of gpudeck-agent.service, which nobody sees who runs the doctor."""
 
 
 class Patient(Struct, frozen=True):
@@ -48,8 +50,7 @@ def admit(config: Path | None, hub: str | None, token_file: str | None, on: str)
         mistakes = [_SETTINGS.fail("file", line, step) for line in str(error).splitlines() if line.strip()]
         return Patient(None, mistakes, False, hub)
     agent = settings.agent
-    if token_file is not None:
-        agent = msgspec.structs.replace(agent, token_file=token_file)
+    agent = msgspec.structs.replace(agent, token_file=token_file or agent.token_file or _token_file_of_the_unit())
     settings = msgspec.structs.replace(settings, agent=agent)
     told = "there is no gpudeck.yaml: every setting has its default" if file is None else f"{file} has no mistakes"
     is_hub = on == "hub" or (on == "auto" and hub is None and _has_hub_files(settings))
@@ -58,6 +59,10 @@ def admit(config: Path | None, hub: str | None, token_file: str | None, on: str)
     return Patient(
         settings, [_SETTINGS.ok("file", told)], is_hub, None if on == "hub" else asked, _own_address(settings), file
     )
+
+
+def _token_file_of_the_unit() -> str | None:
+    return str(OF_THE_UNIT) if OF_THE_UNIT.exists() else None
 
 
 def _has_hub_files(settings: Settings) -> bool:
