@@ -1,4 +1,5 @@
-"""The page in a real Chromium: its size, its first paint, and 1,000 hosts with 8,000 GPUs that all change at once.
+"""The page in a real Chromium: its size, its first paint, 1,000 hosts with 8,000 GPUs that all change at once, and what
+draws most: see `bench.page_views`.
 
 The large fleet is opened once from a real hub. Then it is fed by hand, event by event, through a stand-in for the
 worker that holds the stream: what is measured is the page's own work on its main thread, not the hub and the network
@@ -14,6 +15,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import gpudeck.api
+from bench.page_views import CONFIG as BOOKED
+from bench.page_views import fill_bookings, measure_bookings, measure_chart
 from bench.processes import HubUnderTest
 from bench.reports import make_rounds
 from bench.tables import print_table
@@ -97,6 +100,7 @@ def main() -> None:
             events = make_events()
             large = {view: measure_large_fleet(browser, hub.url, view, events) for view in ("table", "cards")}
             memory = measure_memory(browser, hub.url, events)
+            chart, answers = measure_chart(browser, hub.url)
         browser.close()
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
@@ -104,6 +108,14 @@ def main() -> None:
             token = (Path(folder) / "agent.token").read_text().strip()
             whole = measure_opening(browser, hub.url, token)
         browser.close()
+    with tempfile.TemporaryDirectory() as folder:
+        # Before Playwright, which keeps a loop of its own.
+        fill_bookings(Path(folder))
+        with sync_playwright() as playwright, HubUnderTest(Path(folder), BOOKED) as hub:
+            browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+            token = (Path(folder) / "agent.token").read_text().strip()
+            booked = measure_bookings(browser, hub, token)
+            browser.close()
     parse = min(figures["parse"] for figures in large.values())
     print_table(
         f"The page in Chromium without a graphics card; {HOSTS:,} hosts, {HOSTS * 8:,} GPUs, every value changes",
@@ -117,6 +129,8 @@ def main() -> None:
             *(row for view, figures in large.items() for row in large_rows(view, figures, parse)),
             (f"memory after {ROUNDS} ticks", f"{memory[0]:.1f} MiB", "", ""),
             ("half an hour of ticks later", f"{memory[1]:.1f} MiB", "the same", f"{memory[1] / memory[0]:.2f} ×"),
+            (f"charts of 90 days, after the last of {answers} answers", f"{chart:.0f} ms", "≤ 200 ms", ""),
+            *((f"bookings of a year: {view}", f"{took:.0f} ms", "≤ 1,000 ms", "") for view, took in booked.items()),
         ],
     )
 

@@ -71,7 +71,7 @@ def main() -> None:
 async def _run(folder: Path) -> None:
     database = await open_database(None, folder)
     now = time.time()
-    await _fill(database, now)
+    await fill(database, now)
     calendar = Reservations(ReservationStore(database), ReservationSettings(), lambda: now)
     await calendar.load()
     hub = Hub()
@@ -105,7 +105,7 @@ async def _run(folder: Path) -> None:
     )
 
 
-async def _fill(database: Database, now: float) -> None:
+async def fill(database: Database, now: float) -> None:
     """Each GPU's bookings one after another, over the year around now; every fourth is of a pair."""
     chance = random.Random(9)
     rows, gpus = [], []

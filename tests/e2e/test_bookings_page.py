@@ -333,6 +333,41 @@ def test_stranger_sees_all_and_is_asked_to_log_in_to_book(desk: Desk, opened: Op
     expect(marks(page).filter(has_text="bob")).to_be_visible()
 
 
+def test_what_was_filled_in_is_there_after_a_session_ended(desk: Desk, opened: Opens) -> None:
+    page = opened("bob")
+    page.get_by_role("button", name="Book", exact=True).click()
+    form = page.get_by_role("dialog", name="Book GPUs")
+    form.get_by_role("checkbox", name="2").check()
+    form.get_by_label("For", exact=True).fill("2h 30m")
+    form.get_by_label("What it is for").fill("keep me")
+    page.context.clear_cookies()
+    form.get_by_role("button", name="Book", exact=True).click()
+    page.get_by_role("textbox", name="Name").fill("bob")
+    page.get_by_role("textbox", name="Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(form.get_by_role("checkbox", name="2")).to_be_checked()
+    expect(form.get_by_label("What it is for")).to_have_value("keep me")
+    form.get_by_role("button", name="Book", exact=True).click()
+    expect(form).to_be_hidden()
+    assert [one["end"] - one["start"] for one in desk.bookings()] == [2.5 * HOUR]
+
+
+def test_drag_over_what_is_past_says_so(desk: Desk, opened: Opens) -> None:
+    page = opened("bob", "#/bookings?view=day&day=2026-01-05")
+    drag(page, (column_of(page, 0.5), row_of(page, "GPU 1")), (column_of(page, 0.6), row_of(page, "GPU 1")))
+    expect(page.get_by_text("That time is past")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_card_of_what_is_taken_away_meanwhile_says_what_became_of_it(desk: Desk, opened: Opens) -> None:
+    made = desk.book("bob", 0, morning(1))
+    page = opened("bob", f"#/bookings?booking={made['id']}")
+    card = page.get_by_role("dialog", name=f"Booking {made['id']}")
+    expect(card).to_contain_text("planned")
+    desk.ask("DELETE", f"reservations/{made['id']}", user="ada")
+    expect(card).to_contain_text("cancelled")
+
+
 def test_everything_can_be_done_with_keys(desk: Desk, opened: Opens) -> None:
     page = opened("bob", f"#/bookings?new=GPU-1&from={morning(1):.0f}&until={morning(1) + 2 * HOUR:.0f}")
     page.get_by_label("What it is for").fill("by keys")

@@ -24,6 +24,7 @@ test('lines stand where the clock shows a full hour, twice where it does so twic
   expect(ticks.slice(0, 6).map(({ text }) => text)).toEqual(['00:00', '', '02:00', '', '', '04:00'])
   expect(ticksOf(viewAround('day', SPRING)).map(({ text }) => text).filter((text) => text !== '').slice(0, 3)).toEqual(['00:00', '04:00', '06:00'])
   expect(ticksOf(viewAround('week', AUTUMN)).filter(({ text }) => text !== '').map(({ text }) => text).slice(0, 4)).toEqual(['0', '12', '0', '12'])
+  expect(ticksOf(viewAround('week', SPRING)).filter(({ text }) => text !== '').map(({ text }) => text).slice(0, 4)).toEqual(['0', '12', '0', '12'])
   expect(ticksOf(viewAround('month', AUTUMN))).toEqual([])
 })
 

@@ -40,7 +40,7 @@ export function ticksOf(view: View): Tick[] {
   for (let at = view.start; at < view.end; at += HALF_HOUR) {
     const wall = wallOf(at)
     if (label === null || mod(wall, slot) !== 0) continue
-    const hasLabel = mod(wall, label) === 0 && at - last >= label
+    const hasLabel = mod(wall, label) === 0 && at - last > label / 2
     if (hasLabel) last = at
     ticks.push({ at, text: hasLabel ? clockText(at, view) : '' })
   }

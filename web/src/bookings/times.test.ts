@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { fieldOf, lengthOf, lengthText, momentOf, offsetText, spanText, timeText } from './times'
+import { fieldOf, lengthOf, lengthText, momentOf, offsetsText, offsetText, spanText, timeText } from './times'
 
 const at = (text: string): number => Date.parse(text) / 1000
 const HOUR = 3600
@@ -50,6 +50,11 @@ test('a span names the day once, and the year where it is another', () => {
   expect(spanText(now, now + 14 * HOUR, now)).toBe('12:00 – Nov 16, 02:00')
   expect(spanText(now + 24 * HOUR, now + 26 * HOUR, now)).toBe('Nov 16, 12:00 – 14:00')
   expect(timeText(at('2027-01-02T09:00+01:00'), now)).toBe('Jan 2 2027, 09:00')
+})
+
+test('a time in which the clock is changed has two offsets', () => {
+  expect(offsetsText(at('2026-10-24T00:00Z'), at('2026-10-26T00:00Z'))).toBe('UTC+2, then UTC+1')
+  expect(offsetsText(at('2026-07-01T00:00Z'), at('2026-07-08T00:00Z'))).toBe('UTC+2')
 })
 
 test('zones with half hours and behind UTC', () => {

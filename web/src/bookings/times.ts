@@ -72,6 +72,12 @@ function isTwofold(unix: number): boolean {
   })
 }
 
+/** The offsets of a time, both where the clock is changed in it: `UTC+1`, then `UTC+2`. */
+export function offsetsText(start: number, end: number): string {
+  const [first, last] = [offsetText(start), offsetText(end - 1)]
+  return first === last ? first : `${first}, then ${last}`
+}
+
 /** `UTC+1`, `UTC−3:30` */
 export function offsetText(unix: number): string {
   const minutes = -new Date(unix * 1000).getTimezoneOffset()

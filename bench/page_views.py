@@ -1,0 +1,144 @@
+"""Two views of the page that draw much: charts of 90 days, and the bookings of a year on 500 GPUs. For `bench.page`."""
+
+import asyncio
+import json
+import math
+import random
+import time
+import urllib.request
+from pathlib import Path
+
+import msgspec
+from playwright.sync_api import Browser, Page, Route
+
+from bench.processes import HubUnderTest
+from bench.reports import make_envelope
+from bench.reservations import A_HOST, GPUS, fill
+from gpudeck.database.engine import open_database
+from gpudeck.wire import encode
+
+DAY = 86_400
+CHART_STEP = 21_600
+"""Of a chart of 90 days, as the hub answers it."""
+VISITS = 5
+VIEWS = ("day", "month", "week")
+CONFIG = "demo: never\nlocal: never\nread: open\nlimits: {unlimited: [127.0.0.1]}\n"
+
+STROKES = """
+const strokes = window.strokes = []
+const { stroke } = CanvasRenderingContext2D.prototype
+CanvasRenderingContext2D.prototype.stroke = function (...path) {
+  strokes.push(performance.now())
+  return stroke.apply(this, path)
+}
+"""
+"""Notes when anything is drawn on a canvas."""
+OPENED = """() => {
+  const answers = performance.getEntriesByType('resource').filter(({ name }) => name.includes('/api/v1/history?'))
+  const answered = Math.max(...answers.map(({ responseEnd }) => responseEnd))
+  let drawn = answered
+  for (const at of window.strokes) if (at >= answered && at - drawn < 500) drawn = at
+  return [drawn - answered, answers.length]
+}"""
+"""From the last answer to the last line of what is drawn then, and how many answers there were."""
+SWITCH = """async name => {
+  const button = [...document.querySelectorAll('.page header button')].find(({ innerText }) => innerText === name)
+  const begin = performance.now()
+  button.click()
+  const isShown = () => document.querySelector(`[aria-busy=false] .timeline.${name} .mark`) !== null
+  do await new Promise(requestAnimationFrame)
+  while (!isShown())
+  document.body.offsetHeight
+  return performance.now() - begin
+}"""
+"""Milliseconds from a click until the view is there with what is booked in it, the hub's answer included."""
+UNFOLD = """async () => {
+  const home = document.querySelector('.timeline')
+  for (let top = -1; top !== home.scrollTop; ) {
+    top = home.scrollTop
+    for (let folded; (folded = home.querySelector('[aria-expanded=false]')); ) {
+      folded.click()
+      await new Promise(requestAnimationFrame)
+    }
+    home.scrollBy(0, 400)
+    await new Promise(requestAnimationFrame)
+  }
+  home.scrollTo(0, 0)
+}"""
+
+
+def measure_chart(browser: Browser, url: str) -> tuple[float, int]:
+    """Milliseconds from the last answer about 90 days of a GPU until its charts are drawn, and how many answers."""
+    fleet = json.load(urllib.request.urlopen(f"{url}/api/v1/fleet", timeout=30))
+    gpu = next(gpu["uuid"] for host in fleet["hosts"] for gpu in host["gpus"] if gpu["users"])
+    times = []
+    for _ in range(VISITS):
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.add_init_script(STROKES)
+        page.route("**/api/v1/history?*", _answer_full)
+        page.goto(f"{url}/#/gpu/{gpu}?range=90d")
+        page.wait_for_selector("canvas")
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(1_000)
+        times.append(page.evaluate(OPENED))
+        page.close()
+    return min(times)[0], int(min(times)[1])
+
+
+def _answer_full(route: Route) -> None:
+    """What the hub says, with 90 days of points in place of those few that it has by now."""
+    answer = route.fetch()
+    told = answer.json()
+    end = time.time() // CHART_STEP * CHART_STEP
+    times = [end - back * CHART_STEP for back in range(90 * DAY // CHART_STEP, 0, -1)]
+    for series in told.get("series", []):
+        series["points"] = [[at, 50 + 40 * math.sin(at), 5.0, 99.0] for at in times]
+    route.fulfill(response=answer, body=json.dumps(told))
+
+
+def fill_bookings(folder: Path) -> None:
+    """A year of bookings, before the hub is started."""
+
+    async def work() -> None:
+        database = await open_database(None, folder)
+        await fill(database, time.time())
+        await database.close()
+
+    asyncio.run(work())
+
+
+def measure_bookings(browser: Browser, hub: HubUnderTest, token: str) -> dict[str, float]:
+    """Milliseconds from a click on a view until it is there: with all hosts folded, as they are at first, and with all
+    unfolded."""
+    _report(hub, token)
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{hub.url}/#/bookings")
+    page.wait_for_selector(".timeline .mark")
+    times = _switch(page, "folded")
+    page.evaluate(UNFOLD)
+    times |= _switch(page, "unfolded")
+    page.close()
+    return times
+
+
+def _switch(page: Page, how: str) -> dict[str, float]:
+    rounds = [{view: page.evaluate(SWITCH, view) for view in VIEWS} for _ in range(VISITS)]
+    return {f"{view}, {how}": min(times[view] for times in rounds) for view in VIEWS}
+
+
+def _report(hub: HubUnderTest, token: str) -> None:
+    """The hosts of which the bookings are."""
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/msgpack",
+        "Content-Encoding": "zstd",
+    }
+    for number in range(math.ceil(GPUS / A_HOST)):
+        made = make_envelope(number, 1, random.Random(number))
+        gpus = [
+            msgspec.structs.replace(gpu, uuid=f"GPU-{number * A_HOST + gpu.index}") for gpu in made.report.gpus or []
+        ]
+        report = msgspec.structs.replace(made.report, gpus=gpus)
+        envelope = msgspec.structs.replace(made, host=f"gpu{number:02}", interval_seconds=60.0, report=report)
+        request = urllib.request.Request(f"{hub.url}/api/v1/reports", encode(envelope), headers)
+        urllib.request.urlopen(request, timeout=30).close()
