@@ -29,9 +29,9 @@ from fakes.prometheus import Kind, StoreProcess, running_store
 from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, Point, Store
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
-from gpudeck.history.sample import HostSample
+from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
-from gpudeck.model.catalog import GPU_METRICS, Rollup
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
 Maker = Callable[[Path, list[HostSample]], AbstractContextManager[Store]]
 """A store that holds these samples."""
@@ -312,3 +312,41 @@ def test_store_that_was_away_for_an_hour_gets_everything(kind: Kind, tmp_path: P
 def take_until(store: Store, taken: list[HostSample], clock: FakeClock, end: float) -> None:
     store.take([sample for sample in taken if clock.now <= sample.at < end])
     clock.now = end
+
+
+def single(host: str, at: float, interval: float) -> HostSample:
+    """One GPU, which alice is on."""
+    values = tuple({"power_watts": 100.0, "utilization_percent": 50.0}.get(name) for name in GPU_METRICS)
+    process = ProcessSample(7, None, "alice", None, None, None, 2**30, None)
+    gpu = GpuSample(f"GPU-{host}", "0", "H200", STATE_NUMBERS["busy"], values, (process,))
+    return HostSample(f"id-{host}", host, START + at, interval, (None,) * len(HOST_METRICS), (gpu,))
+
+
+OFTEN = [single("often", 10.0 * number, 10.0) for number in range(60)]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_host_that_is_sampled_once_a_minute_has_only_the_gaps_that_there_were(name: str, tmp_path: Path) -> None:
+    # Each time a little later.
+    slow = [single("slow", 60.02 * minute, 60.0) for minute in (1, 2, 3, 9, 10)]
+    asks = [
+        Ask("power_watts", START, START + 610, 62, gpu="GPU-slow"),
+        Ask("gpus_busy", START, START + 610, 62, host="slow"),
+        Ask("power_watts", START, START + 610, 62, host="slow", by="gpu"),
+        Ask("memory_used_bytes", START, START + 610, 62, gpu="GPU-slow", by="user"),
+    ]
+    with STORES[name](tmp_path, sorted(slow + OFTEN, key=lambda one: one.at)) as store:
+        answers = [store.series(ask) for ask in asks]
+    assert {answer.step for answer in answers} == {10}
+    shown = [{round(point[0] - START) for point in only(answer)} for answer in answers]
+    # What comes first, and what comes after the gap, tells of a minute.
+    assert shown == [{*range(10, 190, 10), *range(490, 610, 10)}] * 4
+
+
+@pytest.mark.parametrize("name", ["prometheus", "victoria-metrics"])
+def test_fleet_is_told_in_steps_in_which_each_host_was_sampled(name: str, tmp_path: Path) -> None:
+    slow = [single("slow", 60.0 * minute, 60.0) for minute in range(10)]
+    with STORES[name](tmp_path, sorted(slow + OFTEN, key=lambda one: one.at)) as store:
+        answer = store.series(Ask("power_watts", START, START + 600, 60, fleet=True))
+    assert answer.step == 60
+    assert [point[1] for point in only(answer)] == [200.0] * 10

@@ -77,7 +77,11 @@ def _join_hours(  # noqa: PLR0917 - one call, in whose middle it was too long
     seconds = np.concatenate([hour.covered for hour in hours])
     values = np.concatenate([_values(hour, measure, rows, mask) for hour in hours], axis=1)
     times = np.concatenate([hour.times for hour in hours])
-    # A sample that stands for a longer time than a step has tells of all the steps in that time.
+    return make_block(devices, times, values, seconds, step)
+
+
+def make_block(devices: list[int], times: Floats, values: Floats, seconds: Floats, step: float) -> Block:
+    """Of samples. One that stands for a longer time than a step has tells of all the steps in that time."""
     copies = np.maximum(np.ceil(seconds / step), 1).astype(np.int64)
     if len(copies) and copies.max() > 1:
         which = np.repeat(np.arange(len(times)), copies)

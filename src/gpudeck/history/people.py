@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gpudeck.history import totals
 from gpudeck.history.base import Answer, Ask, HistoryRefused, Series, Use
+from gpudeck.history.blocks import make_block
 from gpudeck.history.folds import Block, fold, points_of_one
 from gpudeck.history.hour import BUSY, HELD, UNKNOWN, Flags, Floats, Hour
 from gpudeck.history.measures import Measure
@@ -104,7 +105,7 @@ def _split(past: Past, gpu: KnownGpu, grid: Grid) -> tuple[Block, list[str | Non
     times = np.concatenate([hour.times for hour in hours]) if hours else np.empty(0)
     seconds = np.concatenate([hour.covered for hour in hours]) if hours else np.empty(0)
     values = np.array(rows).reshape(len(users), len(times))
-    return Block(list(range(len(users))), times, values * seconds, seconds, values, values, values), users
+    return make_block(list(range(len(users))), times, values, seconds, grid.step), users
 
 
 def _memory_of_users(past: Past, hour: Hour, row: int) -> tuple[dict[str | None, Floats], Floats]:

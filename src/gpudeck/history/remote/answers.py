@@ -3,7 +3,7 @@
 Steps, names and the way in which devices become one are those of the embedded store; what differs is who does the sums.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from gpudeck.history.remote.ledger import Ledger
 from gpudeck.history.remote.names import OBSERVED
 from gpudeck.history.remote.people import memory_by_user, user_series
 from gpudeck.history.remote.promql import Stats, any_of, of_all, of_each, over, select
+from gpudeck.history.remote.reach import choose_for_all, spread_out
 from gpudeck.history.remote.read import MOST_STEPS, Found, Reader
 from gpudeck.history.remote.roster import Roster
 from gpudeck.history.steps import HOUR, QUARTER, Grid, check_points, check_range, choose
@@ -74,14 +75,15 @@ class Answers:
         if subject == "gpu":
             label = self._roster.find_gpu(ask.gpu or "")
             grid = choose(ask.start, ask.end, ask.points)
-            found = self._stats(measure, of_each(measure, {"gpu": ask.gpu or ""}, grid.step), grid)
+            hosts = self._roster.hosts_of([ask.gpu or ""])
+            found = self._stats(measure, of_each(measure, {"gpu": ask.gpu or ""}, grid.step), grid, hosts)
             series = [Series(_points(one, grid, measure), gpu=ask.gpu, label=label) for one in found]
             return _answer(ask, measure, grid, series)
         if subject == "host":
             return self._of_host(ask, measure)
         if subject == "run":
             return self._of_run(ask, measure, now)
-        grid = choose(ask.start, ask.end, ask.points)
+        grid = choose_for_all(self._reader, ask.start, ask.end, ask.points)
         stats = of_all(measure, {}, _fine(measure, grid, QUARTER).step)
         found = self._ask_whole(measure, stats, grid, QUARTER)
         return _answer(ask, measure, grid, [Series(_points_of_one(found, grid, measure), fleet=True)])
@@ -90,22 +92,23 @@ class Answers:
         host = self._roster.find_host(ask.host or "")
         where = {"host_id": host.host_id}
         if ask.by == "gpu":
-            return self._by_gpu(ask, measure, where, among=self._roster.count_gpus(host.host_id))
+            count = self._roster.count_gpus(host.host_id)
+            return self._by_gpu(ask, measure, where, among=count, hosts=[host.host_id])
         grid = choose(ask.start, ask.end, ask.points)
         stats = (of_each if measure.is_of_host else of_all)(measure, where, grid.step)
-        points = _points_of_one(self._stats(measure, stats, grid), grid, measure)
+        points = _points_of_one(self._stats(measure, stats, grid, [host.host_id]), grid, measure)
         return _answer(ask, measure, grid, [Series(points, host=host.host_id, label=host.name)])
 
     def _of_run(self, ask: Ask, measure: Measure, now: float) -> Answer:
         """Its GPUs, in the steps of which it was there for at least a part."""
         run = self._find_run(ask.run or 0)
-        its_gpus = any_of("gpu", run.gpus)
+        its_gpus, hosts = any_of("gpu", run.gpus), self._roster.hosts_of(run.gpus)
         within = (run.seen_at, now if run.ended_at is None else run.ended_at)
         if ask.by == "gpu":
-            return self._by_gpu(ask, measure, {}, its_gpus, among=len(run.gpus), within=within)
+            return self._by_gpu(ask, measure, {}, its_gpus, among=len(run.gpus), hosts=hosts, within=within)
         grid = choose(ask.start, ask.end, ask.points)
         stats = (of_each if len(run.gpus) == 1 else of_all)(measure, {}, grid.step, its_gpus)
-        points = _points_of_one(self._stats(measure, stats, grid), grid, measure)
+        points = _points_of_one(self._stats(measure, stats, grid, hosts), grid, measure)
         return _answer(ask, measure, grid, [Series(_only(points, grid, within), run=run.id)])
 
     def _by_gpu(
@@ -115,15 +118,15 @@ class Answers:
         where: Mapping[str, str],
         *more: str,
         among: int,
+        hosts: Sequence[str],
         within: tuple[float, float] | None = None,
     ) -> Answer:
         if among > MOST_SERIES:
             count = f"{among:,} GPUs are too many to be told apart"
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
         grid = choose(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
-        found = {
-            one.labels["gpu"]: one for one in self._stats(measure, of_each(measure, where, grid.step, *more), grid)
-        }
+        asked = of_each(measure, where, grid.step, *more)
+        found = {one.labels["gpu"]: one for one in self._stats(measure, asked, grid, hosts)}
         labels = self._roster.labels_of(found)
         named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
         return _answer(
@@ -136,8 +139,9 @@ class Answers:
             ],
         )
 
-    def _stats(self, measure: Measure, asked: Stats, grid: Grid) -> list[Found]:
-        found = self._reader.stats(asked, grid)
+    def _stats(self, measure: Measure, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[Found]:
+        """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two."""
+        found = spread_out(self._reader, asked, grid, hosts)
         if measure.state is not None:
             # That no GPU was in a state all the time, or at all, is a number too.
             for one in found:

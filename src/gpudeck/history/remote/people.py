@@ -10,6 +10,7 @@ from gpudeck.history.hour import Floats
 from gpudeck.history.measures import Measure, find_measure
 from gpudeck.history.remote.names import HELD, OBSERVED, OF_USERS, STATE, USER_MEMORY
 from gpudeck.history.remote.promql import at_once, over, select
+from gpudeck.history.remote.reach import find_reach
 from gpudeck.history.remote.read import Reader
 from gpudeck.history.remote.roster import Roster
 from gpudeck.history.steps import HOUR, QUARTER, Grid, choose
@@ -38,13 +39,14 @@ def memory_by_user(reader: Reader, roster: Roster, ask: Ask, measure: Measure) -
     label = roster.find_gpu(ask.gpu or "")
     grid = choose(ask.start, ask.end, ask.points)
     where = {"gpu": ask.gpu or ""}
+    longer, told_by = find_reach(reader, grid, roster.hosts_of([ask.gpu or ""]))
     at = over(select(USER_MEMORY, where), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
     users: dict[str, dict[str, Floats]] = {}
-    for labels, values in reader.values(asked, grid):
-        users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values
+    for labels, values in reader.values(asked, longer):
+        users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values[told_by]
     known = over(select(STATE, where, 'state!="unknown"'), grid.step)
-    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", grid), grid)
+    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", longer), longer)[told_by]
     order = sorted(users, key=lambda user: (not user, user))
     points = {user: _memory_of(users[user], seen, grid, measure) for user in order}
     return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]

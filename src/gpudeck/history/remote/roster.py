@@ -31,6 +31,7 @@ class Roster:
         self._clock = clock
         self._names: dict[str, str] = {}
         self._labels: dict[str, str] = {}
+        self._hosts: dict[str, set[str]] = {}
 
     def note(self, sample: HostSample) -> None:
         # The newest comes last, so that of two hosts of one name the one that is there is found.
@@ -38,6 +39,8 @@ class Roster:
         self._names[sample.host_id] = sample.name
         for gpu in sample.gpus:
             self._labels[gpu.uuid] = gpu.label
+            if sample.host_id not in (hosts := self._hosts.setdefault(gpu.uuid, set())):
+                self._hosts[gpu.uuid] = {*hosts, sample.host_id}
 
     def find_host(self, name: str) -> KnownHost:
         """By id or by name. Raises HistoryRefused for one that was never there."""
@@ -71,6 +74,16 @@ class Roster:
             for labels in self._ask([select(STATE, {}, any_of("gpu", missing))]):
                 found[labels["gpu"]] = labels.get("index", "")
         return found
+
+    def hosts_of(self, uuids: Iterable[str]) -> list[str]:
+        """The ids of the hosts that these GPUs are in, or were before the hub started."""
+        wanted = list(uuids)
+        missing = [uuid for uuid in wanted if uuid not in self._hosts]
+        if missing:
+            for labels in self._ask([select(STATE, {}, any_of("gpu", missing))]):
+                known = self._hosts.get(labels["gpu"], set())
+                self._hosts[labels["gpu"]] = {*known, labels.get("host_id", "")}
+        return sorted({host for uuid in wanted for host in self._hosts.get(uuid, ())})
 
     def count_gpus(self, host_id: str) -> int:
         """How many GPUs the host ever had."""
