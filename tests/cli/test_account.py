@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fakes.commands import gpudeck_here
 from fakes.hubs import environment, gpudeck
 from gpudeck.auth.accounts import Accounts
 from gpudeck.auth.audit import Audit, AuditEntry
@@ -28,7 +29,7 @@ NEW_PASSWORD = "another good password"
 
 
 def account(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return gpudeck(folder, "account", *arguments)
+    return gpudeck_here(folder, "account", *arguments)
 
 
 def python(folder: Path, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
@@ -88,8 +89,8 @@ def settings(database: Database, database_address: str | None, folder: Path) -> 
 
 
 def test_the_first_admin_is_made_before_the_hub_ever_ran(folder: Path) -> None:
-    told = done(folder, "add", "Ada", "--role", "admin", "--password-file", "password")
-    assert told == "ada may log in, as admin.\n"
+    answer = gpudeck(folder, "account", "add", "Ada", "--role", "admin", "--password-file", "password")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "ada may log in, as admin.\n", "")
     assert stat.S_IMODE((folder / "gpudeck.db").stat().st_mode) == 0o600
 
     async def check() -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
+from fakes.commands import gpudeck_here
 from fakes.hubs import environment, gpudeck
 from gpudeck.auth.audit import Audit, AuditEntry
 from gpudeck.auth.tokens import Tokens
@@ -28,7 +29,7 @@ def settings(database: Database, database_address: str | None, tmp_path: Path) -
 
 
 def token(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return gpudeck(folder, "token", *arguments)
+    return gpudeck_here(folder, "token", *arguments)
 
 
 def create(folder: Path, *arguments: str) -> str:
@@ -60,7 +61,8 @@ def execute(database: Database, statement: Any) -> None:
 
 
 def test_secret_stands_alone_on_the_standard_output_and_the_hub_knows_it(settings: Path, database: Database) -> None:
-    answer = token(settings, "create", "rack 3", "--role", "agent", "--host", "gpu*", "--expires", "90d")
+    arguments = ("create", "rack 3", "--role", "agent", "--host", "gpu*", "--expires", "90d")
+    answer = gpudeck(settings, "token", *arguments)
     assert re.fullmatch(r"gd_agent_[A-Za-z0-9_-]{43}\n", answer.stdout)
     assert answer.stdout.strip() not in answer.stderr
     assert "`gpudeck token revoke 1`" in answer.stderr
