@@ -49,6 +49,21 @@ def test_a_wrong_token_fails(hub: HubProcess, tmp_path: Path) -> None:
     assert found["agent", "token"] == "fail"
 
 
+def test_a_token_for_another_host_fails_and_the_fleet_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
+    config = ("--config", str(tmp_path / "gpudeck.yaml"))
+    made = gpudeck(tmp_path, "token", "create", "other", "--role", "agent", "--host", "gpu77", *config)
+    (tmp_path / "other.token").write_text(made.stdout)
+    with running_hub(tmp_path, *config) as hub:
+        ways = ("--on", "host", "--hub", hub.url, "--token-file")
+        refused = gpudeck(tmp_path, "doctor", *ways, str(tmp_path / "other.token"))
+        assert refused.returncode == 1
+        assert "✗ fail agent    token        this token is for gpu77, and the report is of " in refused.stdout
+        assert "→ Start the agent with --name gpu77" in refused.stdout
+        assert examine(tmp_path, *ways, str(hub.token_file), code=0)["agent", "token"] == "ok"
+        assert json.loads(hub.get("/api/v1/fleet"))["hosts"] == []
+
+
 def test_looking_leaves_no_trace_in_the_fleet(hub: HubProcess) -> None:
     before = {host["name"] for host in json.loads(hub.get("/api/v1/hosts"))["hosts"]}
     examine(hub.data_dir, "--hub", hub.url, "--token-file", str(hub.token_file), code=0)

@@ -10,8 +10,11 @@ from gpudeck.api.login import TheAuth
 
 
 class Health(Struct, frozen=True):
+    """`demo`: all hosts are simulated."""
+
     status: str
     version: str
+    demo: bool
 
 
 class Readiness(Struct, frozen=True):
@@ -27,9 +30,9 @@ class Readiness(Struct, frozen=True):
 
 
 @get("/healthz", opt=access("open"), sync_to_thread=False)
-def read_health() -> Health:
+def read_health(hub: TheHub) -> Health:
     """Answers as long as the process does."""
-    return Health("ok", __version__)
+    return Health("ok", __version__, hub.ingest.demo)
 
 
 @get(

@@ -44,3 +44,7 @@ def test_a_token_file_that_is_named_counts_before_that_of_the_service(config: Pa
 def test_a_machine_without_an_agent_gets_none(config: Path) -> None:
     config.write_text("read: open\n")
     assert admit(config, None, None, "auto").hub is None
+
+
+def test_settings_that_others_may_not_read_are_not_called_a_mistake() -> None:
+    assert "as root" in examine._next_step("/etc/gpudeck/gpudeck.yaml: cannot be read: permission denied")

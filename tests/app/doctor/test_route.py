@@ -7,7 +7,7 @@ import pytest
 
 from fakes.consul import free_ports
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.app.doctor.route import check_agent, check_token_file, compare_clocks, compare_versions
+from gpudeck.app.doctor.route import _no_hub, check_agent, check_token_file, compare_clocks, compare_versions
 from history.remote.servers import scripted_server
 
 NOW = 1_790_000_000.0
@@ -81,3 +81,8 @@ def test_another_server_is_no_hub(token: str) -> None:
     # This server answers POST alone: what is asked of it with GET is an error page.
     with scripted_server(lambda _: (200, {}, b"")) as server:
         assert last(AgentSettings(token_file=token, proxy="none"), server.url) == ("http", "fail")
+
+
+def test_a_proxy_without_its_hub_is_told_from_a_wrong_address() -> None:
+    assert "start it there" in _no_hub(502)
+    assert "Check the address" in _no_hub(404)

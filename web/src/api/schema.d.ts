@@ -1418,6 +1418,7 @@ export interface components {
         };
         /** Health */
         Health: {
+            demo: boolean;
             status: string;
             version: string;
         };

@@ -46,8 +46,8 @@ def admit(config: Path | None, hub: str | None, token_file: str | None, on: str)
     try:
         settings, file = load_settings(config)
     except (ConfigurationError, UsageError) as error:
-        step = "Mend these lines; gpudeck check says whether all is well."
-        mistakes = [_SETTINGS.fail("file", line, step) for line in str(error).splitlines() if line.strip()]
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        mistakes = [_SETTINGS.fail("file", line, _next_step(line)) for line in lines]
         return Patient(None, mistakes, False, hub)
     agent = settings.agent
     agent = msgspec.structs.replace(agent, token_file=token_file or agent.token_file or _token_file_of_the_unit())
@@ -59,6 +59,12 @@ def admit(config: Path | None, hub: str | None, token_file: str | None, on: str)
     return Patient(
         settings, [_SETTINGS.ok("file", told)], is_hub, None if on == "hub" else asked, _own_address(settings), file
     )
+
+
+def _next_step(mistake: str) -> str:
+    if mistake.endswith("cannot be read: permission denied"):
+        return "Run this as the user that the hub or the agent runs as, or as root."
+    return "Mend these lines; gpudeck check says whether all is well."
 
 
 def _token_file_of_the_unit() -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import urllib3
 
 from gpudeck import __version__
@@ -17,8 +18,12 @@ from gpudeck.agent.push import read_token
 from gpudeck.agent.route import explain, find_proxy, open_pool
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.app.doctor.finding import Area, Finding
+from gpudeck.collectors.host import host_name
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
+from gpudeck.model.report import Report
+from gpudeck.views.safe import clean
+from gpudeck.wire import VERSION, Envelope
 
 _AREA = Area("agent")
 _SECONDS = 5.0
@@ -126,21 +131,25 @@ def _ask(url: str, settings: AgentSettings, token: str | None) -> Iterator[Findi
         answer = pool.request("GET", f"{url}/healthz", redirect=False, timeout=_SECONDS)
         version = _read_version(answer)
         if version is None:
-            told = f"{shown} answers {answer.status}, and not as a hub does"
-            yield _AREA.fail(
-                "http", told, "Check the address; behind a path it ends with that path (https://host/gpus)."
-            )
+            yield _AREA.fail("http", f"{shown} answers {answer.status}, and not as a hub does", _no_hub(answer.status))
             return
         yield _AREA.ok("http", f"{shown} answers as a hub")
         yield compare_versions(__version__, version)
         yield compare_clocks((asked_at + time.time()) / 2, answer.headers.get("Date"))
         if token is not None:
-            yield _try_token(pool, url, token)
+            is_real = json.loads(answer.data).get("demo") is False
+            yield _try_token(pool, url, token, _write_report(settings) if is_real else b"{}")
     except (urllib3.exceptions.HTTPError, OSError) as error:
         step = "Look at the hub's log, and at what stands between (proxy, firewall)."
         yield _AREA.fail("http", f"{shown} does not answer: {mask_password(explain(error))}", step)
     finally:
         pool.clear()
+
+
+def _no_hub(status: int) -> str:
+    if status in {502, 503, 504}:
+        return "A proxy answers, and the hub behind it does not: start it there, and look at its log."
+    return "Check the address; behind a path it ends with that path (https://host/gpus)."
 
 
 def _read_version(answer: urllib3.BaseHTTPResponse) -> str | None:
@@ -177,20 +186,47 @@ def compare_clocks(now: float, date: str | None) -> Finding:
     return _AREA.warn("clock", told, step) if abs(skew) >= _SKEW_WARN else _AREA.ok("clock", "it agrees with the hub's")
 
 
-def _try_token(pool: urllib3.PoolManager, url: str, token: str) -> Finding:
-    """With a report that is none: who is known is told that, who is not is told so before."""
+def _write_report(settings: AgentSettings) -> bytes:
+    """One that a hub of real hosts takes from nobody, and refuses those first whose token is for another name."""
+    return msgspec.json.encode(
+        Envelope(
+            version=VERSION,
+            host=settings.name or host_name(),
+            boot_id="doctor",
+            sequence=0,
+            collected_at=time.time(),
+            interval_seconds=settings.interval,
+            report=Report(),
+            simulated=True,
+        )
+    )
+
+
+def _try_token(pool: urllib3.PoolManager, url: str, token: str, report: bytes) -> Finding:
+    """With a report that is not taken: who is known is told that, who is not is told so before."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     answer = pool.request(
-        "POST", f"{url}/api/v1/reports", body=b"{}", headers=headers, redirect=False, timeout=_SECONDS
+        "POST", f"{url}/api/v1/reports", body=report, headers=headers, redirect=False, timeout=_SECONDS
     )
+    if answer.status == 403 and (refusal := _read_refusal(answer)):
+        return _AREA.fail("token", *refusal)
     if answer.status in {401, 403}:
         step = "Copy the hub's token file again, or make a token: gpudeck token create NAME --role agent."
         return _AREA.fail("token", "the hub does not take this token", step)
-    if answer.status in {400, 415, 422}:
+    if answer.status in {400, 409, 415, 422}:
         return _AREA.ok("token", "the hub takes this token")
     return _AREA.warn(
         "token", f"the hub answers {answer.status} to a report", "Look at the hub's log, and at its proxy."
     )
+
+
+def _read_refusal(answer: urllib3.BaseHTTPResponse) -> tuple[str, str] | None:
+    """What the hub says of a token that is good, for another host; None where it is not that."""
+    try:
+        error = json.loads(answer.data)["error"]
+        return (clean(error["message"]), clean(error["hint"])) if error["code"] == "other_host" else None
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _say(error: Exception) -> str:
