@@ -86,6 +86,34 @@ def test_a_slack_that_hangs_does_not_keep_the_hub_from_stopping(tmp_path: Path) 
             assert hub.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--person", "ada"], 0, "ada through chat.slack: the service has taken the test message."),
+        (["--person", "bob"], 2, "people.bob.slack is not set."),
+        ([], 2, "Name one of them with --person."),
+    ],
+)
+def test_the_bot_is_tried_from_the_command_line(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    with slack_in_a_thread() as thread:
+        configure(tmp_path, thread.slack.api)
+        done = gpudeck(tmp_path, "notify", "test", "chat.slack", *arguments)
+        assert (done.returncode, told in done.stdout + done.stderr) == (code, True), done.stderr
+        assert [said["channel"] for said in thread.slack.said] == ["D0ADA"] * (code == 0)
+
+
+def test_a_bot_with_a_wrong_token_is_found_by_the_test(tmp_path: Path) -> None:
+    with slack_in_a_thread() as thread:
+        thread.slack.tokens["bot"] = "xoxb-another"
+        configure(tmp_path, thread.slack.api)
+        done = gpudeck(tmp_path, "notify", "test", "chat.slack", "--person", "ada")
+        listed = gpudeck(tmp_path, "notify", "list")
+    assert done.returncode == 1
+    assert "did not arrive: Slack refuses the bot's bot_token (invalid_auth)" in done.stderr
+    assert BOT_TOKEN not in done.stdout + done.stderr
+    assert listed.stdout == "chat.slack: the bot; Slack messages to people\n"
+
+
 def test_a_wrong_setting_is_found_by_check_and_not_printed(tmp_path: Path) -> None:
     file = tmp_path / "gpudeck.yaml"
     file.write_text("chat:\n  slack:\n    app_token: hunter2\n    bot_token: xoxb-1\n")

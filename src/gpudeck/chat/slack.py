@@ -9,42 +9,33 @@ import logging
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
 from slack_bolt.async_app import AsyncApp
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_sdk.errors import SlackApiError, SlackClientError
-from slack_sdk.http_retry.builtin_async_handlers import (
-    AsyncConnectionErrorRetryHandler,
-    AsyncRateLimitErrorRetryHandler,
-)
-from slack_sdk.web.async_client import AsyncWebClient
 
 from gpudeck.chat.blocks import Answer
 from gpudeck.chat.bot import Bot, Question
 from gpudeck.chat.delivery import Delivery, Where
-from gpudeck.chat.failures import mask, refuse, unreachable
+from gpudeck.chat.failures import mask
 from gpudeck.chat.listeners import Me, make_app
-from gpudeck.chat.settings import SlackSettings, is_token, where_to_find
+from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.socket import Envelope, Socket
 from gpudeck.chat.turn import Place
+from gpudeck.chat.web import call, make_web, read_token
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.settings import is_loopback
 
 log = logging.getLogger(__name__)
-_theirs = logging.getLogger(f"{__name__}.sdk")
-_theirs.setLevel(logging.CRITICAL)
-"""Slack's parts write addresses with tickets into their logs: what matters of it we say ourselves."""
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSES: Final = 60
 REFUSED_PAUSES: Final = 30
 """So many times the first: after a refusal a person has to act, and asking more often helps nobody."""
 STEADY_SECONDS: Final = 30.0
-CALL_SECONDS: Final = 10
 ANSWER_SECONDS: Final = 60.0
 AT_ONCE: Final = 4
 _GOODBYE_SECONDS: Final = 1.0
@@ -53,7 +44,6 @@ MOST_OF_ONE: Final = 4
 _SEEN_KEPT: Final = 2000
 
 Work = Callable[[Bot, Delivery], Awaitable[None]]
-_Answered = TypeVar("_Answered")
 
 
 class SlackBot:
@@ -107,17 +97,18 @@ class SlackBot:
         """Into somebody's direct messages. Raises PluginError."""
         if self._delivery is None:
             raise Temporary("the bot is not connected to Slack.")
-        await self._call(self._delivery.write_to(user, answer), "bot_token")
+        await call(self._settings, self._delivery.write_to(user, answer), "bot_token")
 
     async def _connect(self, session: aiohttp.ClientSession) -> Socket:
         """A socket that Slack has greeted. Raises PluginError."""
-        app_token, bot_token = self._read_token("app_token"), self._read_token("bot_token")
-        web = self._web(bot_token)
-        me = Me(await self._call(web.auth_test(), "bot_token"), bot_token)
+        settings = self._settings
+        app_token, bot_token = read_token(settings, "app_token"), read_token(settings, "bot_token")
+        web = make_web(settings, bot_token)
+        me = Me(await call(settings, web.auth_test(), "bot_token"), bot_token)
         self._delivery = Delivery(web)
         self._bot = Bot(self._place, self._delivery.find_zone)
         self._app = make_app(me, web, self._settings.channel, self._ask, self._press)
-        opened = await self._call(web.apps_connections_open(app_token=app_token), "app_token")
+        opened = await call(settings, web.apps_connections_open(app_token=app_token), "app_token")
         socket = Socket(session, self._check_url(str(opened.get("url", ""))), self._take, web.proxy)
         await socket.open()
         self._tell(None)
@@ -209,47 +200,6 @@ class SlackBot:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _web(self, token: str) -> AsyncWebClient:
-        # Each waits as long as Slack tells it to, twice; then whoever asked has to ask again.
-        again = [
-            AsyncConnectionErrorRetryHandler(max_retry_count=1),
-            AsyncRateLimitErrorRetryHandler(max_retry_count=2),
-        ]
-        address = self._settings.api_url
-        web = AsyncWebClient(token, base_url=address, timeout=CALL_SECONDS, logger=_theirs, retry_handlers=again)
-        if is_loopback(urlsplit(address).hostname or ""):
-            # A proxy out of the environment is no way to this machine.
-            web.proxy = None
-        return web
-
-    async def _call(self, call: Awaitable[_Answered], token: str) -> _Answered:
-        """Raises PluginError."""
-        try:
-            async with asyncio.timeout(2 * CALL_SECONDS):
-                return await call
-        except SlackApiError as error:
-            told = error.response
-            raise refuse(str(told.get("error")), str(told.get("needed") or ""), token) from None
-        except (SlackClientError, aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise unreachable(error, urlsplit(self._settings.api_url).hostname or "") from None
-
-    def _read_token(self, name: str) -> str:
-        """Read again for every connection: whoever writes another into the file need not start the hub again. Raises
-        Refused."""
-        given: str | None = getattr(self._settings, name)
-        file: str | None = getattr(self._settings, f"{name}_file")
-        if given is None and file is not None:
-            try:
-                given = Path(file).expanduser().read_text("utf-8").strip()
-            except (OSError, UnicodeError, RuntimeError) as error:
-                reason = getattr(error, "strerror", None) or type(error).__name__
-                raise Refused(f"the file of chat.slack.{name}_file cannot be read: {reason}.") from None
-        if given is None or not is_token(name, given):
-            raise Refused(
-                f"what chat.slack.{name}_file holds is no such token.", f"{where_to_find(name)}.".capitalize()
-            )
-        return given
 
     def _check_url(self, url: str) -> str:
         """Raises Temporary for what is no socket: a proxy may answer in Slack's place."""

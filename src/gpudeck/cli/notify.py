@@ -21,6 +21,7 @@ Examples:
   gpudeck notify list                        the channels of gpudeck.yaml, without their secrets
   gpudeck notify test ops                    send a test message right now
   gpudeck notify test mail --person ada      to somebody by themselves
+  gpudeck notify test chat.slack --person ada   the same by the bot in Slack
 
 \b
 Exit codes of test:
@@ -28,6 +29,8 @@ Exit codes of test:
   1  it did not; why is said
   2  there is no such channel, or the configuration has a mistake
 """
+_BOT = "chat.slack"
+"""What the bot is called among the channels: see alerts.notifiers.routes.BOT."""
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 
 
@@ -49,7 +52,7 @@ def list_channels(*, config: Path | None) -> None:
     for name in notify.channels:
         click.echo(f"{name}: {_kind(name, notify)}; {_purpose(name, notify)}")
     if has_bot and notify.slack is None:
-        click.echo("chat.slack: the bot; Slack messages to people")
+        click.echo(f"{_BOT}: the bot; Slack messages to people")
 
 
 @command.command("test")
@@ -61,12 +64,13 @@ def test_channel(name: str, *, person: str | None, config: Path | None) -> None:
     from gpudeck.app.settings import load_settings  # noqa: PLC0415 - the help needs none
 
     settings = load_settings(config)[0]
-    order = _make_order(name, person, settings)
     if importlib.util.find_spec("apprise") is None:
         raise UsageError("sending needs the hub's parts.", "Install them with `pip install 'gpudeck[hub]'`.")
+    is_bot = name == _BOT and settings.chat.slack is not None
+    sending = _send_by_bot(person, settings) if is_bot else _send(_make_order(name, person, settings))
     where = name if person is None else f"{person} through {name}"
     try:
-        asyncio.run(_send(order))
+        asyncio.run(sending)
     except PluginError as error:
         raise GpudeckError(f"the test message to {where} did not arrive: {error.message}", error.hint) from error
     click.echo(f"{where}: the service has taken the test message.")
@@ -103,6 +107,21 @@ def _recipient(name: str, account: str, settings: "Settings") -> str:
     if recipient is None:
         raise UsageError(f"people.{account}.{way} is not set.")
     return recipient
+
+
+async def _send_by_bot(account: str | None, settings: "Settings") -> None:
+    """Raises UsageError, or PluginError where Slack does not take it."""
+    from gpudeck.auth.people import People  # noqa: PLC0415 - few ask for it
+    from gpudeck.chat.post import answer_message  # noqa: PLC0415 - the same
+    from gpudeck.chat.web import write_once  # noqa: PLC0415 - the same
+
+    if account is None:
+        raise UsageError("the bot writes to people by themselves.", "Name one of them with --person.")
+    slack_id = People(settings.people).person_of(account).slack
+    if slack_id is None:
+        raise UsageError(f"people.{account}.slack is not set.")
+    if settings.chat.slack is not None:
+        await write_once(settings.chat.slack, slack_id, answer_message(_test_message(_BOT), settings.notify.page))
 
 
 def _test_message(name: str) -> "Message":
