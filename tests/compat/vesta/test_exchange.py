@@ -76,6 +76,15 @@ def test_without_term_there_is_the_page(vesta: VestaHub, query: str) -> None:
     assert "gpu info." not in answer.text
 
 
+@pytest.mark.parametrize("more", ["users", "users&refresh=5", "free", "q=gpu1", "user=alice", "width=100"])
+def test_the_hubs_own_text_is_there_beside_the_table(vesta: VestaHub, more: str) -> None:
+    vesta.report("gpu1", make_post())
+    answer = vesta.get(f"/?term=true&{more}")
+    assert answer.status_code == 200
+    assert "gpu info." not in answer.text
+    assert "gpu info." in vesta.get("/?term=true&other=1").text
+
+
 def test_a_host_is_an_ordinary_host_of_the_fleet(vesta: VestaHub) -> None:
     vesta.report("gputest001", captured_posts()[0])
     host = vesta.get("/api/v1/hosts/gputest001").json()

@@ -49,6 +49,7 @@ _REGISTER: Final = "/register"
 _MOST_SAMPLES: Final = 20_000
 _QUIET_SECONDS: Final = 60.0
 _MOST_PARAMETERS: Final = 16
+_OWN_WORDS: Final = frozenset({"users", "free", "user", "q", "width", "color", "refresh"})
 _LONGEST_QUERY: Final = 4096
 
 
@@ -101,7 +102,7 @@ class VestaDoor:
 
     def takes(self, path: str, query: bytes) -> bool:
         if path == "/":
-            return b"term=" in query and is_on(_read_query(query).get("term"))
+            return b"term=" in query and _is_for_vesta(_read_query(query))
         return self.owns(path) or path == _STATES or path.startswith("/states/")
 
     def owns(self, path: str) -> bool:
@@ -285,6 +286,11 @@ class VestaDoor:
             self._told_at.clear()
         self._told_at[about] = now
         log.warning("%s", sentence)
+
+
+def _is_for_vesta(parameters: dict[str, str]) -> bool:
+    """Whoever asks for more than `detail` wants the hub's own text, which knows `term` too."""
+    return is_on(parameters.get("term")) and not parameters.keys() & _OWN_WORDS
 
 
 def _read_query(query: bytes) -> dict[str, str]:
