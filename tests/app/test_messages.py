@@ -182,7 +182,7 @@ def test_demo_tells_nobody_and_says_so(tmp_path: Path) -> None:
     assert room.bot.told == []
     assert not room.messages.reaches("ada")
     assert room.hub.fleet.problems == [
-        "messages about the demo's hosts are not sent: with `notify: {demo: true}` they are."
+        "messages about the demo's hosts are not sent; notify.demo in gpudeck.yaml allows it."
     ]
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _DEMO: Final = "demo-{}"
 _STEP_SECONDS: Final = 1.0
 _RELOAD_SECONDS: Final = 10.0
-_WITHHELD: Final = "messages about the demo's hosts are not sent: with `notify: {demo: true}` they are."
+_WITHHELD: Final = "messages about the demo's hosts are not sent; notify.demo in gpudeck.yaml allows it."
 
 SpokenFor = Callable[[], Collection[str]]
 """The UUIDs of free GPUs that wait for somebody in the queue."""

@@ -70,7 +70,7 @@ def command(
         click.echo(body)
         return
     made = _decode(body, hub)
-    ways = "by mail or Slack" if made["is_sent"] else "among the events alone: the hub has no mail or Slack ID of yours"
+    ways = "by mail or Slack" if made["is_sent"] else "among the events alone: the hub has no way to write to you"
     span = show_span(made["expires_at"] - made["created_at"])
     click.echo(f"Watch {made['id']}: {made['description']}, for {span}. You are told {ways}.")
 
