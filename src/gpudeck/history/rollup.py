@@ -21,6 +21,7 @@ from gpudeck.history.sums import (
     add,
     decode_totals,
     encode_totals,
+    extend,
     subtract,
     which_sum,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "decode_totals",
     "encode",
     "encode_totals",
+    "extend",
     "hour_totals",
     "join",
     "quarter_totals",

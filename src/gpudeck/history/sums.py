@@ -66,6 +66,19 @@ def add(one: Totals, other: Totals) -> Totals:
     return Totals(one.start, one.seconds_per_step, names, table, one.states + other.states)
 
 
+def extend(one: Totals, other: Totals) -> Totals:
+    """Of the same devices at other moments of the same step: what they come to together is the mean of both, weighted
+    by their seconds, and not the sum."""
+    whole = add(one, other)
+    _, mine, its = _align(one, other)
+    seconds = whole.table[:, SECONDS]
+    weighted = np.nan_to_num(mine[:, TOTAL]) * mine[:, SECONDS] + np.nan_to_num(its[:, TOTAL]) * its[:, SECONDS]
+    whole.table[:, TOTAL] = np.divide(weighted, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+    whole.table[:, LOW] = np.fmin(mine[:, LOW], its[:, LOW])
+    whole.table[:, HIGH] = np.fmax(mine[:, HIGH], its[:, HIGH])
+    return whole
+
+
 def subtract(one: Totals, other: Totals) -> Totals:
     """`one` without `other`, which was added to it. Lows and highs of single GPUs stay: nobody knows the others."""
     names, mine, its = _align(one, other)

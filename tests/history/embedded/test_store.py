@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 import signal
@@ -160,6 +161,39 @@ def test_late_samples_count_beside_the_sealed_ones_before_they_are_sealed(
     assert [point[1] for point in fleet.series[0].points] == pytest.approx([50, 65, 80])
     (row,) = store.heat(HeatAsk("utilization_percent", START, START + HOUR)).rows
     assert row.values == pytest.approx([65])
+    # What is added up over GPUs is not added up over the two parts of an hour.
+    fleet = store.series(Ask("power_watts", START, START + HOUR, fleet=True, points=4))
+    assert [point[1:] for point in fleet.series[0].points] == [pytest.approx((200, 200, 200))] * 3
+    (row,) = store.heat(HeatAsk("power_watts", START, START + HOUR)).rows
+    assert row.values == pytest.approx([200])
+
+
+def test_late_samples_of_an_hour_whose_samples_are_gone_are_no_more_gpus(
+    store: EmbeddedStore, clock: FakeClock, path: Path
+) -> None:
+    store.take(busy_hour()[:180])
+    seal(store, clock, path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM chunks")
+    store.take(busy_hour()[180:])
+    store.flush()
+    ask = HeatAsk("power_watts", START, START + HOUR)
+    assert store.heat(ask).rows[0].values == pytest.approx([200])
+    clock.now += 60
+    wait_until_late_is_sealed(store)
+    assert store.heat(ask).rows[0].values == pytest.approx([200])
+
+
+def test_memory_of_those_whom_nobody_can_name_is_told_of_an_open_hour(
+    store: EmbeddedStore, clock: FakeClock, path: Path
+) -> None:
+    store.take([sample(START + beat * 10, gpu("GPU-1")) for beat in range(360)])
+    clock.now = START + HOUR
+    store.flush()
+    ask = UsageAsk("user", START, START + HOUR)
+    assert [(row.user, row.peak_memory_bytes) for row in store.usage(ask).rows] == [(None, 4.0 * GIB)]
+    seal(store, clock, path)
+    assert [(row.user, row.peak_memory_bytes) for row in store.usage(ask).rows] == [(None, 4.0 * GIB)]
 
 
 def test_open_and_sealed_hours_of_several_hosts_add_up_by_day(

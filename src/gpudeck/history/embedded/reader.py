@@ -29,9 +29,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FOR_USES: Final = ("utilization_percent", "power_watts")
+_FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
+_Place = tuple[int, int]
+"""The host, or FLEET, and when the step begins."""
 _SUMS_OF_USES: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in Use.__struct_fields__)
 
 
@@ -172,25 +174,52 @@ class View:
                 yield rollup.quarters(tail.picture(metrics, runs=False))
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
-        more = {
-            (host, hour): tail.work_out(("hour", *sorted(metrics)), partial(_hour_of, tail, metrics))
-            for (host, hour), tail in self._tails.items()
-            if start <= hour < end
-        }
+        more, sealed_too = {}, set()
+        for key, tail in self._tails.items():
+            if start <= key[1] < end:
+                late = self._late_hour(*key, tail, metrics)
+                sealed_too |= {key} if late is None else set()
+                hour = tail.picture(metrics, runs=False) if late is None else late[1]
+                more[key] = rollup.hour_totals(rollup.quarters(hour))
         rows = self.connection.execute(
             "SELECT host, hour, layout, body FROM host_hours WHERE hour >= ? AND hour < ?", (start, end)
         )
-        return self._stack(rows, more, metrics, SECONDS)
+
+        def join_late(sealed: Totals, key: _Place) -> Totals:
+            return rollup.extend(more[key], sealed) if key in sealed_too else more[key]
+
+        return self._stack(rows, more, join_late, metrics, SECONDS)
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
-        more: dict[tuple[int, int], Totals] = {}
-        for totals in self._open_quarters(start, end, metrics):
-            key = FLEET, totals.start
-            more[key] = rollup.add(more[key], totals) if key in more else totals
+        more: dict[_Place, Totals] = {}
+        less: dict[_Place, Totals] = {}
+        for (host, hour), tail in self._tails.items():
+            if start - SECONDS < hour < end:
+                late = self._late_hour(host, hour, tail, metrics)
+                _add_quarters(more, tail.picture(metrics, runs=False) if late is None else late[1])
+                if late is not None:
+                    _add_quarters(less, late[0])
+        for key in [key for key in more if not start <= key[1] < end]:
+            del more[key]
         rows = self.connection.execute(
             "SELECT ?, start, layout, body FROM fleet_quarters WHERE start >= ? AND start < ?", (FLEET, start, end)
         )
-        return self._stack(rows, more, metrics, QUARTER)
+
+        def join_late(sealed: Totals, key: _Place) -> Totals:
+            return rollup.add(more[key], rollup.subtract(sealed, less[key]) if key in less else sealed)
+
+        return self._stack(rows, more, join_late, metrics, QUARTER)
+
+    def _late_hour(self, host: int, start: int, tail: Tail, metrics: Collection[str]) -> tuple[Hour, Hour] | None:
+        """An hour that was sealed and got late samples since: as it was, and as it is with them. None where it was not
+        sealed, or where nobody knows its samples any more."""
+        if not tail.is_late:
+            return None
+        find = "SELECT body FROM chunks WHERE key = ?"
+        row = self.connection.execute(find, (key_of(host, start),)).fetchone()
+        read = partial(chunk.decode, row[0], metrics, runs=False) if row is not None else None
+        sealed = None if read is None else _read_or_leave("samples", host, start, read)
+        return None if sealed is None else (sealed, merge(sealed, tail.picture(metrics, runs=False)))
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
@@ -267,33 +296,29 @@ class View:
             number: read_layout(names) for number, names in self.connection.execute("SELECT id, names FROM layouts")
         }
 
-    def _open_quarters(self, start: int, end: int, metrics: Collection[str]) -> Iterator[Totals]:
-        """Each host's own, of hours that are not sealed yet."""
-        for (_, hour), tail in self._tails.items():
-            if start - SECONDS < hour < end:
-                found = tail.work_out(("quarters", *sorted(metrics)), partial(_quarters_of, tail, metrics))
-                yield from (totals for totals in found if start <= totals.start < end)
-
     def _stack(
-        self, rows: sqlite3.Cursor, more: dict[tuple[int, int], Totals], metrics: Collection[str], seconds: int
+        self,
+        rows: sqlite3.Cursor,
+        more: dict[_Place, Totals],
+        join_late: Callable[[Totals, _Place], Totals],
+        metrics: Collection[str],
+        seconds: int,
     ) -> Stack:
-        """Sealed totals, and `more` of hours that are open: these are added where both are."""
+        """Sealed totals, and `more` of hours that are open. Where there are both, `join_late` tells what they are."""
         sealed = []
         while batch := rows.fetchmany(_BATCH):
             for row in [row for row in batch if row[:2] in more]:
-                totals = rollup.decode_totals(row[3], self._layouts[row[2]], metrics)
-                more[row[:2]] = rollup.add(more[row[:2]], totals)
+                more[row[:2]] = join_late(rollup.decode_totals(row[3], self._layouts[row[2]], metrics), row[:2])
             alone = [row for row in batch if row[:2] not in more]
             sealed.append(decode_stack(alone, self._layouts, metrics, seconds))
         return join([*sealed, stack(more, metrics, seconds)])
 
 
-def _hour_of(tail: Tail, metrics: Collection[str]) -> Totals:
-    return rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False)))
-
-
-def _quarters_of(tail: Tail, metrics: Collection[str]) -> list[Totals]:
-    return rollup.quarter_totals(rollup.quarters(tail.picture(metrics, runs=False)))
+def _add_quarters(found: dict[_Place, Totals], hour: Hour) -> None:
+    """A host's own, to those of the fleet."""
+    for totals in rollup.quarter_totals(rollup.quarters(hour)):
+        key = FLEET, totals.start
+        found[key] = rollup.add(found[key], totals) if key in found else totals
 
 
 def _read_or_leave(what: str, host: int, start: int, read: Callable[[], T]) -> T | None:

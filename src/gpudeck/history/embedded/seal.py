@@ -97,7 +97,7 @@ class Sealer:
                 (quarters.start, host.key),
             ).fetchone()
             if found is not None:
-                totals = rollup.add(read_totals(found[0], found[1], quarters.start, 3600), totals)
+                totals = rollup.extend(read_totals(found[0], found[1], quarters.start, 3600), totals)
         self._connection.execute(
             "INSERT OR REPLACE INTO host_hours VALUES (?, ?, ?, ?)",
             (quarters.start, host.key, self._keys.layout(totals.names), rollup.encode_totals(totals, totals.names)),
