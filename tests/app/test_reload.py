@@ -61,6 +61,9 @@ def test_list_of_hosts_is_followed_from_then_on(hub: HubProcess) -> None:
     (hub.data_dir / "more.txt").write_text("gpu04\n")
     reload(hub, f"{FIRST}discovery: {{hosts_files: [{hub.data_dir}/more.txt]}}\nssh: {{interval: 30s}}\n")
     wait_until(lambda: names(hub) == {"gpu01", "gpu02", "gpu04"}, "the host of the list")
+    (hub.data_dir / "more.txt").write_text("gpu04\ngpu05\n")
+    wait_until(lambda: names(hub) == {"gpu01", "gpu02", "gpu04", "gpu05"}, "the host that the list names now")
+    assert logged(hub).count("read the settings again") == 1
 
 
 def test_what_needs_a_restart_is_said_each_time(hub: HubProcess) -> None:
@@ -86,6 +89,8 @@ def test_broken_file_changes_nothing_and_is_shown_until_it_is_mended(hub: HubPro
 def test_option_counts_before_the_file_also_when_that_is_read_again(hub: HubProcess) -> None:
     reload(hub, f"{FIRST}listen: 127.0.0.1:1\n")
     wait_until(lambda: "nothing has changed" in logged(hub), "the settings read again")
+    assert "count after a restart" not in logged(hub)
+    assert names(hub) == {"gpu01", "gpu02"}
 
 
 def hear(ear: socket.socket, word: str) -> str:

@@ -65,10 +65,13 @@ def test_name_in_the_kernel_alone_is_reached() -> None:
         assert heard(opened) == ["STOPPING=1"]
 
 
-def test_one_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:
+def test_one_that_is_gone_disturbs_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "gpudeck.app.supervisor")
     supervisor = Supervisor(str(tmp_path / "nobody"), watchdog=1.0)
     supervisor.ready()
     supervisor.alive()
+    told = [message.partition("was not told ")[2].partition(":")[0] for message in caplog.messages]
+    assert told == ["READY=1", "WATCHDOG=1"]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_a_bad_password_is_refused_with_the_rule_it_breaks(passwords: Passwords,
 @pytest.mark.parametrize("password", ["tencharact", "x" * LONGEST, "παράδειγμα", "ada.lovelace2"])
 def test_a_good_password_passes(passwords: Passwords, password: str) -> None:
     passwords.check(password, "ada.lovelace")
+    assert asyncio.run(passwords.verify(asyncio.run(passwords.hash(password)), password))
 
 
 def test_a_refusal_never_tells_the_password(passwords: Passwords) -> None:

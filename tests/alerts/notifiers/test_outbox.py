@@ -277,5 +277,9 @@ def test_message_to_a_channel_that_is_not_there_is_nobodys(database: Database) -
     async def put(outbox: Outbox) -> None:
         outbox.put_to(make_message("news 1"), Destination("gone"))
         await outbox.flush()
+        assert outbox.waiting == {"ops": 0}
 
-    run(database, {"ops": FakePost()}, put)
+    post = FakePost()
+    run(database, {"ops": post}, put)
+    assert post.tries == 0
+    assert asyncio.run(OutboxStore(database).next_due("gone")) is None
