@@ -1,7 +1,6 @@
 """The roles, run by a real ansible-playbook over real sshds into bare machines: see fakes/bare_machines.py.
 
-What the machines lack is systemd, for which fakes/systemctl.py stands in: it starts what the units say, and neither
-confines nor supervises it. That the units themselves are right: test_systemd.py.
+A real systemd runs there, so the units are tried as well: what they forbid, and that whatever dies or hangs comes back.
 """
 
 import json
@@ -24,6 +23,7 @@ from gpudeck import __version__
 FOLDER = ROOT / "deploy" / "ansible"
 AGENTS = ("gpu01", "gpu02", "gpu03")
 NEXT = f"{__version__}.post1"
+SERVICES = [("gpuhub", "gpudeck-hub"), ("gpu01", "gpudeck-agent")]
 needs_ansible = pytest.mark.skipif(
     shutil.which("ansible-playbook") is None, reason="no ansible here (Debian, Ubuntu: apt install ansible-core)"
 )
@@ -116,6 +116,32 @@ class Site:
         wait_until(lambda: self.hosts() == dict.fromkeys(AGENTS, "up"), "three hosts that are up", 120)
 
 
+class Service:
+    """One of the units, as systemd on its machine has it."""
+
+    def __init__(self, site: Site, machine: str, unit: str) -> None:
+        self._run = site.machines[machine].run
+        self._unit = unit
+
+    @property
+    def main_pid(self) -> int:
+        return int(self._run("systemctl", "show", "--property=MainPID", "--value", self._unit))
+
+    @property
+    def is_running(self) -> bool:
+        return self._run("systemctl", "show", "--property=SubState", "--value", self._unit) == "running\n"
+
+    def look(self, file: str) -> str:
+        """One of the main process's files below /proc."""
+        return self._run("cat", f"/proc/{self.main_pid}/{file}")
+
+    def signal(self, name: str) -> None:
+        self._run("systemctl", "kill", "--kill-who=main", f"--signal={name}", self._unit)
+
+    def journal(self) -> str:
+        return self._run("journalctl", "--boot", "--no-pager", f"--unit={self._unit}")
+
+
 def raise_version(wheel: Path, folder: Path) -> None:
     """The same program under a higher number, as the next release would be."""
     name = wheel.name.replace(__version__, NEXT)
@@ -202,9 +228,49 @@ class TestSite:
         assert set(users.split()) == {"gpudeck"}
 
     def test_all_of_it_is_back_after_the_machines_were_started_again(self, site: Site) -> None:
+        site.network.shut_down()
+        site.network.boot()
+        site.wait_for_agents()
+
+    def test_all_of_it_is_back_after_the_power_was_cut(self, site: Site) -> None:
         site.network.power_off()
         site.network.boot()
         site.wait_for_agents()
+
+    @pytest.mark.parametrize(("machine", "unit"), SERVICES)
+    def test_systemd_confines_it(self, site: Site, machine: str, unit: str) -> None:
+        service = Service(site, machine, unit)
+        status = service.look("status")
+        assert re.findall(r"^Cap\w+:\t(\w+)$", status, re.MULTILINE) == ["0" * 16] * 5
+        assert re.findall(r"^(?:NoNewPrivs|Seccomp):\t(\d)$", status, re.MULTILINE) == ["1", "2"]
+        assert re.search(r" / / ro,", service.look("mountinfo"))
+
+    @pytest.mark.parametrize(("machine", "unit"), SERVICES)
+    def test_one_that_is_killed_is_started_again(self, site: Site, machine: str, unit: str) -> None:
+        service = Service(site, machine, unit)
+        before = service.main_pid
+        service.signal("KILL")
+        wait_until(lambda: service.is_running and service.main_pid != before, f"another {unit}", 60)
+        site.wait_for_agents()
+
+    def test_a_hub_that_hangs_is_ended_and_started_again(self, site: Site) -> None:
+        service = Service(site, "gpuhub", "gpudeck-hub")
+        before = service.main_pid
+        service.signal("STOP")
+        wait_until(lambda: service.is_running and service.main_pid != before, "another hub", 180)
+        told = service.journal()
+        assert "Failed with result 'watchdog'" in told
+        assert "Current thread 0x" in told
+        site.wait_for_agents()
+
+    @pytest.mark.parametrize(("machine", "unit"), SERVICES)
+    def test_reload_starts_nothing_anew(self, site: Site, machine: str, unit: str) -> None:
+        service = Service(site, machine, unit)
+        before = service.main_pid
+        site.machines[machine].run("systemctl", "reload", unit)
+        told = re.compile("read the settings again|the settings have not changed")
+        wait_until(lambda: told.search(service.journal()), "the word in the journal", 30)
+        assert service.main_pid == before
 
     def test_changed_settings_reach_an_agent_without_a_restart(self, site: Site) -> None:
         recap = site.play("--limit", "gpu02", gpudeck_agent_settings={"interval": "4s"})

@@ -1,9 +1,9 @@
-"""Machines that have nothing of gpudeck, to be set up by Ansible: each with a file system, a network, processes, a name
-and an sshd of its own.
+"""Machines that have nothing of gpudeck, to be set up by Ansible: each with a file system, a network, processes, a
+name, a systemd and an sshd of its own.
 
-The file system is this machine's, under a layer that takes what is written; in place of the working tree, /opt, /root
-and /home each has folders of its own. What cannot be had without a virtual machine is systemd: fakes/systemctl.py
-stands in for it.
+The file system is this machine's, under a layer that takes what is written; in place of the working tree, /opt, /root,
+/home and the services that are enabled here each has folders of its own. systemd is the real one, as the first process
+of a container: /proc/sys and /sys are read-only for it, and it has a part of the tree of cgroups to itself.
 """
 
 import contextlib
@@ -18,43 +18,33 @@ from fakes import sshd
 from fakes.hubs import wait_until
 
 ROOT = Path(__file__).parents[2]
-WHY_NOT = "needs root, sshd, and a kernel that allows namespaces and overlays"
+WHY_NOT = "needs root, sshd, systemd, and a kernel that allows namespaces, overlays and cgroups of the second version"
+INIT = next((path for path in ("/lib/systemd/systemd", "/usr/lib/systemd/systemd") if Path(path).is_file()), None)
 NETWORK = "198.18.1"
 """Of the range that is kept for such tests (RFC 2544): no real network has it."""
-_BOOT = """
-set -e
-mount --make-rprivate /
-mount -t overlay overlay -o lowerdir=/,upperdir={folder}/upper,workdir={folder}/work {root}
-for hidden in {hidden}; do
-  [ ! -d {root}$hidden ] || {{ mkdir -p {folder}/own$hidden && mount --bind {folder}/own$hidden {root}$hidden; }}
-done
-mount --rbind /dev {root}/dev
-mount -t proc proc {root}/proc
-mount -t tmpfs -o mode=755 tmpfs {root}/run
-mount -t tmpfs -o mode=1777 tmpfs {root}/tmp
-mkdir -p {root}/run/sshd {root}/root/.ssh
-chmod 700 {root}/root
-cp {key}.pub {root}/root/.ssh/authorized_keys
-echo {name} > /proc/sys/kernel/hostname
-echo ready
-read go
-ip link set lo up
-chroot {root} /usr/bin/systemctl default
-exec chroot {root} {sshd} -D -e -f /etc/ssh/bare_config
+_SCRIPT = Path(__file__).with_name("bare_machine.sh")
+_NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
+_SSHD = """
+[Service]
+ExecStart={sshd} -D -e -f /etc/ssh/bare_config
+Restart=always
+[Install]
+WantedBy=multi-user.target
 """
 
 
 def can_make_bare_machines(folder: Path) -> bool:
     """Tried, as no other way tells what a kernel and a container allow."""
-    if os.geteuid() or sshd.PROGRAM is None or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+    if os.geteuid() or not sshd.PROGRAM or not INIT or not all(map(shutil.which, ("unshare", "nsenter", "ip", "ss"))):
         return False
-    for name in ("upper", "work", "root"):
+    for name in ("upper", "work", "root", "cgroup"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     tried = (
         f"mount -t overlay overlay -o lowerdir=/,upperdir={folder}/upper,workdir={folder}/work {folder}/root && "
+        f"mount -t cgroup2 cgroup2 {folder}/cgroup && mkdir {folder}/cgroup/tried && rmdir {folder}/cgroup/tried && "
         "ip link add switch type bridge && ip link add near type veth peer name far"
     )
-    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--uts", "sh", "-c", tried]
+    command = ["unshare", *_NAMESPACES, "--fork", "sh", "-c", tried]
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
@@ -67,12 +57,13 @@ class BareMachine:
         self._folder = folder
         self._key = key
         self._holder: subprocess.Popen[str] | None = None
-        for part in ("upper/etc/ssh", "upper/usr/bin", "work", "root"):
+        for part in ("upper/etc/ssh", "own/etc/systemd/system/multi-user.target.wants", "work", "root"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         (folder / "upper/etc/machine-id").write_text(f"{secrets.token_hex(16)}\n")
-        shim = folder / "upper/usr/bin/systemctl"
-        shutil.copy(Path(__file__).parent / "systemctl.py", shim)
-        shim.chmod(0o755)
+        (folder / "upper/etc/hostname").write_text(f"{name}\n")
+        units = folder / "own/etc/systemd/system"
+        (units / "bare-sshd.service").write_text(_SSHD.format(sshd=sshd.PROGRAM))
+        (units / "multi-user.target.wants/bare-sshd.service").symlink_to("../bare-sshd.service")
         sshd.make_key(folder / "upper/etc/ssh/bare_key")
         (folder / "upper/etc/ssh/bare_config").write_text(
             f"ListenAddress {address}\nPort 22\nHostKey /etc/ssh/bare_key\nPidFile none\nUsePAM no\n"
@@ -88,27 +79,18 @@ class BareMachine:
 
     def boot(self, switch: int) -> None:
         """`switch` is a process in whose network a bridge of that name is."""
-        hidden = " ".join(sorted({str(ROOT), "/opt", "/root", "/home"}))
-        script = _BOOT.format(
-            folder=self._folder,
-            root=self._folder / "root",
-            hidden=hidden,
-            key=self._key,
-            name=self.name,
-            sshd=sshd.PROGRAM,
-        )
-        namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc"]
         with (self._folder / "console").open("a") as console:
             self._holder = subprocess.Popen(
-                ["unshare", *namespaces, "--fork", "--kill-child", "sh", "-c", script],
+                ["unshare", *_NAMESPACES, "--fork", "--kill-child", "sh", str(_SCRIPT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=console,
                 text=True,
+                env=self._parameters(),
             )
         assert self._holder.stdout is not None
         assert self._holder.stdin is not None
-        assert self._holder.stdout.readline() == "ready\n", (self._folder / "console").read_text()
+        assert self._holder.stdout.readline() == "ready\n", self.console()
         self._connect(switch)
         self._holder.stdin.write("go\n")
         self._holder.stdin.flush()
@@ -118,22 +100,54 @@ class BareMachine:
         """Nothing is told to end: it ends."""
         if self._holder is not None:
             self._holder.kill()
-            self._holder.communicate(timeout=20)
-            self._holder = None
+            self._put_away()
+
+    def shut_down(self) -> None:
+        """As an operator does it: systemd ends what runs, and then itself."""
+        assert self._holder is not None
+        self.run("systemctl", "--no-block", "poweroff")
+        self._put_away()
 
     def run(self, *command: str) -> str:
         """What a command prints there. Raises CalledProcessError."""
-        inside = ["nsenter", f"--target={self._inner()}", "--net", "--mount", "--pid", "--uts", "--root", "--wd"]
-        done = subprocess.run([*inside, *command], capture_output=True, text=True, check=True, timeout=120)
+        inside = ["nsenter", f"--target={self._inner()}", "--net", "--mount", "--pid", "--uts", "--cgroup"]
+        done = subprocess.run(
+            [*inside, "--root", "--wd", *command], capture_output=True, text=True, check=True, timeout=120
+        )
         return done.stdout
 
     def console(self) -> str:
         return (self._folder / "console").read_text()
 
+    def _parameters(self) -> dict[str, str]:
+        hidden = sorted({str(ROOT), "/opt", "/root", "/home", "/etc/systemd/system"})
+        return dict(os.environ) | {
+            "FOLDER": str(self._folder),
+            "LOWER": "/",
+            "HIDDEN": " ".join(hidden),
+            "GROUP": f"gpudeck-{os.getpid()}-{self.name}",
+            "NAME": self.name,
+            "KEY": str(self._key),
+            "INIT": INIT or "",
+        }
+
+    def _put_away(self) -> None:
+        assert self._holder is not None
+        self._holder.communicate(timeout=60)
+        self._holder = None
+        gone = ["unshare", "--mount", "sh", str(_SCRIPT), "gone"]
+        wait_until(
+            lambda: subprocess.run(gone, env=self._parameters(), capture_output=True, check=False).returncode == 0,
+            f"the end of all that ran on {self.name}",
+            30,
+        )
+
     def _connect(self, switch: int) -> None:
         assert self._holder is not None
         near = f"to-{self.name}"[:15]
         there = ["nsenter", f"--target={switch}", "--net", "ip"]
+        # The kernel takes a network down some time after the last process in it: the end here may still be there.
+        subprocess.run([*there, "link", "del", near], check=False, capture_output=True, timeout=20)
         for words in (
             [*there, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", str(self._inner())],
             [*there, "link", "set", near, "master", "switch", "up"],
@@ -149,7 +163,9 @@ class BareMachine:
         return int(children[0])
 
     def _answers(self) -> bool:
-        return "Server listening" in self.console()
+        with contextlib.suppress(subprocess.CalledProcessError):
+            return f"{self.address}:22 " in self.run("ss", "--listening", "--tcp", "--numeric")
+        return False
 
 
 class BareNetwork:
@@ -187,6 +203,10 @@ class BareNetwork:
     def power_off(self) -> None:
         for machine in self.machines.values():
             machine.power_off()
+
+    def shut_down(self) -> None:
+        for machine in self.machines.values():
+            machine.shut_down()
 
     def seat(self, command: Sequence[str]) -> list[str]:
         """The command, as somebody runs it who can reach the machines."""
