@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpudeck.model.quantity import show_count, show_gib, show_span
 from gpudeck.tui.layout import Column, Layout, draw_share, measure
 from gpudeck.tui.rows import Row, Sort, arrange, group
-from gpudeck.views.cells import COLOURS, SYMBOLS, reservation_note, show_number
+from gpudeck.views.cells import COLOURS, SYMBOLS, gpu_note, show_number
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
@@ -113,9 +113,7 @@ def gpu_cells(row: Row, now: float, layout: Layout) -> list[Cell]:
     name: Cell = (clean(host["display_name"]), "" if host["status"] == "up" else "grey")
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
-    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
-    told = (gpu["health_reason"] or reason, reservation_note(gpu, now))
-    note = _silence(host, now) or " · ".join(filter(None, told))
+    note = _silence(host, now) or gpu_note(gpu, now)
     util = gpu["utilization_percent"]
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [

@@ -1,5 +1,7 @@
 """A GPU as a line of cells: what the table and the boxes have in common. What is unknown is a dash, never a zero."""
 
+import functools
+
 from gpudeck.model.quantity import show_gib, show_length, show_span
 from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
@@ -43,8 +45,7 @@ def gpu_rows(host: Json, now: float) -> list[list[Cell]]:
 def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
     state = gpu["availability"]
     dim = "grey" if state == "unknown" else ""
-    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
-    note = note or " · ".join(filter(None, (gpu["health_reason"] or reason, reservation_note(gpu, now))))
+    note = note or gpu_note(gpu, now)
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     return [
         (gpu["label"], dim),
@@ -59,6 +60,15 @@ def _cells(gpu: Json, note: str, now: float) -> list[Cell]:
         (show_span(now - gpu["since"]), dim),
         (clean(note), dim or "yellow"),
     ]
+
+
+def gpu_note(gpu: Json, now: float) -> str:
+    """What is wrong with it, why it is held or unknown, and who has it booked."""
+    reason = gpu["availability_reason"] if gpu["availability"] in {"held", "unknown"} else None
+    wrong = gpu["health_reason"] or reason or ""
+    # Most have no booking, and a fleet has thousands of them.
+    booked = reservation_note(gpu, now) if gpu["reservation"] or gpu.get("reservation_conflict") else ""
+    return f"{wrong} · {booked}" if wrong and booked else wrong or booked
 
 
 def reservation_note(gpu: Json, now: float) -> str:
@@ -86,6 +96,7 @@ def draw_bar(used: float | None, total: float | None) -> str:
     return _BARS[_BAR] if share > 0.99 else _BARS[min(max(round(share * _BAR), 1), _BAR - 1)]
 
 
+@functools.lru_cache(maxsize=4096)
 def show_number(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{value:.0f}{unit}"
 

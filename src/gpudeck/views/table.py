@@ -74,22 +74,22 @@ def lay_out(
     A fleet repeats itself: each column is measured and fitted once a text, not once a row.
     """
     cells = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
-    texts = [{text for text, _ in column} for column in cells]
+    kinds = [set(column) for column in cells]
+    texts = [{text for text, _ in found} for found in kinds]
     widths = [
         min(column.widest, max(map(width_of, {column.title, *found})))
         for column, found in zip(columns, texts, strict=True)
     ]
     shown = _choose(columns, widths, [at for at, found in enumerate(texts) if found != {""}], width)
     _narrow(columns, widths, shown, width)
-    fitted = [
-        _fit_all([(columns[at].title, "bold"), *cells[at]], widths[at], columns[at].align, colour) for at in shown
-    ]
+    fitted = [_fit_all(columns[at], widths[at], cells[at], kinds[at], colour) for at in shown]
     return list(map((" " * GAP).join, zip(*fitted, strict=True))), _total(widths, shown)
 
 
-def _fit_all(cells: Sequence[Cell], width: int, align: str, colour: bool) -> list[str]:
-    made = {cell: paint(fit(cell[0], width, align), cell[1], colour) for cell in set(cells)}
-    return [made[cell] for cell in cells]
+def _fit_all(column: Column, width: int, cells: Sequence[Cell], kinds: set[Cell], colour: bool) -> list[str]:
+    """The title and the cells below it; `kinds` are those that differ."""
+    made = {cell: paint(fit(cell[0], width, column.align), cell[1], colour) for cell in kinds}
+    return [paint(fit(column.title, width, column.align), "bold", colour), *map(made.__getitem__, cells)]
 
 
 def _choose(columns: Sequence[Column], widths: Sequence[int], filled: list[int], width: int | None) -> list[int]:
