@@ -188,6 +188,7 @@ def test_channel_that_fails_is_tried_with_one_message_at_a_time(
         for number in range(50):
             outbox.put(make_message(f"news {number}"))
         await outbox.flush()
+        await until(lambda: post.tries)
         await until(lambda: outbox.waiting == {"ops": 50})
 
     run(database, {"ops": post}, put)
