@@ -61,4 +61,10 @@ describe('an event', () => {
   it('has its time to the second', () => {
     expect(eventText(event({ at: at(15) }), NOW).time).toBe('12:05:09')
   })
+  it('of an alert says so, and keeps its number for those who hover', () => {
+    const { title, detail, utc } = eventText(event({ kind: 'alert_fired', detail: 'host_down, c4eca6ac52. Look at it.' }), NOW)
+    expect([title, detail]).toEqual(['Alert: gpu01 has stopped reporting', 'Look at it.'])
+    expect(utc).toContain('host_down, c4eca6ac52')
+    expect(eventText(event({ kind: 'alert_resolved', detail: 'host_down, c4eca6ac52.' }), NOW).detail).toBe('')
+  })
 })

@@ -116,13 +116,17 @@ export interface EventText {
   severity: Severity
 }
 
+/** How the hub begins what it says of an alert: its rule and its number, of use to those who look for it in a log. */
+const ALERT_SIGN = /^([a-z_]+, [0-9a-f]+)\.\s*/
+
 export function eventText(event: HubEvent, now: number): EventText {
   const clock = new Date(event.at * 1000)
+  const sign = event.kind.startsWith('alert_') ? (ALERT_SIGN.exec(event.detail) ?? []) : []
   return {
     time: [clock.getHours(), clock.getMinutes(), clock.getSeconds()].map(pad).join(':'),
-    utc: `${utcTime(event.at)}, ${duration(Math.max(0, now - event.at))} ago`,
-    title: plain(event.title),
-    detail: plain(event.detail),
+    utc: `${utcTime(event.at)}, ${duration(Math.max(0, now - event.at))} ago${sign[1] === undefined ? '' : ` · ${sign[1]}`}`,
+    title: `${event.kind === 'alert_fired' ? 'Alert: ' : ''}${plain(event.title)}`,
+    detail: plain(event.detail.slice(sign[0]?.length ?? 0)),
     severity: event.severity,
   }
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it, test } from 'vitest'
 import type { Usage, UsageRow } from '../api/types'
-import { amount, coverageText, dayBars, isPriced, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, workedShare } from './usage'
+import { amount, coverageText, dayBars, isPriced, isUngrouped, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, workedShare } from './usage'
 
 const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, worked_hours: 5, idle_held_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
 const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, observed_gpu_hours: 1234.5, currency: '', rows: [], total: row(), ...changes })
@@ -18,6 +18,12 @@ describe('a row', () => {
     expect(usageText(row({ user: null, unknown: true }), 'user', 1, '').title.text).toBe('not known')
     expect(usageText(row({ user: null }), 'group', 1, '').title.text).toBe('no group')
     expect(usageText(row({ user: null, unknown: true }), 'user', 1, '').key).not.toBe(usageText(row({ user: 'not known' }), 'user', 1, '').key)
+  })
+  it('tells where nobody is in a group', () => {
+    const { user: _, ...nobody } = row()
+    expect(isUngrouped(usage({ by: 'group', rows: [nobody] }))).toBe(true)
+    expect(isUngrouped(usage({ by: 'group', rows: [nobody, { ...nobody, group: 'vision' }] }))).toBe(false)
+    expect(isUngrouped(usage({ rows: [nobody] }))).toBe(false)
   })
   it('has a price where there is one', () => {
     expect(usageText(row({ cost: 1234.5 }), 'user', 1, 'EUR').cost).toBe('1,234.50 EUR')

@@ -15,6 +15,11 @@ export function readBy(text: string | null): UsageBy {
   return BYS.find(({ by }) => by === text)?.by ?? 'user'
 }
 
+/** Whether groups were asked for where nobody is in one. */
+export function isUngrouped({ by, rows }: Usage): boolean {
+  return by === 'group' && rows.every(({ group }) => group == null)
+}
+
 export const USAGE_SORTS = ['held', 'name', 'worked', 'idle', 'energy', 'cost', 'peak'] as const
 export type UsageSort = (typeof USAGE_SORTS)[number]
 
