@@ -120,6 +120,23 @@ def test_nothing_that_happened_is_the_answer_no(tmp_path: Path) -> None:
     assert (answer.returncode, answer.stdout, answer.stderr) == (1, "", "Nothing happened.\n")
 
 
+@pytest.mark.parametrize(
+    ("kinds", "doubt"),
+    [
+        ("xid", ""),
+        ("xid,host_dwon", " The hub itself tells of no 'host_dwon': did you mean host_down?"),
+        ("colour", " The hub itself tells of no 'colour': there are host_seen, "),
+    ],
+)
+def test_kind_that_the_hub_does_not_use_is_doubted_where_nothing_is_found(
+    tmp_path: Path, kinds: str, doubt: str
+) -> None:
+    with running() as hub:
+        answer = gpudeck(tmp_path, "events", "--kind", kinds, "--hub", hub.url)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith(f"Nothing happened.{doubt}")
+
+
 def test_following_shows_each_event_once_and_goes_on(tmp_path: Path) -> None:
     with running(FAULT) as hub:
         command = [sys.executable, "-m", "gpudeck", "events", "--json", "--follow", "--hub", hub.url]

@@ -11,7 +11,7 @@ from gpudeck.chat.blocks import Answer, Block, button, say, show_time, tell
 from gpudeck.chat.escape import escape
 from gpudeck.chat.lines import count
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length
 from gpudeck.model.reservation import BookedGpu, Reservation
 from gpudeck.reservations.drafts import Draft
 from gpudeck.reservations.refusals import Conflict
@@ -51,7 +51,7 @@ class Return(Struct, frozen=True, forbid_unknown_fields=True):
 def answer_booked(made: Reservation, asker: str) -> Answer:
     text = (
         f"Booked: *{_gpus(made.gpus)}* for {escape(made.user)}, {show_time(made.start)} until {show_time(made.end)} "
-        f"({_length(made.end - made.start)}). It is booking {made.id}."
+        f"({show_length(made.end - made.start)}). It is booking {made.id}."
     )
     value = msgspec.json.encode(Return(asker, made.id)).decode()
     sure = "Others can have these GPUs then. No process is ended."
@@ -123,7 +123,3 @@ def _gpus(gpus: Sequence[BookedGpu]) -> str:
     for gpu in gpus:
         hosts.setdefault(gpu.host, []).append(gpu.label)
     return escape(" ".join(f"{host}:{','.join(labels)}" for host, labels in hosts.items()), 300)
-
-
-def _length(seconds: float) -> str:
-    return show_span(seconds).removesuffix(" 0h").removesuffix(" 0m")

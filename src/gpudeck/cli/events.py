@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.event import SEVERITIES, Event
+from gpudeck.model.event import KINDS, SEVERITIES, Event
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 
 _EXAMPLES = """\b
@@ -70,10 +70,22 @@ def command(
         with contextlib.suppress(KeyboardInterrupt):
             _follow(ask, query, found, printer)
     elif not found:
-        click.echo("Nothing happened.", err=True)
+        click.echo(f"Nothing happened.{_doubt(wanted['kind'])}", err=True)
         sys.exit(1)
     elif len(found) == limit:
-        click.echo(f"Only the newest {limit} are shown: --limit or a shorter --since changes that.", err=True)
+        click.echo(f"At most {limit} are shown, the newest: --limit or a shorter --since changes that.", err=True)
+
+
+def _doubt(kinds: str | None) -> str:
+    """A kind is an open word, so that none is refused; but one that the hub does not use may be a slip."""
+    strange = [kind for word in (kinds or "").split(",") if (kind := word.strip()) and kind not in KINDS]
+    if not strange:
+        return ""
+    import difflib  # noqa: PLC0415 - needed by mistakes alone
+
+    near = difflib.get_close_matches(strange[0], KINDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}."
+    return f" The hub itself tells of no {strange[0]!r}: {hint}"
 
 
 def _query(wanted: dict[str, str | None]) -> dict[str, str]:

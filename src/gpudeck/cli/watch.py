@@ -9,7 +9,7 @@ import msgspec
 from gpudeck.cli.wanting import kind_options, read_wanted
 from gpudeck.model.errors import Unreachable, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
@@ -71,7 +71,7 @@ def command(
         return
     made = _decode(body, hub)
     ways = "by mail or Slack" if made["is_sent"] else "among the events alone: the hub has no way to write to you"
-    span = show_span(made["expires_at"] - made["created_at"])
+    span = show_length(made["expires_at"] - made["created_at"])
     click.echo(f"Watch {made['id']}: {made['description']}, for {span}. You are told {ways}.")
 
 

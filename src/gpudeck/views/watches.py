@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpudeck.model.quantity import show_span
+from gpudeck.model.quantity import show_length, show_span
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
@@ -34,4 +34,4 @@ def render_watches(watches: Sequence[dict[str, Any]], now: float, width: int | N
 def _state(one: dict[str, Any], now: float) -> Cell:
     if one["fired_at"] is not None:
         return f"told {show_span(now - one['fired_at'])} ago", "green"
-    return f"for {show_span(one['expires_at'] - now)}", ""
+    return f"for {show_length(one['expires_at'] - now)}", ""
