@@ -15,6 +15,15 @@ EACH = 25
 _ADDRESSES = 5
 """How many addresses the clients of one kind share."""
 _GET = b"GET /api/v1/fleet HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+_COSTLY = [
+    _GET,
+    b"GET /api/v1/fleet HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"GET /api/v1/gpus HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /api/v1/usage HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /api/v1/history?fleet=1&metric=power_watts HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /api/v1/history/heat?metric=power_watts HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+]
 
 Attack = Callable[["Attacker"], Awaitable[None]]
 
@@ -66,8 +75,8 @@ async def _flood(attacker: Attacker, make: Callable[[], bytes]) -> None:
 
 
 async def flood(attacker: Attacker) -> None:
-    """The largest answer, over and over on one connection."""
-    await _flood(attacker, lambda: _GET)
+    """The largest answers and the hardest questions, over and over on one connection."""
+    await _flood(attacker, lambda: random.choice(_COSTLY))
 
 
 async def reconnect(attacker: Attacker) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -14,8 +15,11 @@ from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.api.addresses import Callers, count_as
 from gpudeck.api.errors import ErrorBody
+from gpudeck.api.gpus import HOSTS_AT_ONCE
 from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure, Turnstile
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.metrics import View
+from gpudeck.hub.sight import Sight
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.wire import encode
 from gpudeck.wire.codec import MAX_DECODED_BYTES
@@ -263,6 +267,30 @@ def test_large_answers_cost_more() -> None:
     assert answers[-1] == 429
 
 
+def test_answers_that_take_long_cost_more_and_no_more_than_so_much() -> None:
+    clock = FakeClock()
+
+    async def think(scope: Any, receive: Any, send: Any) -> None:
+        clock.now += 3.0 if scope["path"] == "/year" else 0.0
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    settings = LimitsSettings(requests_per_second=1.0, requests_burst=30)
+    app = LimitedApp(think, settings, now=clock, hold=0.0)
+
+    async def ask(path: str) -> int:
+        transport = httpx.ASGITransport(app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+            return (await client.get(path)).status_code
+
+    quick = [asyncio.run(ask("/now")) for _ in range(5)]
+    slow = [asyncio.run(ask("/year")) for _ in range(2)]
+    # 5, then 1 + 20 for each of these: the second is still let in, and what comes next has to wait.
+    assert [*quick, *slow, asyncio.run(ask("/now"))] == [200] * 7 + [429]
+    clock.now += 20.0
+    assert asyncio.run(ask("/now")) == 200
+
+
 @pytest.mark.parametrize("says_its_size", [True, False])
 def test_a_report_that_unpacks_into_half_a_gigabyte_takes_no_memory(door: Guarded, says_its_size: bool) -> None:
     packer = zstandard.ZstdCompressor(level=3, write_content_size=says_its_size)
@@ -303,6 +331,36 @@ def test_a_crowd_passes_one_by_one_and_others_are_served_between_them() -> None:
     order = asyncio.run(crowd())
     assert [name for name in order if name != "turn"] == ["a", "b", "c"]
     assert all("turn" in order[order.index(one) : order.index(next_one)] for one, next_one in ("ab", "bc"))
+
+
+def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Guarded(LimitsSettings())
+    for number in range(3 * HOSTS_AT_ONCE):
+        envelope = make_envelope(f"gpu{number:03}", 1, [make_gpu(0, uuid=f"{number}")], host_id=str(number))
+        door.hub.fleet.apply(envelope, via="push", now=door.hub.started_at)
+    turn, made = 0, Counter[int]()
+    see = Sight.gpu
+
+    def see_and_count(sight: Sight, gpu: View) -> View:
+        made[turn] += 1
+        return see(sight, gpu)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def crowd() -> None:
+        transport = httpx.ASGITransport(door.app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
+        counting = asyncio.create_task(count_turns())
+        async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+            await asyncio.gather(*(client.get("/api/v1/gpus") for _ in range(5)))
+        counting.cancel()
+
+    monkeypatch.setattr(Sight, "gpu", see_and_count)
+    asyncio.run(crowd())
+    assert (made.total(), max(made.values())) == (5 * 3 * HOSTS_AT_ONCE, HOSTS_AT_ONCE)
 
 
 def test_who_goes_away_in_the_line_keeps_nobody_else_waiting() -> None:

@@ -265,6 +265,20 @@ def test_agents_behind_one_gateway_may_connect_for_each_report_and_guesses_count
         assert wall.hits == {"connections_per_second": 2}
 
 
+def test_an_address_that_sends_endless_heads_may_open_few_connections() -> None:
+    wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=22))
+    with serving(wall) as port:
+        with connect(port) as rude, contextlib.suppress(OSError):
+            rude.sendall(b"GET / HTTP/1.1\r\n" + b"X-A: aaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 40_000)
+            assert is_cut_off(rude)
+        wait_until(lambda: wall.hits["head_size"] == 1, "it is given up")
+        with connect(port) as second, connect(port) as third:
+            second.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert second.recv(1000).endswith(b"http 0")
+            assert is_cut_off(third)
+        assert wall.hits["connections_per_second"] == 1
+
+
 def test_where_all_connections_are_used_those_who_never_asked_make_room() -> None:
     wall = Wall(LimitsSettings(connections=2))
     with serving(wall) as port, connect(port) as honest:

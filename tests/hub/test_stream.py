@@ -1,6 +1,7 @@
 """Snapshot and deltas: whoever applies them in order has exactly what the API answers."""
 
 import asyncio
+import gzip
 import random
 import zlib
 from typing import Any
@@ -185,6 +186,21 @@ def test_deflated_events_of_any_order_make_one_gzip_stream(stage: Stage) -> None
     chosen = [stage.stream.snapshot(), events[2], events[0], events[0]]
     packed = GZIP_HEADER + b"".join(event.deflated() for event in chosen)
     assert zlib.decompressobj(wbits=31).decompress(packed) == b"".join(event.plain for event in chosen)
+
+
+def test_all_who_ask_in_one_second_share_a_packed_document_and_the_next_second_has_another(stage: Stage) -> None:
+    async def ask_twice() -> list[bytes]:
+        return list(await asyncio.gather(stage.stream.packed_document(), stage.stream.packed_document()))
+
+    stage.send(make_envelope())
+    first, second = asyncio.run(ask_twice())
+    document = stage.stream.document()
+    stage.send(make_envelope(sequence=2, gpus=[make_busy_gpu(0)]))
+    stage.tick()
+    third, _ = asyncio.run(ask_twice())
+    assert first is second
+    assert (gzip.decompress(first), gzip.decompress(third)) == (document, stage.stream.document())
+    assert document != stage.stream.document()
 
 
 def test_the_demo_ends_with_the_first_real_report() -> None:

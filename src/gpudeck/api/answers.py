@@ -10,7 +10,11 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 
+from gpudeck.api.limits import TURN
 from gpudeck.hub.hub import Hub
+
+LEAST_PACKED = 2_048
+"""Bytes of an answer that are worth compressing."""
 
 HubRequest = Request[None, None, State]
 TheHub = NamedDependency[Hub]
@@ -24,11 +28,31 @@ def documented(body: Any, description: str) -> ResponseSpec:
 
 async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:
     """Large bodies are compressed in a thread: eight thousand GPUs are several megabytes."""
+    if len(body) > LEAST_PACKED and takes_gzip(request):
+        return answer_bytes(await asyncio.to_thread(gzip.compress, body, 1), is_packed=True)
+    return answer_bytes(body)
+
+
+def answer_bytes(body: bytes, *, is_packed: bool = False) -> Response[bytes]:
+    """JSON that is ready to be sent."""
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if len(body) > 2_048 and "gzip" in request.headers.get("accept-encoding", ""):
+    if is_packed:
         headers["Content-Encoding"] = "gzip"
-        body = await asyncio.to_thread(gzip.compress, body, 1)
     return Response(body, media_type=MediaType.JSON, headers=headers)
+
+
+async def give_way(request: HubRequest) -> None:
+    """Let others be served before this request goes on."""
+    extensions: dict[str, Any] = request.scope.get("extensions") or {}
+    await extensions.get(TURN, _next_turn)()
+
+
+async def _next_turn() -> None:
+    await asyncio.sleep(0)
+
+
+def takes_gzip(request: HubRequest) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def allow(path: str, *methods: str) -> HTTPRouteHandler:

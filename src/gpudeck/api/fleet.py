@@ -3,14 +3,18 @@
 from litestar import Response, get
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
+from gpudeck.api.answers import LEAST_PACKED, HubRequest, TheHub, answer_bytes, documented, takes_gzip
 from gpudeck.model.view import Fleet, Totals
 
 
 @get("/api/v1/fleet", opt=access("read"), responses={200: documented(Fleet, "The whole fleet as of the last second")})
 async def read_fleet(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
     """Everything now: hosts, GPUs, processes, totals."""
-    return await answer_json(request, hub.stream.document(policy.sight(caller_of(request))))
+    sight = policy.sight(caller_of(request))
+    document = hub.stream.document(sight)
+    if len(document) > LEAST_PACKED and takes_gzip(request):
+        return answer_bytes(await hub.stream.packed_document(sight), is_packed=True)
+    return answer_bytes(document)
 
 
 @get("/api/v1/totals", opt=access("read"))

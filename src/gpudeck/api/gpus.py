@@ -1,7 +1,7 @@
 """GET /api/v1/gpus: GPUs across hosts, filtered: what a script asks when it looks for a free one."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -10,10 +10,12 @@ from litestar.exceptions import ValidationException
 from litestar.params import QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
+from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented, give_way
 from gpudeck.api.errors import ErrorBody
+from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
+from gpudeck.hub.sight import Sight
 from gpudeck.model.availability import Availability
 from gpudeck.model.quantity import AMOUNT, parse_bytes
 from gpudeck.model.view import Gpu
@@ -22,7 +24,10 @@ _fields: list[Any] = [("host", str), ("host_id", str)]
 GpuOfHost = msgspec.defstruct("GpuOfHost", _fields, bases=(Gpu,), kw_only=True, module=__name__)
 GpuList = msgspec.defstruct("GpuList", [("gpus", list[GpuOfHost])], module=__name__)  # type: ignore[valid-type]
 
+HOSTS_AT_ONCE = 16
 _FILTERS = ("availability", "min_memory", "model", "user", "host")
+
+_encoder = msgspec.json.Encoder()
 
 _Text = Annotated[str | None, QueryParameter(max_length=256)]
 
@@ -54,16 +59,33 @@ async def list_gpus(
     """GPUs across hosts. `model` is any part of the model's name; `user` and `host` are exact names."""
     _check_names(request)
     least = _least_memory(min_memory)
-    sight = policy.sight(caller_of(request))
-    gpus = [
-        {"host": view["name"], "host_id": view["id"], **sight.gpu(gpu)}
-        for view, gpu in _walk(hub, host)
-        if (not availability or gpu["availability"] in availability)
-        and (least is None or (gpu["memory_total_bytes"] or 0) >= least)
-        and (model is None or model.lower() in f"{gpu['name']}\n{gpu['display_name']}".lower())
-        and (user is None or user in gpu["users"])
-    ]
-    return await answer_json(request, msgspec.json.encode({"gpus": gpus}))
+    part = None if model is None else model.lower()
+
+    def fits(gpu: View) -> bool:
+        return (
+            (not availability or gpu["availability"] in availability)
+            and (least is None or (gpu["memory_total_bytes"] or 0) >= least)
+            and (part is None or part in f"{gpu['name']}\n{gpu['display_name']}".lower())
+            and (user is None or user in gpu["users"])
+        )
+
+    body = await _encode(request, _choose(hub, host), fits, policy.sight(caller_of(request)))
+    return await answer_json(request, body)
+
+
+async def _encode(request: HubRequest, hosts: Sequence[HostState], fits: Callable[[View], bool], sight: Sight) -> bytes:
+    """Of a few hosts at a time: others are served in between."""
+    found: list[bytes] = []
+    for at, host in enumerate(hosts):
+        if at % HOSTS_AT_ONCE == 0:
+            await give_way(request)
+        view = host.view
+        found += [
+            _encoder.encode({"host": view["name"], "host_id": view["id"], **sight.gpu(gpu)})
+            for gpu in view["gpus"]
+            if fits(gpu)
+        ]
+    return b'{"gpus":[' + b",".join(found) + b"]}"
 
 
 def _check_names(request: HubRequest) -> None:
@@ -74,11 +96,8 @@ def _check_names(request: HubRequest) -> None:
             raise ValidationException(f"there is no filter {name[:40]!r}; did you mean {' or '.join(near)}?")
 
 
-def _walk(hub: Hub, host: str | None) -> Iterator[tuple[View, View]]:
-    for view in (state.view for state in hub.fleet.ordered()):
-        if host is None or host in {view["name"], view["id"]}:
-            for gpu in view["gpus"]:
-                yield view, gpu
+def _choose(hub: Hub, name: str | None) -> list[HostState]:
+    return [host for host in hub.fleet.ordered() if name is None or name in {host.view["name"], host.view["id"]}]
 
 
 def _least_memory(text: str | None) -> int | None:

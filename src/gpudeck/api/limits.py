@@ -28,11 +28,17 @@ COSTLY_REPORT = 20.0
 """A report that has to be unpacked to be refused costs its address as much as so many requests."""
 REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
 """Of senders that bring their token and ask for an id, from one address."""
-BYTES_A_REQUEST = 256 * 1024
+BYTES_A_REQUEST = 128 * 1024
 """So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for."""
+SECONDS_A_REQUEST, MOST_FOR_TIME = 0.005, 20
+"""And so much time until it begins: a question about a year of history is none either. Up to so many requests, since
+some of that time may be others' fault."""
 OPENING = "gpudeck.opening"
 """Among the extensions of a scope: its `give_back` gives the address the opening of this connection back. The server in
 front of this counts openings before anybody can say who comes."""
+TURN = "gpudeck.turn"
+"""Among the extensions of a scope too: what waits for another turn of the event loop, one request in each. Whatever
+takes more than a millisecond is done in parts, with this between them."""
 _MOST_CALLERS = 16_384
 _REPORTS = "/api/v1/reports"
 _STREAM = "/api/v1/stream"
@@ -205,6 +211,9 @@ class LimitedApp:
                 return
         if measure is not self._reports:
             await self._turnstile.enter()
+            scope.setdefault("extensions", {})[TURN] = self._turnstile.enter
+        if caller is not None and measure is self._requests:
+            send = self._weigh_answer(caller, send)
         await self._app(scope, receive, send)
 
     def _measure(self, caller: str, path: str, scope: Scope, send: Send) -> tuple[Measure, float, Send]:
@@ -219,8 +228,6 @@ class LimitedApp:
                 return self._reports, wait, send
         elif scope["method"] == "POST" and _without_empty_parts(path).endswith(self._login_paths):
             return self._logins, self._logins.take(caller, now), send
-        else:
-            send = self._weigh_answer(caller, send)
         return self._requests, self._requests.take(caller, now), send
 
     def _judge_report(self, bearer: Hashable, caller: str, is_known: bool, scope: Scope, send: Send) -> Send:
@@ -278,10 +285,16 @@ class LimitedApp:
         return send_and_judge
 
     def _weigh_answer(self, caller: str, send: Send) -> Send:
+        began = self._now()
+
         async def send_and_weigh(message: Message) -> None:
-            body = message.get("body")
-            if body is not None and len(body) >= BYTES_A_REQUEST:
-                self._requests.charge(caller, self._now(), len(body) / BYTES_A_REQUEST)
+            if message["type"] == "http.response.start":
+                cost = min((self._now() - began) / SECONDS_A_REQUEST, MOST_FOR_TIME)
+            else:
+                cost = len(message.get("body", b"")) / BYTES_A_REQUEST
+            # What is small was paid for with the request.
+            if cost >= 1:
+                self._requests.charge(caller, self._now(), cost)
             await send(message)
 
         return send_and_weigh

@@ -5,11 +5,15 @@ from typing import Any
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
+from gpudeck.hub.sight import Sight
 from gpudeck.views.people_table import describe_people
+
+_MOST_KEPT = 16
 
 
 class Holder(Struct, frozen=True):
@@ -33,11 +37,29 @@ class People(Struct, frozen=True):
     people: list[Holder]
 
 
+class Gatherings:
+    """Who is where, gathered once for all who may see the same in the same second. One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._made: dict[Sight, tuple[bytes, asyncio.Task[bytes]]] = {}
+
+    async def gather(self, sight: Sight, document: bytes) -> bytes:
+        kept = self._made.get(sight)
+        if kept is None or kept[0] is not document:
+            if len(self._made) >= _MOST_KEPT:
+                self._made = {}
+            kept = self._made[sight] = document, asyncio.create_task(asyncio.to_thread(_describe, document))
+        # Whoever goes away while it is being made must not take it from the others.
+        return await asyncio.shield(kept[1])
+
+
 @get("/api/v1/people", opt=access("read"), responses={200: documented(People, "Who is on GPUs as of the last second")})
-async def read_people(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
+async def read_people(
+    hub: TheHub, gatherings: NamedDependency[Gatherings], policy: ThePolicy, request: HubRequest
+) -> Response[bytes]:
     """Who is on which GPUs now: memory, processes, and where."""
-    document = hub.stream.document(policy.sight(caller_of(request)))
-    return await answer_json(request, await asyncio.to_thread(_describe, document))
+    sight = policy.sight(caller_of(request))
+    return await answer_json(request, await gatherings.gather(sight, hub.stream.document(sight)))
 
 
 def _describe(document: bytes) -> bytes:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gpudeck.api.addresses import Networks, count_as
 from gpudeck.api.errors import encode_error
 from gpudeck.api.headers import SAFE_HEADERS
-from gpudeck.api.limits import OPENING, Measure, Seats
+from gpudeck.api.limits import COSTLY_REPORT, OPENING, Measure, Seats
 from gpudeck.model.limits_settings import LimitsSettings
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -75,6 +75,10 @@ class Wall:
 
     def forgive(self, visit: "Visit") -> None:
         self._openings.charge(visit.caller, asyncio.get_running_loop().time(), -1.0)
+
+    def blame(self, visit: "Visit") -> None:
+        """It has sent what nobody sends who means well: its address may open fewer connections for a while."""
+        self._openings.charge(visit.caller, asyncio.get_running_loop().time(), COSTLY_REPORT)
 
     def _make_room(self) -> bool:
         """The oldest of those who have connected and not asked for anything yet has to go."""
@@ -153,6 +157,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             # What a whole body has brought along in the same piece is let through: its own limit comes later.
             if self._head_bytes > MOST_HEAD_BYTES + len(data) or len(data) > 16 * MOST_HEAD_BYTES:
+                self._wall.blame(self._visit)
                 self._give_up("head_size")
                 return
         super().data_received(data)

@@ -1,6 +1,7 @@
 """Out of the hub: once a second what changed becomes one delta, encoded and compressed once for all viewers."""
 
 import asyncio
+import gzip
 import secrets
 import threading
 import zlib
@@ -85,6 +86,7 @@ class _Channel:
         self.deltas: deque[Event] = deque(maxlen=KEPT_DELTAS)
         self.viewers: set[Viewer] = set()
         self.document: bytes | None = None
+        self.packed: asyncio.Task[bytes] | None = None
         self.snapshot: Event | None = None
         self.idle_ticks = 0
 
@@ -149,6 +151,14 @@ class Stream:
             channel.document = self.fleet.encoded(self.time, demo=self.demo, sight=sight)
         return channel.document
 
+    async def packed_document(self, sight: Sight = EVERYTHING) -> bytes:
+        """The same in gzip: packed once for all, in a thread."""
+        document, channel = self.document(sight), self._open(sight)
+        if channel.packed is None:
+            channel.packed = asyncio.create_task(asyncio.to_thread(gzip.compress, document, 1))
+        # Whoever goes away while it is being made must not take it from the others.
+        return await asyncio.shield(channel.packed)
+
     def tick_age(self) -> float:
         """Seconds since the fleet was last published."""
         return max(0.0, self._clock() - self.time)
@@ -188,7 +198,7 @@ class Stream:
 
     def _publish(self, channel: _Channel, data: bytes) -> None:
         event = Event("delta", self._number, self._epoch, data)
-        channel.document = channel.snapshot = None
+        channel.document = channel.packed = channel.snapshot = None
         channel.idle_ticks = 0 if channel.viewers else channel.idle_ticks + 1
         channel.deltas.append(event)
         for viewer in channel.viewers:
