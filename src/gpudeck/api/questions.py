@@ -31,7 +31,7 @@ TIME_SCHEMA: Final = {
     "anyOf": [
         {"format": "date-time"},
         {"format": "date"},
-        {"pattern": r"^(now|(now)?-([1-9][0-9]{0,5}[smhdwy]){1,4}|[1-9][0-9]{0,10}(\.[0-9]{1,6})?)$"},
+        {"pattern": r"^(now|(now)?-([1-9][0-9]{0,5}[smhdwy]){1,4}|(0|[1-9][0-9]{0,14})(\.[0-9]{1,9})?)$"},
     ]
 }
 """For the API's document: how a time is written."""
