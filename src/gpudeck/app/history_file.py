@@ -11,7 +11,8 @@ from gpudeck.app.settings import choose_data_dir, load_settings
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.embedded.export import Choice, export
 from gpudeck.history.embedded.inspect import find_damage, measure
-from gpudeck.history.embedded.reader import View, view_file
+from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.view import View
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.model.errors import UsageError
 from gpudeck.model.times import parse_time

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
+from gpudeck.history.embedded import view
 from gpudeck.history.embedded.inspect import find_damage
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
@@ -430,3 +432,28 @@ def test_sample_that_stands_for_a_minute_tells_of_all_its_steps(store: EmbeddedS
     answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-1", points=360))
     assert answer.step == 10
     assert len(answer.series[0].points) >= 350
+
+
+def test_an_open_hour_is_worked_out_once_and_again_with_the_next_sample(
+    store: EmbeddedStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_out: list[int] = []
+    work = view.uses_of
+
+    def count_and_work(*args: Any) -> Any:
+        worked_out.append(1)
+        return work(*args)
+
+    def held() -> float:
+        (row,) = store.usage(UsageAsk("user", START, START + HOUR)).rows
+        return row.gpu_hours * HOUR
+
+    monkeypatch.setattr(view, "uses_of", count_and_work)
+    first, second, *_ = busy_hour()
+    clock.now = START + 30
+    store.take([first])
+    store.flush()
+    before = held(), held(), len(worked_out)
+    store.take([second])
+    store.flush()
+    assert (before, held(), len(worked_out)) == ((10.0, 10.0, 1), 20.0, 2)

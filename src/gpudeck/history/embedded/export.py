@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from gpudeck.history.base import HistoryRefused
-from gpudeck.history.embedded.reader import View
+from gpudeck.history.embedded.view import View
 from gpudeck.history.hour import ABSENT, Hour
 from gpudeck.history.past import KnownGpu
 from gpudeck.history.sample import GPU_NAMES, STATES

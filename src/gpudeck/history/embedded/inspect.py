@@ -9,8 +9,8 @@ from msgspec import Struct
 from gpudeck.history import chunk, rollup
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded import journal
-from gpudeck.history.embedded.reader import View
 from gpudeck.history.embedded.tables import split_key
+from gpudeck.history.embedded.view import View
 
 _TABLES = ("chunks", "quarters", "host_hours", "fleet_quarters", "uses", "uses_of_all", "runs", "journal")
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from gpudeck.history.accounting import RunPart, run_parts
 from gpudeck.history.base import HistoryRefused, Run, Runs, RunsAsk
 from gpudeck.history.embedded.keys import split_gpus
-from gpudeck.history.embedded.reader import View
+from gpudeck.history.embedded.view import View
 from gpudeck.history.past import KnownGpu, KnownHost
 
 _FIELDS: Final = (
