@@ -154,10 +154,11 @@ def test_in_a_pipe_every_change_is_a_plain_line_and_a_signal_leaves_the_line(sit
 def test_ctrl_c_in_a_terminal_leaves_the_line_at_once(site: Site) -> None:
     command = ("gpudeck", "wait", "--hub", site.hub.url, "--gpus", "3", "--host", "gpu07", "--", "true")
     with in_a_terminal(site.hub.data_dir, *command, columns=70) as terminal:
-        shown = terminal.read_until("\x1b[Kgpudeck: place 1 of 1 in line for 3 GPUs on gpu07")
+        shown = terminal.read_until("place 1 of 1 in line for 3 GPUs on gpu07")
         terminal.press("\x03")
         code, _ = terminal.wait()
     assert (code, shown.count("\n")) == (130, 0)
+    assert re.search(r"\x1b\[Kgpudeck: waiting for \d+s, place 1", shown)
     assert site.queue() == []
 
 

@@ -83,10 +83,11 @@ def read_booking(words: Sequence[str], now: float, zone: tzinfo) -> Draft:
     place, clauses = split_clauses(words, _CLAUSES)
     if ("for" in clauses) == ("until" in clauses):
         raise UsageError("a booking needs `for` or `until`, and not both.", _BOOK_HINT)
+    start = read_moment("from", clauses["from"], now, zone) if "from" in clauses else None
     return Draft(
         wish=_read_place(place),
-        start=read_moment("from", clauses["from"], now, zone) if "from" in clauses else None,
-        end=read_moment("until", clauses["until"], now, zone) if "until" in clauses else None,
+        start=start,
+        end=read_moment("until", clauses["until"], now, zone, start=start) if "until" in clauses else None,
         length=read_span("for", clauses["for"]) if "for" in clauses else None,
         note=clauses.get("note", "")[:1000],
     )

@@ -30,7 +30,7 @@ class Progress:
         text = _describe(place)
         if self._is_live:
             waited = show_span(time.time() - self._since)
-            line = shorten(f"gpudeck: {text}; waiting for {waited}", max(20, shutil.get_terminal_size().columns - 1))
+            line = shorten(f"gpudeck: waiting for {waited}, {text}", max(20, shutil.get_terminal_size().columns - 1))
             self._write(f"\r\x1b[K{line}")
             self._is_drawn = True
         elif text != self._said:
