@@ -12,12 +12,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gpudeck.alerts.life import Life
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.database.schema import alert_silences, alerts
 from gpudeck.model.alert import Alert, Silence
 from gpudeck.views.safe import clean
 
-REAL: Final = "real"
-"""The fleet that is not simulated."""
 MOST_LISTED: Final = 1000
 KEEP: Final = 90 * 86_400.0
 """How long what is over stays; the events of its life stay longer."""

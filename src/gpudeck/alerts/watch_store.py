@@ -8,11 +8,10 @@ from sqlalchemy import delete, insert, or_, select, update
 
 from gpudeck.alerts.watch import FoundGpu, Watch
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.database.schema import watches as table
 from gpudeck.model.wanted import Wanted
 
-REAL: Final = "real"
-"""The fleet that is not simulated."""
 _LISTED_SECONDS: Final = 7 * 86_400.0
 """How long one that fired is still shown to whom it belongs."""
 _WANTED: Final = ("gpus", "memory_bytes", "model", "same_host", "host")

@@ -15,8 +15,9 @@ from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.message import DEMO_PREFIX
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.snapshot import Around, GoneGpu, LateBooking
-from gpudeck.alerts.store import REAL, AlertStore
+from gpudeck.alerts.store import AlertStore
 from gpudeck.auth.parts import Auth
+from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 MOST_SHOWN: Final = 200
 _HOSTS_AT_ONCE: Final = 16
 """Between so many hosts everybody else has a turn: about a millisecond."""
-_DEMO: Final = "demo-{}"
 _NOW_AND_THEN: Final = 60.0
 
 Late = Callable[[], list[tuple[Reservation, float]]]
@@ -72,7 +72,7 @@ class Alarm:
         self._pass: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         engine = self._make_engine("" if demo is None else DEMO_PREFIX)
-        store = AlertStore(auth.database, REAL if demo is None else _DEMO.format(demo))
+        store = AlertStore(auth.database, name_fleet(demo))
         self.alerts = Alerts(engine, store, events.add, send, settle, now=now)
 
     async def open(self) -> None:

@@ -4,21 +4,18 @@ A demo's events are kept apart from the real ones, those of each size by themsel
 """
 
 import asyncio
-from typing import Final
 
 from gpudeck import __version__
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL, name_fleet
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import REAL
 from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.event import Event, make_event
-
-_DEMO: Final = "demo-{}"
 
 
 class Diary:
@@ -34,7 +31,7 @@ class Diary:
         self._demo = demo
         self._history_problem: str | None = None
         self._ending: asyncio.Task[None] | None = None
-        self.events = Events(database, settings, fleet=REAL if demo is None else _DEMO.format(demo), now=now)
+        self.events = Events(database, settings, fleet=name_fleet(demo), now=now)
         self.events.listener = hub.stream.announce
 
     async def open(self) -> None:

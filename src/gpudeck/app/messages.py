@@ -13,11 +13,12 @@ from gpudeck.alerts.notifiers.outbox import Outbox
 from gpudeck.alerts.notifiers.post import ChannelPost
 from gpudeck.alerts.notifiers.routes import BOT, Destination, find_destinations, has_way
 from gpudeck.alerts.notifiers.settings import NotifySettings
-from gpudeck.alerts.notifiers.store import REAL, OutboxStore
+from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.alerts.watch import Watch
 from gpudeck.alerts.watch_store import WatchStore
 from gpudeck.alerts.watches import Watches, message_of
 from gpudeck.auth.parts import Auth
+from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
@@ -28,7 +29,6 @@ from gpudeck.model.wanted import OfferedGpu, offer
 
 log = logging.getLogger(__name__)
 
-_DEMO: Final = "demo-{}"
 _STEP_SECONDS: Final = 1.0
 _RELOAD_SECONDS: Final = 10.0
 _WITHHELD: Final = "messages about the demo's hosts are not sent; notify.demo in gpudeck.yaml allows it."
@@ -55,7 +55,7 @@ class Messages:
     ) -> None:
         """`bot` writes to people in Slack, where there is one. `demo` is how many hosts are simulated, None when none
         are: nobody is told of those, unless the settings say so."""
-        fleet = REAL if demo is None else _DEMO.format(demo)
+        fleet = name_fleet(demo)
         self._hub = hub
         self._database = auth.database
         self._people = auth.people

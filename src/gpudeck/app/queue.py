@@ -9,6 +9,7 @@ from typing import Final
 
 from gpudeck.auth.people import People
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import name_fleet
 from gpudeck.history.base import HistoryRefused, RunsAsk, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
@@ -20,7 +21,7 @@ from gpudeck.queueing.estimate import Estimator, Stays, count_stays
 from gpudeck.queueing.queue import Queue
 from gpudeck.queueing.request import Request
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.queueing.store import REAL, QueueStore
+from gpudeck.queueing.store import QueueStore
 from gpudeck.reservations.calendar import Reservations
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,6 @@ STAYS_SECONDS: Final = 600.0
 _LOOK_BACK: Final = 7 * 86_400.0
 _RUNS: Final = 1000
 """The newest so many programs say how long one stays."""
-_DEMO: Final = "demo-{}"
 
 
 class ReservedHolds:
@@ -75,7 +75,7 @@ class WaitingLine:
         self._estimator = Estimator()
         self._next_store: QueueStore | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        store = QueueStore(database, REAL if demo is None else _DEMO.format(demo))
+        store = QueueStore(database, name_fleet(demo))
         self.queue = Queue(
             store, settings, ReservedHolds(reservations), logins_of=self._logins_of, estimate=self._estimator, now=now
         )

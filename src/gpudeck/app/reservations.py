@@ -10,6 +10,7 @@ from typing import Final
 from gpudeck.api.booking_desk import describe
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
+from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.observed import observe
@@ -20,11 +21,10 @@ from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.reconcile import Findings, Reconciler, tell_release
 from gpudeck.reservations.settings import ReservationSettings
-from gpudeck.reservations.store import REAL, ReservationStore
+from gpudeck.reservations.store import ReservationStore
 
 log = logging.getLogger(__name__)
 
-_DEMO: Final = "demo-{}"
 _HUB: Final = Caller(kind="local", role="admin", name="the hub")
 _AGAIN_SECONDS: Final = 5.0
 _NOT_READ: Final = "reservations made elsewhere are not seen now: the hub's database does not answer."
@@ -49,7 +49,7 @@ class Bookings:
         self._auth = auth
         self._events = events
         self._now = now
-        store = ReservationStore(auth.database, REAL if demo is None else _DEMO.format(demo))
+        store = ReservationStore(auth.database, name_fleet(demo))
         self.calendar = Reservations(store, settings, now)
         self.calendar.changed = self.look
         self._rules = Reconciler(settings, self._logins_of)

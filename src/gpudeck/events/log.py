@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import REAL, EventAsk, EventStore
+from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event

@@ -9,13 +9,12 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.database.schema import events as table
 from gpudeck.model.event import Event, id_at
 from gpudeck.views.safe import clean
 
 MOST_EVENTS = 1000
-REAL = "real"
-"""The fleet that is not simulated."""
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _LENGTHS = {column.name: getattr(column.type, "length", None) for column in _COLUMNS}
 _STATUS = ("host_seen", "host_up", "host_down")

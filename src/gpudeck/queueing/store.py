@@ -7,12 +7,11 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.database.schema import queue_requests as table
 from gpudeck.model.wanted import Wanted
 from gpudeck.queueing.request import Granted, Request
 
-REAL: Final = "real"
-"""The fleet that is not simulated."""
 _WANTED: Final = ("gpus", "memory_bytes", "model", "same_host", "host", "near")
 
 

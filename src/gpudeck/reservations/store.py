@@ -15,12 +15,11 @@ from sqlalchemy import ColumnElement, delete, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.database.schema import reservation_gpus as gpu_table
 from gpudeck.database.schema import reservations as table
 from gpudeck.model.reservation import BookedGpu, Reservation
 
-REAL: Final = "real"
-"""The fleet that is not simulated."""
 MOST_LISTED: Final = 10_000
 _LOCK: Final = int.from_bytes(b"gpudeck", "big") + 1
 """PostgreSQL knows locks by number; the one before is that of the migrations."""

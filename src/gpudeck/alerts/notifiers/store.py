@@ -14,10 +14,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.database.schema import outbox as table
 
-REAL: Final = "real"
-"""The fleet that is not simulated."""
 KEPT_SECONDS: Final = 30 * 86_400.0
 _MOST_KEY: Final = 256
 
