@@ -15,7 +15,7 @@ from compat.nodes import CAPTURES, file_node
 from discovery.servers import json_server
 from gpudeck.compat.gpu_monitor import source as sources
 from gpudeck.compat.gpu_monitor.discovery import ConsulNodes, FolderHosts, make_providers
-from gpudeck.compat.gpu_monitor.report import DEAD
+from gpudeck.compat.gpu_monitor.report import DEAD, LOST
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.compat.gpu_monitor.source import FolderSource, ServedSource
 from gpudeck.compat.gpu_monitor.tables import read_gpus, read_owners, read_processes, read_status
@@ -153,6 +153,32 @@ def test_processes_that_ended_are_over_though_the_file_keeps_them(folder: Path) 
     file.write_text(f"2026/11/15 06:40:00.000, {FIRST}, 100, old, 77\n" + file.read_text())
     date_files(folder, WRITTEN)
     assert [one.pid for one in gpus_of(folder)[0].processes or ()] == [1242, 24738]
+
+
+def test_gpu_that_the_scripts_list_no_more_is_missing_and_never_free(folder: Path) -> None:
+    append(
+        folder,
+        "gpus",
+        f"0, {FIRST}, GeForce GTX 1080 Ti, 10, 11169, 3, 0, 41, 2026/11/15 06:57:30.000\n",
+    )
+    first, second = gpus_of(folder)
+    assert (first.missing, first.metrics["temperature_celsius"]) == (None, 41)
+    assert (second.missing, second.metrics, second.processes) == (LOST, {}, None)
+    assert set(second.unknown) == set(GPU_METRICS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "half"),
+    [
+        ("processes", f"2026/11/15 06:55:33.000, {FIRST}, 6400, train1, 12"),
+        ("users", "1242 ro"),
+        ("gpus", f"0, {FIRST}, GeForce GTX 1080 Ti, 10, 11169, 3, 0, 41, 2026/11"),
+    ],
+)
+def test_half_a_line_of_a_file_that_is_being_written_says_nothing(folder: Path, kind: str, half: str) -> None:
+    before = gpus_of(folder)
+    append(folder, kind, half)
+    assert gpus_of(folder) == before
 
 
 def test_child_of_a_listed_process_has_its_owner(folder: Path) -> None:

@@ -286,3 +286,10 @@ def test_lines_that_cannot_be_taken_are_named_and_hide_nothing(tmp_path: Path) -
 def test_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"config\.yml"):
         read_config(write(tmp_path, text), HERE)
+
+
+@pytest.mark.parametrize(("gpus", "each"), [(1, 1024), (8, 1024), (64, 128), (512, 16)])
+def test_processes_of_a_host_are_bounded_however_they_are_spread(gpus: int, each: int) -> None:
+    listed = [{"pid": number + 1} for number in range(each + 1)]
+    found = read_stats({"gpus": [{"model": "x"}] * gpus, "procs": [listed] * gpus})
+    assert {len(gpu.processes or ()) for gpu in found} == {each}

@@ -14,9 +14,15 @@ from gpudeck.wire import VERSION, Envelope
 
 MIB = 1024 * 1024
 GPUS_AT_MOST = 512
-PROCESSES_AT_MOST = 1024
+_PROCESSES_AT_MOST = 8192
 _JITTER = 5.0
 """Seconds by which "has been running for" may be a different start each time it is asked."""
+
+
+def processes_at_most(gpus: int) -> int:
+    """How many processes of each GPU are taken of a host with so many: a host that lists more than all of them together
+    can have is none that anybody looks at."""
+    return _PROCESSES_AT_MOST // max(8, gpus)
 
 
 class Figures:

@@ -3,6 +3,7 @@
 A node tells no UUIDs. A GPU is known by its host and number here, until an agent takes over.
 """
 
+import asyncio
 from typing import Any, Final
 
 import msgspec
@@ -15,10 +16,10 @@ from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.readings import (
     GPUS_AT_MOST,
     MIB,
-    PROCESSES_AT_MOST,
     Figures,
     Sealer,
     describe_process,
+    processes_at_most,
     read_pid,
     read_word,
 )
@@ -57,17 +58,9 @@ class NodeSource:
         self._idle = IdleWatch()
 
     async def read(self, now: float) -> Arrival:
-        told = self._open(await self._ask())
-        gpus = told.get("gpus")
-        if not isinstance(gpus, list) or len(gpus) > GPUS_AT_MOST:
-            raise Temporary(f"{self._url} answers no list of GPUs.", _ADVICE)
-        report = Report(
-            gpus=[self._read_gpu(number, gpu, now) for number, gpu in enumerate(gpus)],
-            unknown=Figures(HOST_METRICS, WHO).unknown,
-            labels=self._target.labels,
-            addresses=[pair[1] for pair in _read_ips(told.get("ips"))],
-        )
-        self._nodes[self._target.name] = _read_facts(told, self._target.name)
+        # An answer as large as it may be takes long to read: others are heard meanwhile.
+        report, facts = await asyncio.to_thread(self._read_answer, await self._ask(), now)
+        self._nodes[self._target.name] = facts
         return Arrival(self._sealer.seal(report, now))
 
     async def close(self) -> None:
@@ -85,6 +78,19 @@ class NodeSource:
                 ) from error
             raise
 
+    def _read_answer(self, body: bytes, now: float) -> tuple[Report, NodeFacts]:
+        told = self._open(body)
+        gpus = told.get("gpus")
+        if not isinstance(gpus, list) or len(gpus) > GPUS_AT_MOST:
+            raise Temporary(f"{self._url} answers no list of GPUs.", _ADVICE)
+        report = Report(
+            gpus=[self._read_gpu(number, gpu, processes_at_most(len(gpus)), now) for number, gpu in enumerate(gpus)],
+            unknown=Figures(HOST_METRICS, WHO).unknown,
+            labels=self._target.labels,
+            addresses=[pair[1] for pair in _read_ips(told.get("ips"))],
+        )
+        return report, _read_facts(told, self._target.name)
+
     def _open(self, body: bytes) -> dict[str, Any]:
         try:
             told = msgspec.json.decode(body)
@@ -94,7 +100,7 @@ class NodeSource:
             raise Temporary(f"{self._url} answers something else than a node would.", _ADVICE)
         return told
 
-    def _read_gpu(self, number: int, told: object, now: float) -> GpuReading:
+    def _read_gpu(self, number: int, told: object, most: int, now: float) -> GpuReading:
         """A GPU that makes no sense is missing, and costs no other."""
         if not isinstance(told, dict):
             reason = f"{WHO} tells no fields of it: {quote(str(told))}"
@@ -112,7 +118,7 @@ class NodeSource:
         for field, (name, factor) in _FIELDS.items():
             if told.get(field) is not None:
                 figures.take(name, told[field], factor)
-        processes = _read_processes(told.get("users"))
+        processes = _read_processes(told.get("users"), most)
         return GpuReading(
             uuid=uuid,
             index=index if isinstance(index, int) and 0 <= index <= 65535 else number,
@@ -126,12 +132,12 @@ class NodeSource:
         )
 
 
-def _read_processes(told: object) -> list[Process] | None:
+def _read_processes(told: object, most: int) -> list[Process] | None:
     """A user without a pid is left out: the program ended while the node looked at it."""
     if not isinstance(told, list):
         return None
     found = []
-    for entry in told[:PROCESSES_AT_MOST]:
+    for entry in told[:most]:
         pid = read_pid(entry.get("pid")) if isinstance(entry, dict) else None
         if pid is not None:
             found.append(_read_process(entry, pid))

@@ -14,13 +14,14 @@ from gpudeck.compat.gpu_monitor.tables import (
     read_processes,
     read_status,
 )
-from gpudeck.compat.readings import GPUS_AT_MOST, MIB, PROCESSES_AT_MOST, Figures, describe_process
+from gpudeck.compat.readings import GPUS_AT_MOST, MIB, Figures, describe_process, processes_at_most
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 
 WHO = "gpu-monitor"
 DEAD = "its scripts no longer see this process: probably dead"
+LOST = "its scripts no longer list this GPU: nvidia-smi does not find it"
 _FIELDS = (
     ("memory_used_bytes", MIB),
     ("memory_total_bytes", MIB),
@@ -29,8 +30,8 @@ _FIELDS = (
     ("temperature_celsius", 1),
 )
 _OVER_SECONDS = 90.0
-"""The file of processes keeps those that have ended. The scripts list every one that runs each 20 s: what they have not
-listed for four times as long is over."""
+"""The files keep GPUs that were lost and processes that have ended. The scripts list what is there each 20 s: what they
+have not listed for four times as long is over."""
 _ZONE_STEP = 900.0
 
 
@@ -56,8 +57,12 @@ class Reporter:
         rows = read_gpus(files.gpus)
         if not rows:
             raise Temporary("has no line of a GPU.", "Does gpu-run.sh run there, and nvidia-smi?")
-        processes = self._read_processes(files, rows, changed_at)
-        gpus = [self._read_gpu(row, processes, files, now) for row in rows[:GPUS_AT_MOST]]
+        newest = max((row.at for row in rows if row.at is not None), default=None)
+        processes = self._read_processes(files, newest, changed_at, processes_at_most(len(rows)))
+        gpus = [
+            _miss(row) if _is_over(row, newest) else self._read_gpu(row, processes, files, now)
+            for row in rows[:GPUS_AT_MOST]
+        ]
         figures = _read_host(files)
         return Report(gpus=gpus, metrics=figures.metrics, unknown=figures.unknown, labels=labels)
 
@@ -81,20 +86,22 @@ class Reporter:
             idle_seconds=self._idle.track(row.uuid, figures.metrics.get("utilization_percent"), now),
         )
 
-    def _read_processes(self, files: Files, rows: list[GpuRow], changed_at: float) -> dict[str, list[Process]] | None:
-        """Those that run, by GPU; None where they are not listed."""
+    def _read_processes(
+        self, files: Files, newest: float | None, changed_at: float, most: int
+    ) -> dict[str, list[Process]] | None:
+        """Those that run, by GPU; None where they are not listed. `newest` is when a GPU was last listed, `most`
+        how many of each GPU are taken."""
         if files.processes is None:
             return None
-        newest = max((row.at for row in rows if row.at is not None), default=None)
         offset = _find_offset(newest, changed_at)
         owners, parents = read_owners(files.users) if files.users is not None else ({}, {})
         found: dict[str, list[Process]] = {}
-        for row in read_processes(files.processes):
-            if newest is None or row.at is None or row.at >= newest - _OVER_SECONDS:
+        for row in read_processes(files.processes, None if newest is None else newest - _OVER_SECONDS):
+            listed = found.setdefault(row.uuid, [])
+            if len(listed) < most:
                 owner = owners.get(row.pid) or owners.get(parents.get(row.pid, -1))
-                process = self._describe(row, owner, offset, files)
-                found.setdefault(row.uuid, []).append(process)
-        return {uuid: listed[:PROCESSES_AT_MOST] for uuid, listed in found.items()}
+                listed.append(self._describe(row, owner, offset, files))
+        return found
 
     def _describe(self, row: ProcessRow, owner: Owner | None, offset: float, files: Files) -> Process:
         memory = read_number(row.memory)
@@ -110,6 +117,17 @@ class Reporter:
             commands=self._commands,
             why=why,
         )
+
+
+def _is_over(row: GpuRow, newest: float | None) -> bool:
+    return row.at is not None and newest is not None and row.at < newest - _OVER_SECONDS
+
+
+def _miss(row: GpuRow) -> GpuReading:
+    """One of which the scripts tell no more, though the file keeps what it was like."""
+    return GpuReading(
+        row.uuid, row.index, row.name, vendor="nvidia", missing=LOST, unknown=dict.fromkeys(GPU_METRICS, LOST)
+    )
 
 
 def _find_offset(newest: float | None, changed_at: float) -> float:

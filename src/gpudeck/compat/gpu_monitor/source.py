@@ -91,7 +91,8 @@ class FolderSource:
         self._looks = Looks()
 
     async def read(self, now: float) -> Arrival:
-        return self._reading.take(await self._looks.look(self._look), now)
+        found = await self._looks.look(self._look)
+        return await asyncio.to_thread(self._reading.take, found, now)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -115,8 +116,12 @@ def _read_end(file: Path) -> tuple[bytes | str, float | None]:
             content = opened.read(TAIL_BYTES)
     except (OSError, ValueError) as error:
         return f"it cannot be read: {(getattr(error, 'strerror', None) or str(error)).lower()}.", None
-    is_whole = state.st_size <= TAIL_BYTES
-    return content if is_whole else content.partition(b"\n")[2], state.st_mtime
+    return _cut(content, state.st_size), state.st_mtime
+
+
+def _cut(content: bytes, size: int) -> bytes:
+    """The end of what has `size` bytes, from a whole line on."""
+    return content if size <= TAIL_BYTES else content[-TAIL_BYTES:].partition(b"\n")[2]
 
 
 class ServedSource:
@@ -147,7 +152,7 @@ class ServedSource:
             answer = await self._fetcher.get(f"{self._base}/{self._name}_{kind}.csv")
         except GpudeckError as error:
             return error
-        return answer.body, _parse_date(answer.headers.get("last-modified", ""))
+        return _cut(answer.body, len(answer.body)), _parse_date(answer.headers.get("last-modified", ""))
 
 
 def _parse_date(text: str) -> float | None:

@@ -6,7 +6,8 @@
     <host>_users.csv      {"pid": ["child", …]}, then lines of pid, user and start
     <host>_status.csv     the line of / out of `df -l`, that of Mem: out of `free -m`, `nproc --all`, `uptime`
 
-Lines of another shape are passed over. Times are local ones of the host, without a zone.
+Lines of another shape are passed over, and so is a last one that does not end: the file is being written. Times are
+local ones of the host, without a zone. A file grows for two hours: it is read from its end.
 """
 
 import re
@@ -70,7 +71,9 @@ class Status(Struct):
 def read_gpus(content: bytes) -> list[GpuRow]:
     """The last row of each GPU, by its number."""
     rows: dict[str, GpuRow] = {}
-    for cells in _rows(content, _GPU_COLUMNS):
+    for cells in _rows_from_end(content, _GPU_COLUMNS):
+        if cells[1] in rows:
+            continue
         index = read_pid(cells[0])
         if index is not None and index <= 65535 and _UUID.fullmatch(cells[1]):
             name = read_word(cells[2]) or "NVIDIA GPU"
@@ -78,21 +81,25 @@ def read_gpus(content: bytes) -> list[GpuRow]:
     return sorted(rows.values(), key=lambda row: (row.index, row.uuid))
 
 
-def read_processes(content: bytes) -> list[ProcessRow]:
-    """The last row of each process on each GPU."""
+def read_processes(content: bytes, since: float | None = None) -> list[ProcessRow]:
+    """The last row of each process on each GPU. What stands before one of earlier than `since` is earlier still."""
     rows: dict[tuple[str, int], ProcessRow] = {}
-    for cells in _rows(content, _PROCESS_COLUMNS):
+    for cells in _rows_from_end(content, _PROCESS_COLUMNS):
         pid = read_pid(cells[4])
-        if pid is not None and _UUID.fullmatch(cells[1]):
-            rows[cells[1], pid] = ProcessRow(cells[1], cells[2], clean(cells[3]), pid, _parse_timestamp(cells[0]))
-    return list(rows.values())
+        if pid is None or (cells[1], pid) in rows or not _UUID.fullmatch(cells[1]):
+            continue
+        at = _parse_timestamp(cells[0])
+        if since is not None and at is not None and at < since:
+            break
+        rows[cells[1], pid] = ProcessRow(cells[1], cells[2], clean(cells[3]), pid, at)
+    return list(rows.values())[::-1]
 
 
 def read_owners(content: bytes) -> tuple[dict[int, Owner], dict[int, int]]:
     """Who has which process, and whose child each is. A line of JSON begins the list anew."""
     owners: dict[int, Owner] = {}
     parents: dict[int, int] = {}
-    for line in _lines(content):
+    for line in _lines(content[content.rfind(b"\n{") + 1 :]):
         if line.startswith("{"):
             owners, parents = {}, _read_children(line)
             continue
@@ -106,7 +113,8 @@ def read_owners(content: bytes) -> tuple[dict[int, Owner], dict[int, int]]:
 
 def read_status(content: bytes) -> Status:
     status = Status()
-    for line in _lines(content):
+    # Its last line is of use without its end too.
+    for line in _lines(content + b"\n"):
         words = line.split()
         if line.startswith("Mem:"):
             _read_memory(words, status)
@@ -136,17 +144,15 @@ def _read_children(line: str) -> dict[int, int]:
     return {child: parent for child, parent in pairs if child is not None and parent is not None}
 
 
-def _rows(content: bytes, columns: int) -> Iterator[list[str]]:
-    for line in _lines(content):
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == columns:
-            yield cells
+def _rows_from_end(content: bytes, columns: int) -> Iterator[list[str]]:
+    for line in reversed(_lines(content)):
+        if line.count(",") == columns - 1:
+            yield [cell.strip() for cell in line.split(",")]
 
 
-def _lines(content: bytes) -> Iterator[str]:
-    for line in content.decode(errors="replace").split("\n"):
-        if stripped := line.strip():
-            yield stripped
+def _lines(content: bytes) -> list[str]:
+    whole = content[: content.rfind(b"\n") + 1]
+    return [stripped for line in whole.decode(errors="replace").split("\n") if (stripped := line.strip())]
 
 
 def _parse_timestamp(text: str) -> float | None:

@@ -3,6 +3,7 @@
 A node tells neither UUIDs nor its clock. A GPU is known by its host and number here, until an agent takes over.
 """
 
+import asyncio
 import re
 from typing import Any
 
@@ -13,11 +14,11 @@ from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.readings import (
     GPUS_AT_MOST,
     MIB,
-    PROCESSES_AT_MOST,
     Figures,
     Sealer,
     Starts,
     describe_process,
+    processes_at_most,
     read_pid,
     read_word,
 )
@@ -54,16 +55,21 @@ class GpumonitorSource:
 
     async def read(self, now: float) -> Arrival:
         answer = await self._fetcher.post(self._url, CALL, _HEADERS)
+        # An answer as large as it may be takes half a second to read: others are heard meanwhile.
+        report = await asyncio.to_thread(self._read_report, answer.body, now)
+        return Arrival(self._sealer.seal(report, now))
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    def _read_report(self, body: bytes, now: float) -> Report:
         try:
-            stats = read_answer(answer.body)
+            stats = read_answer(body)
         except Temporary as error:
             raise Temporary(f"{self._url} {error.message}", error.hint) from error
         if not stats.gpus:
             raise Temporary(f"{self._url} lists no GPU.", "See its log on that host.")
-        return Arrival(self._sealer.seal(self._make_report(stats, now), now))
-
-    async def close(self) -> None:
-        await self._fetcher.close()
+        return self._make_report(stats, now)
 
     def _make_report(self, stats: Stats, now: float) -> Report:
         gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), GPUS_AT_MOST))]
@@ -79,7 +85,8 @@ class GpumonitorSource:
         for field, (name, factor) in _FIELDS.items():
             if field in told:
                 figures.take(name, told[field], factor)
-        processes = self._read_processes(stats.procs[index] if index < len(stats.procs) else None, now)
+        most = processes_at_most(len(stats.gpus))
+        processes = self._read_processes(stats.procs[index] if index < len(stats.procs) else None, most, now)
         return GpuReading(
             uuid=uuid,
             index=index,
@@ -92,14 +99,14 @@ class GpumonitorSource:
             idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
         )
 
-    def _read_processes(self, listed: object, now: float) -> list[Process] | str:
-        """The processes of one GPU, or why they are not known."""
+    def _read_processes(self, listed: object, most: int, now: float) -> list[Process] | str:
+        """The processes of one GPU, `most` of them, or why they are not known."""
         if not isinstance(listed, list):
             return explain(listed) if isinstance(listed, str) else f"{WHO} does not list this GPU's processes"
         entries = [entry for entry in listed if isinstance(entry, dict) and read_pid(entry.get("pid")) is not None]
         if len(entries) < len(listed):
             return f"{WHO} lists a process without a pid: {quote(str(next(e for e in listed if e not in entries)))}"
-        return [self._read_process(entry, now) for entry in entries[:PROCESSES_AT_MOST]]
+        return [self._read_process(entry, now) for entry in entries[:most]]
 
     def _read_process(self, entry: dict[str, Any], now: float) -> Process:
         pid, user, running = read_pid(entry["pid"]) or 0, read_word(entry.get("userid")), _parse_time(entry.get("time"))
