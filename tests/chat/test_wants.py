@@ -76,7 +76,7 @@ def test_times_are_those_of_the_zone_and_the_note_goes_to_the_end() -> None:
 
 
 def test_time_of_day_as_an_end_is_the_next_one_after_the_start() -> None:
-    draft = read_booking("gpu07 from tomorrow 9:00 until 17:00".split(), NOW, ZONE)
+    draft = read_booking(["gpu07", "from", "tomorrow", "9:00", "until", "17:00"], NOW, ZONE)
     assert (draft.start, draft.end) == (1_790_060_400.0, 1_790_060_400.0 + 8 * 3600)
 
 

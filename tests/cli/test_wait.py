@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 import signal
 import subprocess
 import sys
