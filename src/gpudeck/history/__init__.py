@@ -11,3 +11,9 @@
 
 Importing this package imports neither numpy nor a store: settings and samples are read by those who do without.
 """
+
+import os
+
+# Tables of a host's hour are far too small to be multiplied by several threads, which numpy's library would start on
+# every core and let spin for a while after each. It reads this when numpy is imported; who sets it otherwise is heard.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
