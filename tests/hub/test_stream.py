@@ -12,7 +12,8 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
+from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.hub.stream import GZIP_HEADER, HOSTS_AT_ONCE, KEPT_DELTAS, Event, Viewer
 from gpudeck.wire import Envelope
 
 
@@ -201,6 +202,40 @@ def test_all_who_ask_in_one_second_share_a_packed_document_and_the_next_second_h
     assert first is second
     assert (gzip.decompress(first), gzip.decompress(third)) == (document, stage.stream.document())
     assert document != stage.stream.document()
+
+
+def test_a_document_is_made_in_parts_and_tells_what_came_in_between(stage: Stage) -> None:
+    for number in range(3 * HOSTS_AT_ONCE):
+        stage.send(make_envelope(f"gpu{number:03}", host_id=str(number)))
+
+    async def ask_while_one_reports() -> bytes:
+        asking = asyncio.create_task(stage.stream.fresh_document())
+        await asyncio.sleep(0)
+        assert not asking.done()
+        stage.send(make_envelope("gpu000", 2, [make_busy_gpu(0)], host_id="0"))
+        return await asking
+
+    document = msgspec.json.decode(asyncio.run(ask_while_one_reports()))
+    assert len(document["hosts"]) == 3 * HOSTS_AT_ONCE
+    assert document["hosts"][0]["gpus"] == stage.hub.fleet.hosts["0"].view["gpus"]
+
+
+def test_who_may_see_less_gets_a_document_of_its_own_which_changes_too(stage: Stage) -> None:
+    less = Sight("none")
+    stage.send(make_envelope(gpus=[make_busy_gpu(0)]))
+    before = [stage.stream.document(sight) for sight in (EVERYTHING, less)]
+    stage.send(make_envelope(sequence=2, gpus=[make_busy_gpu(0), make_gpu(1)]))
+    stage.tick()
+    after = [stage.stream.document(sight) for sight in (EVERYTHING, less)]
+    commands = [[process["command"] for process in read_processes(one)] for one in (*before, *after)]
+    assert len({*before, *after}) == 4
+    assert commands[0] == commands[2] != [None]
+    assert commands[1] == commands[3] == [None]
+
+
+def read_processes(document: bytes) -> list[dict[str, Any]]:
+    (host,) = msgspec.json.decode(document)["hosts"]
+    return [process for gpu in host["gpus"] for process in gpu["processes"]]
 
 
 def test_the_demo_ends_with_the_first_real_report() -> None:

@@ -11,7 +11,7 @@ from gpudeck.model.view import Fleet, Totals
 async def read_fleet(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
     """Everything now: hosts, GPUs, processes, totals."""
     sight = policy.sight(caller_of(request))
-    document = hub.stream.document(sight)
+    document = await hub.stream.fresh_document(sight)
     if len(document) > LEAST_PACKED and takes_gzip(request):
         return answer_bytes(await hub.stream.packed_document(sight), is_packed=True)
     return answer_bytes(document)

@@ -100,7 +100,7 @@ async def _answer_in_text(
         pause = read_refresh(parameters.get("refresh"))
     except NotUnderstood as error:
         return Response(f"{error}\n".encode(), status_code=400, media_type=MediaType.TEXT, headers=headers)
-    answer = await texts.render(hub.stream.document(policy.sight(caller)), wish)
+    answer = await texts.render(await hub.stream.fresh_document(policy.sight(caller)), wish)
     # For browsers, whose page is live by itself: curl shows it once.
     again = {} if pause is None else {"Refresh": str(pause)}
     return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers | again)

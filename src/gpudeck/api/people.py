@@ -59,7 +59,7 @@ async def read_people(
 ) -> Response[bytes]:
     """Who is on which GPUs now: memory, processes, and where."""
     sight = policy.sight(caller_of(request))
-    return await answer_json(request, await gatherings.gather(sight, hub.stream.document(sight)))
+    return await answer_json(request, await gatherings.gather(sight, await hub.stream.fresh_document(sight)))
 
 
 def _describe(document: bytes) -> bytes:

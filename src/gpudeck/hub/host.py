@@ -20,6 +20,8 @@ from gpudeck.wire import Envelope
 LATE_BEATS = 3.0
 SKEW_SECONDS = 5.0
 """A clock that is off by more than this is a problem worth showing."""
+MOST_ENCODED = 4
+"""Sights for which a host's JSON is kept: strangers, those who have logged in, and a few who see their own."""
 _REMEMBERED_RUNS = 16
 _BOUNDS = bounds_of(HOST_METRICS)
 _BLANK: View = dict.fromkeys(Host.__struct_fields__)
@@ -69,7 +71,7 @@ class HostState:
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
         self._gpus: dict[str, GpuState] = {}
-        self._encoded: bytes | None = None
+        self._encoded: dict[Sight, bytes] = {}
         self._host_changes: View = {}
         self._gpu_changes: dict[str, View] = {}
         self._other_gpus = True
@@ -216,12 +218,13 @@ class HostState:
         self._show({})
 
     def encoded(self, sight: Sight = EVERYTHING) -> bytes:
-        """The view as JSON: made when first asked for, kept until something changes; for a lesser sight made anew."""
-        if sight is not EVERYTHING and sight.commands != "all":
-            return _encoder.encode(sight.host(self.view))
-        if self._encoded is None:
-            self._encoded = _encoder.encode(self.view)
-        return self._encoded
+        """The view as JSON: made when first asked for, kept until something changes."""
+        kept = self._encoded.get(sight)
+        if kept is None:
+            if len(self._encoded) >= MOST_ENCODED:
+                self._encoded = {}
+            kept = self._encoded[sight] = _encoder.encode(sight.host(self.view))
+        return kept
 
     def take_changes(self) -> View | None:
         """What changed since the last call, its GPUs' changes below `gpus`; None when the whole host has to be sent.
@@ -316,7 +319,8 @@ class HostState:
         """Change the host's view, after its GPUs' views have been changed."""
         self._host_changes.update(changes)
         self.view.update(changes)
-        self._encoded = None
+        if self._encoded:
+            self._encoded = {}
         self._count()
 
     def _count(self) -> None:

@@ -22,6 +22,9 @@ KEPT_DELTAS = 30
 MOST_HAPPENINGS = 200
 """In one tick: a viewer who wants to know of all asks for them."""
 
+HOSTS_AT_ONCE = 16
+"""Whose parts of the document are made without a pause."""
+
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 _encoder = msgspec.json.Encoder()
@@ -151,9 +154,18 @@ class Stream:
             channel.document = self.fleet.encoded(self.time, demo=self.demo, sight=sight)
         return channel.document
 
+    async def fresh_document(self, sight: Sight = EVERYTHING) -> bytes:
+        """As `document`, but others are served while it is made: each host keeps its part until it changes."""
+        if self._open(sight).document is None:
+            for at, host in enumerate(self.fleet.ordered(), 1):
+                host.encoded(sight)
+                if at % HOSTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return self.document(sight)
+
     async def packed_document(self, sight: Sight = EVERYTHING) -> bytes:
         """The same in gzip: packed once for all, in a thread."""
-        document, channel = self.document(sight), self._open(sight)
+        document, channel = await self.fresh_document(sight), self._open(sight)
         if channel.packed is None:
             channel.packed = asyncio.create_task(asyncio.to_thread(gzip.compress, document, 1))
         # Whoever goes away while it is being made must not take it from the others.
