@@ -4,12 +4,13 @@ import json
 import string
 import tarfile
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fakes.reports import make_busy_gpu, make_envelope
@@ -59,6 +60,12 @@ def plant(secret: str, folder: Path) -> Settings:
     return msgspec.convert(plain, Settings, strict=False)
 
 
+@cache
+def shown_with(secret: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return json.dumps(show_settings(plant(secret, Path(folder))))
+
+
 def log_with(secret: str) -> str:
     return "\n".join(
         [
@@ -99,10 +106,10 @@ def test_no_planted_secret_gets_into_the_archive(secret: str, with_names: bool) 
 @settings(max_examples=60, deadline=None)
 @given(secret=SECRET)
 def test_settings_alone_show_no_secret(secret: str) -> None:
-    """The first layer by itself: the last one, which knows the secrets, is not needed for settings."""
-    with tempfile.TemporaryDirectory() as folder:
-        shown = json.dumps(show_settings(plant(secret, Path(folder))))
-    assert secret not in shown
+    """The first layer by itself: the last one, which knows the secrets, is not needed for settings. What is part of a
+    setting's name or of a default stands there anyway."""
+    assume(secret not in shown_with("Another-1.planted"))
+    assert secret not in shown_with(secret)
 
 
 def test_names_stand_only_where_they_were_asked_for(tmp_path: Path) -> None:
