@@ -126,6 +126,29 @@ def test_host_tells_memory_disk_processors_and_load(folder: Path) -> None:
     assert (report.metrics.keys() | report.unknown.keys()) == HOST_METRICS.keys()
 
 
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("/dev/sda1 264212084 999999999999 75562796 29% /", {"disk_used_bytes": "more than there is"}),
+        ("/dev/sda1 99999999999999999999 30828116 2 29% /", {"disk_total_bytes": "cannot be"}),
+        ("Mem: 24103 544 21476 12 2404 99999", {"memory_used_bytes": "cannot be"}),
+        ("Mem: 24103 99999", {"memory_used_bytes": "more than there is"}),
+        ("Mem: NaN -5 1e99", {}),
+        ("99999999999", {"cpu_count": "cannot be"}),
+        (" 06:55 up 3 min, load average: 99999999999,9, 1, 1", {"load_1m": "cannot be"}),
+        (" 06:55 up 999999999999 days, load average: 1.0, 1, 1", {}),
+    ],
+)
+def test_rubbish_in_the_bars_of_a_host_is_unknown_and_no_zero(folder: Path, line: str, unknown: dict[str, str]) -> None:
+    append(folder, "status", f"{line}\n")
+    report = report_of(folder)
+    assert {name: report.unknown[name].endswith(reason) for name, reason in unknown.items()} == dict.fromkeys(
+        unknown, True
+    )
+    assert not unknown.keys() & report.metrics.keys()
+    assert all(report.metrics[name] > 0 for name in ("memory_total_bytes", "disk_used_bytes") if name in report.metrics)
+
+
 def test_last_row_of_a_gpu_wins_and_rows_of_another_shape_are_passed_over(folder: Path) -> None:
     append(
         folder,
@@ -225,7 +248,7 @@ def test_link_out_of_the_folder_is_not_followed(folder: Path, tmp_path: Path) ->
     secret = tmp_path / "secret"
     secret.write_text((folder / f"{NAME}_gpus.csv").read_text())
     (folder / "evil_gpus.csv").symlink_to(secret)
-    with pytest.raises(Temporary, match="cannot be read"):
+    with pytest.raises(Temporary, match="it is a link, and those are not followed"):
         read(from_folder(folder, "evil"), WRITTEN + 1)
 
 

@@ -153,5 +153,15 @@ def _read_host(files: Files) -> Figures:
     for name, value in told.items():
         if value is not None:
             figures.take(name, value)
+    _check_share(figures, "memory")
+    _check_share(figures, "disk")
     figures.unknown["cpu_percent"] = f"{WHO} tells the load only"
     return figures
+
+
+def _check_share(figures: Figures, of: str) -> None:
+    """More in use than there is cannot be: then nobody knows how much is."""
+    used, total = (figures.metrics.get(f"{of}_{which}_bytes") for which in ("used", "total"))
+    if used is not None and total is not None and used > total:
+        del figures.metrics[f"{of}_used_bytes"]
+        figures.unknown[f"{of}_used_bytes"] = f"{WHO} tells more than there is"

@@ -1,6 +1,7 @@
 """Hosts on which gpu-monitor's scripts run: their files are read out of a folder, or from the host's own web server."""
 
 import asyncio
+import errno
 import os
 import re
 import stat
@@ -115,6 +116,8 @@ def _read_end(file: Path) -> tuple[bytes | str, float | None]:
             opened.seek(max(0, state.st_size - TAIL_BYTES))
             content = opened.read(TAIL_BYTES)
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ELOOP:
+            return "it is a link, and those are not followed.", None
         return f"it cannot be read: {(getattr(error, 'strerror', None) or str(error)).lower()}.", None
     return _cut(content, state.st_size), state.st_mtime
 

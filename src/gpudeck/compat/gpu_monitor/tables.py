@@ -132,7 +132,7 @@ def _read_memory(words: list[str], status: Status) -> None:
     numbers = [int(word[:18]) * _MIB for word in words[1:] if word.isascii() and word.isdigit()]
     if len(numbers) >= 2:
         status.memory_total = numbers[0]
-        status.memory_used = max(0, numbers[0] - numbers[5]) if len(numbers) >= 6 else numbers[1]
+        status.memory_used = numbers[0] - numbers[5] if len(numbers) >= 6 else numbers[1]
 
 
 def _read_children(line: str) -> dict[int, int]:
