@@ -80,6 +80,15 @@ def test_channels_are_told_by_name_and_never_by_address(tmp_path: Path) -> None:
     assert "HIDDEN" not in str(findings)
 
 
+def test_the_bot_is_judged_as_a_channel_where_there_is_one() -> None:
+    metrics = (
+        'gpudeck_messages_failed_total{channel="chat.slack"} 3\ngpudeck_messages_waiting{channel="chat.slack"} 1\n'
+    )
+    nobody, bot = check_messages(NotifySettings(), metrics)
+    assert (nobody.verdict, bot.verdict) == ("skip", "fail")
+    assert "gpudeck notify test chat.slack --person NAME" in str(bot)
+
+
 def test_a_hub_that_tells_nobody_says_so() -> None:
     assert [finding.verdict for finding in check_messages(NotifySettings(), "")] == ["skip"]
 

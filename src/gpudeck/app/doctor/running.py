@@ -10,6 +10,7 @@ from typing import Any
 import urllib3
 
 from gpudeck.agent.route import explain, open_pool
+from gpudeck.alerts.notifiers.routes import BOT
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.app.doctor.finding import Area, Finding
 from gpudeck.client import Client
@@ -84,7 +85,8 @@ def judge_hosts(hosts: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def check_messages(settings: NotifySettings, metrics: str) -> Iterator[Finding]:
-    """The channels by name: their addresses hold secrets. `metrics` is the hub's page; empty where there is none."""
+    """The channels by name: their addresses hold secrets; and the bot, where the hub has one. `metrics` is the hub's
+    page; empty where there is none."""
     if not settings.channels:
         yield _AREA.skip(
             "messages", "no channel is configured: nobody is told of alerts", "See notify in gpudeck.yaml."
@@ -96,13 +98,20 @@ def check_messages(settings: NotifySettings, metrics: str) -> Iterator[Finding]:
                 "messages", f"the file of the channel {name} {reason}", "Check url_file, and who may read it."
             )
             continue
-        yield judge_channel(
-            name, *(counts.get((name, word), 0.0) for word in ("failed_total", "waiting", "given_up_total"))
-        )
+        yield _judge(name, counts)
+    if (BOT, "failed_total") in counts:
+        yield _judge(BOT, counts)
+
+
+def _judge(name: str, counts: dict[tuple[str, str], float]) -> Finding:
+    return judge_channel(
+        name, *(counts.get((name, word), 0.0) for word in ("failed_total", "waiting", "given_up_total"))
+    )
 
 
 def judge_channel(name: str, failed: float, waiting: float, given_up: float) -> Finding:
-    step = f"gpudeck notify test {name} says what its service answers."
+    person = " --person NAME" if name == BOT else ""
+    step = f"gpudeck notify test {name}{person} says what its service answers."
     if given_up:
         return _AREA.fail("messages", f"{given_up:.0f} messages to {name} were given up", step)
     if waiting and failed:
