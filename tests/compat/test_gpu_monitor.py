@@ -21,6 +21,7 @@ from gpudeck.compat.gpu_monitor.source import FolderSource, ServedSource
 from gpudeck.compat.gpu_monitor.tables import read_gpus, read_owners, read_processes, read_status
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.compat.ways import make_ways, names_hosts
+from gpudeck.discovery import base as discovery_base
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.report import GpuReading, Report
@@ -388,6 +389,22 @@ def test_hosts_that_a_service_in_consul_names_are_found() -> None:
         ("gpu02", "gpu-monitor", None),
     ]
     assert len(problems) == 4
+
+
+def test_more_hosts_than_there_is_room_for_are_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> list[tuple[int, list[str]]]:
+        async with json_server(b"[%s]" % b",".join(b'{"Node": "h%d"}' % number for number in range(9))) as url:
+            providers = [ConsulNodes(url, 60.0), FolderHosts(str(folder))]
+            found = [(len(await provider.find()), provider.problems) for provider in providers]
+            await providers[0].close()
+            return found
+
+    monkeypatch.setattr(discovery_base, "MAX_HOSTS", 2)
+    for name in ("a", "b"):
+        (folder / f"{name}_gpus.csv").touch()
+    for count, problems in asyncio.run(work()):
+        assert (count, len(problems)) == (2, 1)
+        assert "from here on hosts are left out" in problems[0]
 
 
 @pytest.mark.parametrize("body", [b"{}", b"", b"<html>", b"[" * 5000])

@@ -55,6 +55,9 @@ class FolderHosts:
             reason = (error.strerror or str(error)).lower()
             raise Temporary(f"{self.origin} cannot be read: {reason}.", "Mend compat.gpu_monitor.folder.") from error
         for name in names:
+            if findings.is_full:
+                findings.tell_full(self.origin)
+                break
             host = name.removesuffix(_SUFFIX)
             if not is_host_name(host):
                 findings.tell(f"{self.origin}: {quote(name)} is no file of a host.")
@@ -104,6 +107,9 @@ class ConsulNodes:
             raise Temporary(f"{self._shown} answers no list of nodes in JSON.", "Is that Consul's address?") from error
         for number, raw in enumerate(entries, 1):
             place = f"{self.origin}, entry {number}"
+            if findings.is_full:
+                findings.tell_full(place)
+                break
             try:
                 name = _read_name(raw)
             except (ValueError, RecursionError) as error:
