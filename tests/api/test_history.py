@@ -3,9 +3,10 @@
 import asyncio
 import csv
 import io
+import itertools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from fakes.doors import make_door
 from fakes.store import FakeStore
 from gpudeck.api.access import Commands
-from gpudeck.api.questions import AT_ONCE, MOST_WAITING
-from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
+from gpudeck.api.questions import AT_ONCE, CROWD, MOST_WAITING, Questions
+from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, Store, UsageAsk
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import HIDDEN, Sight
 from gpudeck.model.errors import Temporary
@@ -247,6 +248,24 @@ def test_too_many_that_wait_are_told_to_come_back(hub: Place) -> None:
     assert live.status_code == 200
     assert len(refused) == 3
     assert int(refused[0].headers["retry-after"]) > 0
+
+
+def test_a_crowd_of_questions_leaves_the_live_fleet_as_much_time_as_it_takes() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def think(_: Store) -> None:
+        began = time.monotonic()
+        time.sleep(0.02)
+        asked.append((began, time.monotonic()))
+
+    async def crowd(number: int) -> None:
+        questions = Questions(cast("Store", object()))
+        await asyncio.gather(*(questions.ask(think) for _ in range(number)))
+
+    asyncio.run(crowd(CROWD + 4))
+    rests = [later - ended for (_, ended), (later, _) in itertools.pairwise(asked)]
+    # After each of the first three more than a crowd is still waiting.
+    assert min(rests[:3]) >= 0.02
 
 
 def test_who_leaves_gives_no_turn_away_before_the_store_is_done(hub: Place) -> None:

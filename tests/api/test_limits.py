@@ -275,7 +275,7 @@ def test_answers_that_take_long_cost_more_and_no_more_than_so_much() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    settings = LimitsSettings(requests_per_second=1.0, requests_burst=30)
+    settings = LimitsSettings(requests_per_second=1.0, requests_burst=20)
     app = LimitedApp(think, settings, now=clock, hold=0.0)
 
     async def ask(path: str) -> int:
@@ -285,7 +285,7 @@ def test_answers_that_take_long_cost_more_and_no_more_than_so_much() -> None:
 
     quick = [asyncio.run(ask("/now")) for _ in range(5)]
     slow = [asyncio.run(ask("/year")) for _ in range(2)]
-    # 5, then 1 + 20 for each of these: the second is still let in, and what comes next has to wait.
+    # 5, then 1 + 10 for each of these: the second is still let in, and what comes next has to wait.
     assert [*quick, *slow, asyncio.run(ask("/now"))] == [200] * 7 + [429]
     clock.now += 20.0
     assert asyncio.run(ask("/now")) == 200

@@ -30,7 +30,7 @@ REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
 """Of senders that bring their token and ask for an id, from one address."""
 BYTES_A_REQUEST = 128 * 1024
 """So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for."""
-SECONDS_A_REQUEST, MOST_FOR_TIME = 0.005, 20
+SECONDS_A_REQUEST, MOST_FOR_TIME = 0.01, 10
 """And so much time until it begins: a question about a year of history is none either. Up to so many requests, since
 some of that time may be others' fault."""
 OPENING = "gpudeck.opening"

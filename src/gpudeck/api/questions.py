@@ -9,6 +9,7 @@ import difflib
 import hashlib
 from collections.abc import Callable, Collection
 from datetime import UTC, tzinfo
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from litestar import Request, Response
@@ -24,6 +25,9 @@ from gpudeck.model.times import parse_time
 
 AT_ONCE: Final = 1
 MOST_WAITING: Final = 32
+CROWD: Final = 12
+"""Questions that wait: more than that come of no page that somebody looks at."""
+_LONGEST_REST: Final = 1.0
 KEPT_FOR: Final = 60
 """Seconds for which an answer about the past may be kept by whoever asked."""
 TIME: Final = "Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`"
@@ -67,11 +71,16 @@ class Questions:
             self._waiting -= 1
         # A thread cannot be called off: its turn ends with it, not with whoever asked and went away.
         answer = asyncio.ensure_future(asyncio.to_thread(question, store))
-        answer.add_done_callback(self._end_turn)
+        answer.add_done_callback(partial(self._end_turn, asyncio.get_running_loop().time()))
         return await asyncio.shield(answer)
 
-    def _end_turn(self, answer: "asyncio.Future[Any]") -> None:
-        self._turns.release()
+    def _end_turn(self, began: float, answer: "asyncio.Future[Any]") -> None:
+        loop = asyncio.get_running_loop()
+        if self._waiting > CROWD:
+            # No page asks that much at once. The live fleet has the processor for as long as this question had it.
+            loop.call_later(min(loop.time() - began, _LONGEST_REST), self._turns.release)
+        else:
+            self._turns.release()
         if not answer.cancelled():
             # Asked for, so that nobody is warned of an error that came after its asker had left.
             answer.exception()

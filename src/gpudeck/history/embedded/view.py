@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, cached_property, partial
 from typing import Final, TypeVar
 
@@ -113,8 +113,7 @@ class View:
             if start <= key[1] < end:
                 late = self._late_hour(*key, tail, metrics)
                 sealed_too |= {key} if late is None else set()
-                hour = tail.picture(metrics, runs=False) if late is None else late[1]
-                more[key] = rollup.hour_totals(rollup.quarters(hour))
+                more[key] = _hour_of(tail, metrics) if late is None else rollup.hour_totals(rollup.quarters(late[1]))
         rows = self.connection.execute(
             "SELECT host, hour, layout, body FROM host_hours WHERE hour >= ? AND hour < ?", (start, end)
         )
@@ -130,9 +129,9 @@ class View:
         for (host, hour), tail in self._tails.items():
             if start - SECONDS < hour < end:
                 late = self._late_hour(host, hour, tail, metrics)
-                _add_quarters(more, tail.picture(metrics, runs=False) if late is None else late[1])
+                _add_quarters(more, _quarters_of(tail, metrics) if late is None else _quarters_in(late[1]))
                 if late is not None:
-                    _add_quarters(less, late[0])
+                    _add_quarters(less, _quarters_in(late[0]))
         for key in [key for key in more if not start <= key[1] < end]:
             del more[key]
         rows = self.connection.execute(
@@ -248,9 +247,26 @@ class View:
         return join([*sealed, stack(more, metrics, seconds)])
 
 
-def _add_quarters(found: dict[_Place, Totals], hour: Hour) -> None:
+def _hour_of(tail: Tail, metrics: Collection[str]) -> Totals:
+    """An open hour's totals, worked out once a sample."""
+    return tail.work_out(
+        ("hour", *sorted(metrics)),
+        lambda: rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False))),
+    )
+
+
+def _quarters_of(tail: Tail, metrics: Collection[str]) -> list[Totals]:
+    """Those of its quarters."""
+    return tail.work_out(("quarters", *sorted(metrics)), lambda: _quarters_in(tail.picture(metrics, runs=False)))
+
+
+def _quarters_in(hour: Hour) -> list[Totals]:
+    return rollup.quarter_totals(rollup.quarters(hour))
+
+
+def _add_quarters(found: dict[_Place, Totals], quarters: Iterable[Totals]) -> None:
     """A host's own, to those of the fleet."""
-    for totals in rollup.quarter_totals(rollup.quarters(hour)):
+    for totals in quarters:
         key = FLEET, totals.start
         found[key] = rollup.add(found[key], totals) if key in found else totals
 
