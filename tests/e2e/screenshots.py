@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from playwright.sync_api import Browser, sync_playwright
 
 from e2e.conftest import CHROMIUM_ARGUMENTS, find_chromium
-from e2e.looking import count_hosts, fleet_of
+from e2e.looking import fleet_of
 from fakes.hubs import HubProcess, running_hub, wait_until
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
@@ -103,7 +103,7 @@ def take_all(browser: Browser, hosts: int, days: int, shots: tuple[Shot, ...]) -
         tempfile.TemporaryDirectory() as folder,
         running_hub(Path(folder), "--demo", str(hosts), "--demo-days", str(days)) as hub,
     ):
-        wait_until(lambda: count_hosts(hub) > 0.9 * hosts, "the fleet", seconds=90)
+        wait_until(lambda: fleet_of(hub)["totals"]["hosts_up"] > 0.9 * hosts, "a fleet that is up", seconds=90)
         log = Path(folder) / "log"
         wait_until(lambda: days == 0 or "simulated past" in log.read_text(), "its past", seconds=PAST_SECONDS)
         if hosts == BOOKED:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -63,8 +64,9 @@ def rows(page: Page) -> list[list[str]]:
 
 
 def written(hours: float) -> str:
-    """As the page writes hours."""
-    return "< 0.1" if 0 < hours < 0.05 else f"{hours:,.1f}" if hours < 100 else f"{hours:,.0f}"
+    """As the page writes hours: browsers round 1.65 up, as it is written, though the float is a little less."""
+    digits = Decimal("0.1") if hours < 100 else Decimal(1)
+    return "< 0.1" if 0 < hours < 0.05 else f"{Decimal(str(hours)).quantize(digits, ROUND_HALF_UP):,}"
 
 
 def test_the_table_tells_what_the_api_tells(past: HubProcess, visit: Visits) -> None:
