@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import gc
 import json
+import logging
 import shutil
 import sqlite3
 import subprocess
@@ -53,6 +54,7 @@ def main() -> None:
     days = _read_days()
     end = time.time() // DAY * DAY
     start = end - days * DAY
+    logging.getLogger("gpudeck").setLevel(logging.ERROR)  # the clock is made to run, and that is told
     gc.disable()  # what the samples are made from is not the history's to look through
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.db"
