@@ -30,10 +30,16 @@ def database(database_address: str | None, request: pytest.FixtureRequest, tmp_p
     it from several calls of `asyncio.run`."""
     if database_address is None:
         put_tables(tmp_path)
-        return open_file(tmp_path)
-    fill(request.getfixturevalue("postgres"), database_address)
-    engine = postgresql.make_engine(database_address, keeps_connections=False)
-    return Database("postgresql", postgresql.name_place(database_address), engine, postgresql.explain)
+    else:
+        fill(request.getfixturevalue("postgres"), database_address)
+    return connect(database_address, tmp_path)
+
+
+def connect(address: str | None, folder: Path) -> Database:
+    if address is None:
+        return open_file(folder)
+    engine = postgresql.make_engine(address, keeps_connections=False)
+    return Database("postgresql", postgresql.name_place(address), engine, postgresql.explain)
 
 
 _ADDRESSES = {

@@ -13,12 +13,20 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
+from database_fixtures import connect
 from gpudeck.database import migrating, schema
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.errors import UsageError, Wrong
 
 Answer = TypeVar("Answer")
 FOLDER = Path(migrating.__file__).with_name("migrations")
+
+
+@pytest.fixture
+def database(database_address: str | None, tmp_path: Path) -> Database:
+    """Migrated by itself, where other tests have copies of one that was."""
+    asyncio.run(open_and_close(database_address, tmp_path))
+    return connect(database_address, tmp_path)
 
 
 def test_migrations_end_at_the_tables_of_the_schema(database: Database) -> None:
