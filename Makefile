@@ -5,6 +5,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do command -v $$p >/dev/null && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
+# What `make dist` needs is little, and somebody who deploys needs nothing else.
+BUILD := build/env/bin
+BUILD_STAMP := build/env/.stamp
 
 # What is compiled once is not compiled again by each of a thousand processes, whatever this shell says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,6 +24,12 @@ $(STAMP): requirements/dev.txt pyproject.toml hatch_build.py web/package.json we
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
+
+$(BUILD_STAMP): requirements/build.txt
+	@test -n "$(PYTHON)" || { echo "gpudeck needs Python 3.11 or newer with venv (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
+	@test -x $(BUILD)/python || $(PYTHON) -m venv build/env
+	$(BUILD)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	@touch $(BUILD_STAMP)
 
 page: setup ## build the page again after a change below web/
 	$(BIN)/python hatch_build.py
@@ -72,6 +81,8 @@ lock: setup ## resolve the dependencies again (hashes, no index address)
 	  --extra hub pyproject.toml -o requirements/hub.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  pyproject.toml -o requirements/agent.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group build -c requirements/dev.txt -o requirements/build.txt
 
 audit: setup ## known weaknesses of what is depended on; says so where a registry does not answer
 	$(BIN)/python tests/audit.py
@@ -87,15 +98,15 @@ screenshots: page ## take the pictures of README and docs again (needs chromium)
 	cd tests && ../$(BIN)/python -m e2e.screenshots
 	cd tests && ../$(BIN)/python -m e2e.top_picture
 
-dist: setup ## dist/: a source distribution, and the wheel that is made of it, with the page inside
+dist: $(BUILD_STAMP) ## dist/: a source distribution, and the wheel that is made of it, with the page inside
 	rm -rf dist/gpudeck-* && mkdir -p dist
-	$(BIN)/hatchling build -t sdist -d "$(CURDIR)/dist"
+	$(BUILD)/hatchling build -t sdist -d "$(CURDIR)/dist"
 	work="$$(mktemp -d)" && trap 'rm -rf "$$work"' EXIT && tar -xzf dist/gpudeck-*.tar.gz -C "$$work" \
-	  && cd "$$work"/gpudeck-* && "$(CURDIR)/$(BIN)/hatchling" build -t wheel -d "$(CURDIR)/dist"
+	  && cd "$$work"/gpudeck-* && "$(CURDIR)/$(BUILD)/hatchling" build -t wheel -d "$(CURDIR)/dist"
 
 wheelhouse: dist ## dist/wheelhouse/: that wheel and all it needs, for machines without a package index
 	rm -rf dist/wheelhouse
-	$(BIN)/python -m pip download --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+	$(BUILD)/python -m pip download --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
 	  -r requirements/hub.txt -d dist/wheelhouse
 	cp dist/gpudeck-*.whl dist/wheelhouse/
 
