@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Gpu, Process } from '../api/types'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../samples'
-import { findPeople, peopleNow, personText, readOrder, sortPeople, turnOrder, type Person } from './people'
+import { findPeople, peopleNow, personText, readOrder, sortPeople, turnOrder, type Person, placesShown } from './people'
 
 function on(user: string | null, pid: number, gib: number | null = 10, changes: Partial<Process> = {}): Process {
   return { ...someProcess, pid, user, memory_used_bytes: gib === null ? null : gib * GIB, started_at: NOW - 3600, ...changes }
@@ -137,4 +137,8 @@ it('finds people by name, host and model', () => {
 it('shows hostile names without what turns a line around', () => {
   const [one] = peopleNow([host('a', [used([on('\u202egnp', 1)])])])
   expect(personText(one as Person, NOW).name.text).toBe('\ufffdgnp')
+})
+
+it('whoever is on hundreds of hosts does not hide everybody else', () => {
+  expect([1, 20, 21, 700].map(placesShown)).toEqual([1, 20, 16, 16])
 })

@@ -267,6 +267,15 @@ function reasonOf(person: Person, field: string): string {
   return 'not reported'
 }
 
+/** So many hosts are named; of a few more than that all are. */
+const FIRST_PLACES = 16
+const FEW_MORE = 4
+
+/** How many hosts stand in a row at first: whoever is on hundreds must not hide everybody else. */
+export function placesShown(count: number): number {
+  return count <= FIRST_PLACES + FEW_MORE ? count : FIRST_PLACES
+}
+
 /** A place a host, in the order of their names. */
 export function placesOf(holdings: readonly Holding[], now: number): Place[] {
   const byHost = new Map<string, Holding[]>()
