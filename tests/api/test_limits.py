@@ -1,9 +1,10 @@
 """Callers who ask too often are told to wait, and nobody else is."""
 
 import asyncio
+import threading
 import tracemalloc
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -13,10 +14,13 @@ import zstandard
 from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
+from gpudeck.api import questions as questions_module
 from gpudeck.api.addresses import Callers, count_as
 from gpudeck.api.errors import ErrorBody
 from gpudeck.api.gpus import HOSTS_AT_ONCE
-from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure, Turnstile
+from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure, Turnstile, excuse
+from gpudeck.api.questions import Questions
+from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
@@ -331,6 +335,45 @@ def test_a_crowd_passes_one_by_one_and_others_are_served_between_them() -> None:
     order = asyncio.run(crowd())
     assert [name for name in order if name != "turn"] == ["a", "b", "c"]
     assert all("turn" in order[order.index(one) : order.index(next_one)] for one, next_one in ("ab", "bc"))
+
+
+def test_time_that_a_question_waited_for_others_costs_nothing() -> None:
+    clock = FakeClock()
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        clock.now += 3.0
+        excuse(3.0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    app = LimitedApp(wait, LimitsSettings(requests_per_second=0.01, requests_burst=30), now=clock, hold=0.0)
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+            return (await client.get("/history")).status_code
+
+    assert [asyncio.run(ask()) for _ in range(31)] == [200] * 30 + [429]
+
+
+def test_question_about_the_past_is_charged_for_its_work_and_not_for_its_place_in_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    excused: list[float] = []
+    monkeypatch.setattr(questions_module, "excuse", excused.append)
+    free = threading.Event()
+
+    async def crowd() -> None:
+        questions = Questions(cast("Store", object()))
+        asking = [asyncio.create_task(questions.ask(lambda _: free.wait(20))) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        free.set()
+        await asyncio.gather(*asking)
+
+    asyncio.run(crowd())
+    # None of them had a processor to do anything with, and all of them waited.
+    assert min(excused) > 0.1
+    assert len(excused) == 3
 
 
 def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
+from contextvars import ContextVar
 from time import monotonic
 
 from gpudeck.api.addresses import Callers, Networks, count_as
@@ -33,6 +34,7 @@ BYTES_A_REQUEST = 128 * 1024
 SECONDS_A_REQUEST, MOST_FOR_TIME = 0.01, 10
 """And so much time until it begins: a question about a year of history is none either. Up to so many requests, since
 some of that time may be others' fault."""
+_excused: ContextVar[list[float]] = ContextVar("excused")
 OPENING = "gpudeck.opening"
 """Among the extensions of a scope: its `give_back` gives the address the opening of this connection back. The server in
 front of this counts openings before anybody can say who comes."""
@@ -43,6 +45,11 @@ _MOST_CALLERS = 16_384
 _REPORTS = "/api/v1/reports"
 _STREAM = "/api/v1/stream"
 LOGINS = ("/api/v1/login",)
+
+
+def excuse(seconds: float) -> None:
+    """So much of the time until the answer to this request began was spent waiting for others: it costs nothing."""
+    _excused.get([]).append(seconds)
 
 
 class Measure:
@@ -211,7 +218,7 @@ class LimitedApp:
                 return
         if measure is not self._reports:
             await self._turnstile.enter()
-            scope.setdefault("extensions", {})[TURN] = self._turnstile.enter
+            scope.setdefault("extensions", {})[TURN] = self._take_turn
         if caller is not None and measure is self._requests:
             send = self._weigh_answer(caller, send)
         await self._app(scope, receive, send)
@@ -284,12 +291,18 @@ class LimitedApp:
 
         return send_and_judge
 
+    async def _take_turn(self) -> None:
+        asked = self._now()
+        await self._turnstile.enter()
+        excuse(self._now() - asked)
+
     def _weigh_answer(self, caller: str, send: Send) -> Send:
-        began = self._now()
+        began, excused = self._now(), list[float]()
+        _excused.set(excused)
 
         async def send_and_weigh(message: Message) -> None:
             if message["type"] == "http.response.start":
-                cost = min((self._now() - began) / SECONDS_A_REQUEST, MOST_FOR_TIME)
+                cost = min((self._now() - began - sum(excused)) / SECONDS_A_REQUEST, MOST_FOR_TIME)
             else:
                 cost = len(message.get("body", b"")) / BYTES_A_REQUEST
             # What is small was paid for with the request.
