@@ -85,7 +85,8 @@ def test_bookings_are_made_once_and_written_again_as_they_were(admin: Admin) -> 
     assert [left["reason"] for left in told["over"]] == ["ended 2018-07-01 00:00"]
     assert admin.outcomes("gpu-monitor", file) == ["there", "failed"]
     written = admin.type("reservations", "--format", "comments-json")
-    assert json.loads(written.stdout) == {"127.0.0.1": {"1": entry}}
+    escaped = entry | {"comment": "&lt;b&gt;hi&lt;/b&gt; // x"}
+    assert json.loads(written.stdout) == {"127.0.0.1": {"1": escaped}}
     assert admin.outcomes("gpu-monitor", admin.write("out.json", written.stdout)) == ["there"]
 
 

@@ -1,5 +1,7 @@
 """web-gpu-monitor: its config.ini, and the columns of its load_data.csv."""
 
+import tempfile
+import urllib.request
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from compat.nodes import CAPTURES
 from fakes.reports import make_envelope, make_gpu, make_process
+from fakes.reverse_proxies import nginx_with
 from gpudeck.compat.importing import Here
 from gpudeck.compat.steps import HostStep
 from gpudeck.compat.web_gpu_monitor.columns import write_load_data
@@ -149,3 +152,21 @@ def test_static_page_tells_users_and_memory_on_hover() -> None:
 
 def test_markup_in_a_name_is_text_on_the_static_page() -> None:
     assert "<script" not in render_page(fleet_of(("a", [card(0, 92, 55, "<script>alert(1)</script>")])))
+
+
+@pytest.mark.parametrize(
+    "path", ["/gpu-monitor", "/gpu-monitor/", "/gpu-monitor/index.html", "/gpu-monitor/load_data.csv"]
+)
+def test_block_for_nginx_serves_the_folder_where_the_old_one_did(tmp_path: Path, path: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/migrate/web-gpu-monitor.md").read_text()
+    block = page.partition("```nginx\n")[2].partition("```")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        # One that the user of nginx's workers may enter, unlike `tmp_path`.
+        Path(folder).chmod(0o755)
+        for name in ("index.html", "load_data.csv"):
+            (Path(folder) / name).write_text("free")
+        with (
+            nginx_with(tmp_path, block.replace("/var/www/gpu-monitor", folder)) as url,
+            urllib.request.urlopen(url + path, timeout=20) as answer,
+        ):
+            assert answer.read() == b"free"

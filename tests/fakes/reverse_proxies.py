@@ -104,6 +104,14 @@ def _caddy(folder: Path, inside: str, port: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def nginx_with(folder: Path, block: str) -> Iterator[str]:
+    """The address of a server that has this block alone."""
+    port = _free_port()
+    with _nginx(folder, f"server {{ listen 127.0.0.1:{port}; {block} }}", port) as url:
+        yield url
+
+
+@contextlib.contextmanager
 def nginx(folder: Path, hub: str) -> Iterator[str]:
     """The address of the hub's page below /gpus."""
     file, port = _fill_in("nginx", "gpudeck-path.conf", folder, {"http://127.0.0.1:8042": hub}), _free_port()
