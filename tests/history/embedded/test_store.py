@@ -243,6 +243,21 @@ def test_gpus_come_and_go_within_an_hour(store: EmbeddedStore, clock: FakeClock,
     assert hours_of(store) == {"alice": pytest.approx(2400 / 3600), "bob": pytest.approx(2400 / 3600)}
 
 
+def test_host_that_loses_all_its_gpus_keeps_its_hour(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    lost = [sample(START + beat * 10) for beat in range(180, 360)]
+    store.take([*busy_hour()[:180], *lost[:90]])
+    for one in lost[90:]:
+        # Together with others, as in a fleet, and alone.
+        store.take([one, sample(one.at, gpu("GPU-2"), host="gpu02")])
+        store.flush()
+    seal(store, clock, path, 2)
+    assert store.stats().samples_dropped == 0
+    points = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4)).series[0].points
+    assert [point[1] for point in points] == [50.0, 50.0]
+    points = store.series(Ask("host_cpu_percent", START, START + HOUR, host="gpu01", points=4)).series[0].points
+    assert [point[1] for point in points] == [1.0] * 4
+
+
 def test_two_users_share_a_gpu_by_memory(store: EmbeddedStore, clock: FakeClock) -> None:
     shared = gpu("GPU-1", process(1, "alice", memory=30), process(2, "bob", memory=10))
     store.take([sample(START + n * 10, shared) for n in range(360)])

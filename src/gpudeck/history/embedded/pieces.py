@@ -177,7 +177,7 @@ def assemble(
     hosts = np.empty((len(host_names), len(times)))
     for piece, span, where in zip(pieces, spans, among, strict=True):
         states[where, span] = piece.states
-        if names:
+        if names and piece.gpus:
             tables[:, where, span] = piece.tables(names)
         if host_names:
             hosts[:, span] = piece.host_tables(host_names)

@@ -56,8 +56,10 @@ class _Stretch:
     def append(self, row: Row) -> None:
         place = self.count
         self._own[place] = row.own
-        self._states[place] = row.states
-        self._table[place] = row.table
+        # Of no GPUs nobody knows how many values each would have.
+        if self.gpus:
+            self._states[place] = row.states
+            self._table[place] = row.table
         if len(row.company):
             self._append_guests(row, place)
         self.count = place + 1
