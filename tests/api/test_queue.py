@@ -10,8 +10,10 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.offers import FakeHolds, make_offer
+from gpudeck.api.limits import LimitedApp
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
+from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.queueing.queue import Queue
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.queueing.store import QueueStore
@@ -65,6 +67,13 @@ def test_place_is_told_and_everybody_sees_the_line(desk: Desk) -> None:
         ("ada", 1, 2),
         ("bob", 2, 1),
     ]
+
+
+def test_being_kept_waiting_costs_an_address_no_more_than_asking(desk: Desk) -> None:
+    place = desk.join("ada")
+    desk.door = LimitedApp(desk.door, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
+    path = f"/{place['id']}?wait=0.2&seen={place['version']}"
+    assert [desk.call("ada", "GET", path).status_code for _ in range(5)] == [200, 200, 200, 200, 429]
 
 
 def test_account_waits_under_its_own_name_whatever_is_told(desk: Desk) -> None:
