@@ -15,9 +15,12 @@ import msgspec
 import pytest
 import yaml
 
+from fakes.clock import FakeClock
 from fakes.vesta import VestaHub, make_post
 from gpudeck.client.client import Busy, NoSuchThing
 from gpudeck.compat.importing import Desk, Here, Plan, carry_out, look
+from gpudeck.compat.vesta import database as database_module
+from gpudeck.compat.vesta.database import open_database
 from gpudeck.compat.vesta.importer import read
 from gpudeck.history.base import Ask, RunsAsk
 from gpudeck.history.embedded.store import EmbeddedStore
@@ -357,3 +360,25 @@ def test_the_importer_waits_for_a_history_that_is_busy(
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
     assert carry(read(file, here), vesta) == [("host", "new"), ("history", "new")]
     assert len(waits) == 2
+
+
+def test_a_long_table_may_take_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "_STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(database_module, "_SECONDS_AT_MOST", 60.0)
+    clock = FakeClock()
+    monkeypatch.setattr(database_module.time, "monotonic", clock)
+    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
+    with open_database(file, UTC) as database:
+        times = []
+        for one in database.stored("gpu1"):
+            times.append(one.at)
+            clock.advance(50.0)
+    assert len(times) == 5
+
+
+def test_a_table_that_is_read_forever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
+    monkeypatch.setattr(database_module, "_STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(database_module, "_SECONDS_AT_MOST", -1.0)
+    with pytest.raises(UsageError, match="cannot be read to its end: interrupted"), open_database(file, UTC):
+        pass

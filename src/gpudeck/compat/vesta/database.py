@@ -21,6 +21,7 @@ MAGIC: Final = b"SQLite format 3\0"
 BLOB_AT_MOST: Final = 1024 * 1024
 MACHINES_AT_MOST: Final = 10_000
 _SECONDS_AT_MOST: Final = 600.0
+_STEPS_BETWEEN_LOOKS: Final = 100_000
 _ID: Final = re.compile(r"[0-9a-f]{1,32}")
 _LOOK: Final = "vesta keeps it as data/gpu_states.db, with a table `machines`."
 
@@ -43,13 +44,29 @@ class Stored(Struct, frozen=True):
     problem: str = ""
 
 
+class Patience:
+    """How long SQLite may look for the next row: a table can be made to be read forever, and an honest one may have
+    millions of rows, each of which takes its time here."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        self._end = time.monotonic() + self._seconds
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+
 class Database:
     """Opened by `open_database`; whoever opened it closes it."""
 
-    def __init__(self, file: Path, connection: sqlite3.Connection, zone: tzinfo) -> None:
+    def __init__(self, file: Path, connection: sqlite3.Connection, zone: tzinfo, patience: Patience) -> None:
         self._file = file
         self._connection = connection
         self._zone = zone
+        self._patience = patience
 
     def close(self) -> None:
         self._connection.close()
@@ -94,8 +111,11 @@ class Database:
         return Stored(number, at, gpus)
 
     def _ask(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        self._patience.begin()
         try:
-            yield from self._connection.execute(question, values)
+            for row in self._connection.execute(question, values):
+                yield row
+                self._patience.begin()
         except (sqlite3.Error, OverflowError) as error:
             raise UsageError(f"{self._file} cannot be read to its end: {error}.", _LOOK) from error
 
@@ -103,16 +123,16 @@ class Database:
 @contextlib.contextmanager
 def open_database(file: Path, zone: tzinfo) -> Iterator[Database]:
     """Raises UsageError for what is no database of vesta. `zone` is that of the server's clock."""
-    with contextlib.closing(_connect(file)) as connection:
-        database = Database(file, connection, zone)
+    patience = Patience(_SECONDS_AT_MOST)
+    with contextlib.closing(_connect(file, patience)) as connection:
+        database = Database(file, connection, zone, patience)
         if not any(database._ask("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'machines'")):
             raise UsageError(f"{file} has no table `machines`: it is no database of vesta.", _LOOK)
         yield database
 
 
-def _connect(file: Path) -> sqlite3.Connection:
-    """For reading alone, and for a limited time: a table can be made to be read forever."""
-    deadline = time.monotonic() + _SECONDS_AT_MOST
+def _connect(file: Path, patience: Patience) -> sqlite3.Connection:
+    """For reading alone, with limited patience."""
     try:
         connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -120,7 +140,7 @@ def _connect(file: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise UsageError(f"{file} cannot be opened: {error}.", _LOOK) from error
     connection.text_factory = lambda told: told.decode(errors="replace")
-    connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 100_000)
+    connection.set_progress_handler(lambda: int(patience.is_over()), _STEPS_BETWEEN_LOOKS)
     return connection
 
 

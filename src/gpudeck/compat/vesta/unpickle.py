@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-UNPACKED_AT_MOST: Final = 4 * 1024 * 1024
+UNPACKED_AT_MOST: Final = 1024 * 1024
 VALUES_AT_MOST: Final = 100_000
 DEPTH_AT_MOST: Final = 8
 LONGEST_TEXT: Final = 4096
