@@ -39,8 +39,8 @@ run: page ## set up, then start the hub: prints the page's address
 
 check: lint unit ## the quick half: linters, types, rooms, Python tests without a browser
 
-# What keeps one core busy each goes side by side.
-test: system-packages page ## check, the page's own tests, and the page in a real Chromium
+# What keeps one core busy goes side by side.
+test: system-packages setup ## check, the page's own tests, and the page in a real Chromium
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint page-check collected
 	@$(MAKE) --no-print-directory unit e2e
 
@@ -55,7 +55,7 @@ lint: setup
 unit: setup
 	$(BIN)/pytest -m "not slow" --ignore tests/e2e -n 4 --dist loadfile --no-loadscope-reorder
 
-page-check: setup
+page-check: page
 	$(BIN)/python hatch_build.py check
 
 # Found by one process, compiled tests are there for all that come after it.
