@@ -13,16 +13,11 @@ settings.load_profile("gpudeck")
 
 _SLOW = (
     "ways/",
-    "history/remote/",
-    "contract/test_history.py",
     "cli/test_top.py",
     "cli/test_wait.py",
     "cli/test_wait_local.py",
-    "cli/test_show_ssh.py",
-    "tui/test_feed.py",
     "sources/test_ssh",
     "discovery/test_consul.py",
-    "database/test_kill.py",
     "e2e/test_strange_fleets.py",
     "e2e/test_connection.py",
     "e2e/test_history_page.py",
@@ -30,7 +25,7 @@ _SLOW = (
     "e2e/test_adding_hosts.py",
 )
 """Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so."""
-_FIRST = ("app/", "cli/", "docs/", "deploy/", "contract/", "sources/", "api/test_schema.py")
+_FIRST = ("app/", "cli/", "docs/", "deploy/", "contract/", "sources/", "tui/", "api/test_schema.py")
 """Whose tests wait for processes: begun first, so that no core is idle in the end while one of them still waits."""
 
 

@@ -186,7 +186,12 @@ def test_free_exports_what_is_on_one_host_best_fit_first(machine: Machine) -> No
     assert machine.run("free", "--local", "--gpus", "2", "--export") == (0, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n", "")
     code, out, errors = machine.run("free", "--local", "--gpus", "3", "--export")
     assert (code, out) == (1, "")
-    assert "not free now: 3 GPUs (2 are, on 1 hosts)." in errors
+    assert "not there at all: 3 GPUs." in errors
+    machine.driver.gpus[0].values["utilization"] = 90
+    machine.driver.apply()
+    code, out, errors = machine.run("free", "--local", "--gpus", "2", "--export")
+    assert (code, out) == (1, "")
+    assert "not free now: 2 GPUs (1 is, on 1 host)." in errors
 
 
 def test_file_of_somebody_else_is_believed_only_as_far_as_it_makes_sense(machine: Machine) -> None:
