@@ -238,6 +238,12 @@ class TestSite:
         site.network.boot()
         site.wait_for_agents()
 
+    @pytest.mark.parametrize("machine", ["gpuhub", "gpu01"])
+    def test_the_doctor_finds_nothing_wrong(self, site: Site, machine: str) -> None:
+        site.wait_for_agents()
+        told = site.machines[machine].run("runuser", "-u", "gpudeck", "--", "/opt/gpudeck/bin/gpudeck", "doctor")
+        assert "0 failed, 0 to look at" in told
+
     @pytest.mark.parametrize(("machine", "unit"), SERVICES)
     def test_systemd_confines_it(self, site: Site, machine: str, unit: str) -> None:
         service = Service(site, machine, unit)
