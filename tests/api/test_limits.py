@@ -271,6 +271,25 @@ def test_large_answers_cost_more() -> None:
     assert answers[-1] == 429
 
 
+def test_the_largest_answer_may_be_asked_for_every_second() -> None:
+    clock = FakeClock()
+
+    async def tell_all(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(40 * BYTES_A_REQUEST)})
+
+    app = LimitedApp(tell_all, LimitsSettings(), now=clock, hold=0.0)
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+            status = (await client.get("/")).status_code
+        clock.now += 1.0
+        return status
+
+    assert [asyncio.run(ask()) for _ in range(30)] == [200] * 30
+
+
 def test_answers_that_take_long_cost_more_and_no_more_than_so_much() -> None:
     clock = FakeClock()
 

@@ -29,8 +29,9 @@ COSTLY_REPORT = 20.0
 """A report that has to be unpacked to be refused costs its address as much as so many requests."""
 REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
 """Of senders that bring their token and ask for an id, from one address."""
-BYTES_A_REQUEST = 128 * 1024
-"""So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for."""
+BYTES_A_REQUEST, MOST_FOR_BYTES = 256 * 1024, 20
+"""So many bytes of an answer cost as much as another request: a whole fleet is no small thing to ask for. Up to so many
+requests: a script may ask for the largest fleet every second."""
 SECONDS_A_REQUEST, MOST_FOR_TIME = 0.01, 10
 """And so much time until it begins: a question about a year of history is none either. Up to so many requests, since
 some of that time may be others' fault."""
@@ -304,7 +305,7 @@ class LimitedApp:
             if message["type"] == "http.response.start":
                 cost = min((self._now() - began - sum(excused)) / SECONDS_A_REQUEST, MOST_FOR_TIME)
             else:
-                cost = len(message.get("body", b"")) / BYTES_A_REQUEST
+                cost = min(len(message.get("body", b"")) / BYTES_A_REQUEST, MOST_FOR_BYTES)
             # What is small was paid for with the request.
             if cost >= 1:
                 self._requests.charge(caller, self._now(), cost)
