@@ -172,6 +172,9 @@ def test_the_crosshair_is_shared_and_its_values_stand_in_fixed_places(
 
 def test_keys_move_the_crosshair_of_all_charts_and_zoom(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h")
+    # Before they have their values there is nothing to move along.
+    for name in CHARTS:
+        expect(plot(page, name)).not_to_have_attribute("aria-valuetext", re.compile("^loading"))
     plot(page, "Power").focus()
     page.keyboard.press("Home")
     first = plot(page, "Power").get_attribute("aria-valuetext") or ""
