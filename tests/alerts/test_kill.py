@@ -10,21 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from alerts import quick
 from fakes.hubs import HubProcess, wait_until
 
-CONFIG = """
-alerts:
-  group_wait: 1s
-  rules:
-    gpu_lost: {for: 1s}
-    ecc: {for: 1s}
-    orphaned_memory: {for: 0s}
-    disk_full: {for: 1s}
-    gpu_hot: {for: 1s, clear_after: 1h}
-    gpu_throttled: {enabled: false}
-    host_down: {enabled: false}
-    xid: {enabled: false}
-    gpu_held_idle: {enabled: false}
+CONFIG = f"""{quick.RULES}    gpu_held_idle: {{enabled: false}}
 notify:
   demo: true
   channels:

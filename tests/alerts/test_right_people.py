@@ -14,25 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from alerts import quick
 from alerts.notifiers.sinks import MailServer, Webhook, running_mail_server, running_webhook
 from fakes.hubs import HubProcess, wait_until
 from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, read, slack_in_a_thread
 from gpudeck.collectors.simulated.people import _FIRST_NAMES
 
-RULES = """
-alerts:
-  group_wait: 1s
-  rules:
-    gpu_lost: {for: 1s}
-    ecc: {for: 1s}
-    orphaned_memory: {for: 0s}
-    disk_full: {for: 1s}
-    gpu_hot: {for: 1s, clear_after: 1h}
-    gpu_throttled: {enabled: false}
-    host_down: {enabled: false}
-    xid: {enabled: false}
-    gpu_held_idle: {for: 1s}
-"""
+RULES = f"{quick.RULES}    gpu_held_idle: {{for: 1s}}\n"
 LIST = "gpus@lab.example"
 FAULTS = ("cannot be read", "uncorrected memory errors", "no process is on it", "% full", "°C")
 
