@@ -18,6 +18,7 @@ import uvloop
 
 from bench.processes import rss_mib
 from gpudeck.history.sample import HostSample
+from gpudeck.model.turns import THREAD_SECONDS
 
 LENGTH = struct.Struct(">I")
 PAUSE = 0.015
@@ -61,6 +62,7 @@ def main() -> None:
     database, file = map(Path, sys.argv[1:])
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    sys.setswitchinterval(THREAD_SECONDS)
     alone = uvloop.run(run_beside(file, lambda _: None))
     before = rss_mib(os.getpid())
 

@@ -17,7 +17,6 @@ from fakes.reports import make_envelope, make_gpu
 from gpudeck.api import questions as questions_module
 from gpudeck.api.addresses import Callers, count_as
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.gpus import HOSTS_AT_ONCE
 from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure, Turnstile, excuse
 from gpudeck.api.questions import Questions
 from gpudeck.history.base import Store
@@ -25,6 +24,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.wire import encode
 from gpudeck.wire.codec import MAX_DECODED_BYTES
 

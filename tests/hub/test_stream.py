@@ -13,7 +13,8 @@ from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
-from gpudeck.hub.stream import GZIP_HEADER, HOSTS_AT_ONCE, KEPT_DELTAS, Event, Viewer
+from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
+from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.wire import Envelope
 
 

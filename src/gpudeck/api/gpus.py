@@ -18,13 +18,13 @@ from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 from gpudeck.model.availability import Availability
 from gpudeck.model.quantity import AMOUNT, parse_bytes
+from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.model.view import Gpu
 
 _fields: list[Any] = [("host", str), ("host_id", str)]
 GpuOfHost = msgspec.defstruct("GpuOfHost", _fields, bases=(Gpu,), kw_only=True, module=__name__)
 GpuList = msgspec.defstruct("GpuList", [("gpus", list[GpuOfHost])], module=__name__)  # type: ignore[valid-type]
 
-HOSTS_AT_ONCE = 16
 _FILTERS = ("availability", "min_memory", "model", "user", "host")
 
 _encoder = msgspec.json.Encoder()

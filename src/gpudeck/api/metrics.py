@@ -37,11 +37,10 @@ from gpudeck.model.exposition import (
     write_labels,
 )
 from gpudeck.model.report import Number
+from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.model.view import HostStatus
 
 _STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never")
-_HOSTS_AT_ONCE = 16
-"""Between so many hosts everybody else has a turn: about a millisecond."""
 _COUNTERS = {
     "reports_taken": "Reports that changed the fleet",
     "reports_outdated": "Reports that were seen before, or came too late",
@@ -137,7 +136,7 @@ class MetricsPage:
         users = [*write_head("gpudeck_gpu_users", "gauge", "1: that user is on it")]
         labels: dict[_GpuKey, str] = {}
         for at, (host_name, host) in enumerate(hosts):
-            if at % _HOSTS_AT_ONCE == 0:
+            if at % HOSTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             for gpu in _current_gpus(host):
                 key = (host_name, gpu["uuid"], gpu["index"], gpu["name"])

@@ -25,13 +25,12 @@ from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.reservation import Reservation
+from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.reservations.refusals import name_gpus
 
 log = logging.getLogger(__name__)
 
 MOST_SHOWN: Final = 200
-_HOSTS_AT_ONCE: Final = 16
-"""Between so many hosts everybody else has a turn: about a millisecond."""
 _NOW_AND_THEN: Final = 60.0
 
 Late = Callable[[], list[tuple[Reservation, float]]]
@@ -128,7 +127,7 @@ class Alarm:
         if not engine.begin(self._look_around(now)):
             return
         for number, host in enumerate(list(fleet.hosts.values())):
-            if number % _HOSTS_AT_ONCE == _HOSTS_AT_ONCE - 1:
+            if number % HOSTS_AT_ONCE == HOSTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             # One may have been removed while others had their turn.
             if host.id in fleet.hosts:

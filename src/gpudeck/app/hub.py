@@ -49,6 +49,7 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.model.target import Target
+from gpudeck.model.turns import THREAD_SECONDS
 from gpudeck.sources.poller import Way
 
 log = logging.getLogger(__name__)
@@ -390,7 +391,6 @@ def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.set_threshold(50_000, 20, 100)
-    # Questions about the past are worked out in threads, which would let the loop wait for 5 ms at each of its turns.
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(THREAD_SECONDS)
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(server.serve(when_started))

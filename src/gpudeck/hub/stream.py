@@ -15,15 +15,13 @@ from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.event import Event as Happening
+from gpudeck.model.turns import HOSTS_AT_ONCE
 
 KEPT_DELTAS = 30
 """How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
 
 MOST_HAPPENINGS = 200
 """In one tick: a viewer who wants to know of all asks for them."""
-
-HOSTS_AT_ONCE = 16
-"""Whose parts of the document are made without a pause."""
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 

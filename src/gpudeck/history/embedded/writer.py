@@ -8,7 +8,6 @@ import logging
 import queue
 import shutil
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -39,9 +38,6 @@ _BUDGET: Final = 0.05
 """Seconds of sealing at a time; what is left waits for the next time, so that the hub's own thread gets its turn."""
 _REST: Final = 2.0
 """How many times longer than it sealed the thread then rests, where more is due: a third of the time is work."""
-_TURN: Final = 0.001
-"""Seconds after which Python takes the turn from a thread while another waits for it. It is for the whole process: a
-hub's event loop that waits for this thread would else do so for five milliseconds, as often as an hour is sealed."""
 _MOST_WAITING: Final = 50_000
 _LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
@@ -117,7 +113,6 @@ class Writer:
             self._claim.close()
 
     def _run(self) -> None:
-        sys.setswitchinterval(min(_TURN, sys.getswitchinterval()))
         is_open = True
         while is_open:
             batch: list[HostSample] = []
