@@ -44,6 +44,23 @@ describe('a delta', () => {
     expect(changed?.gpus[0]).toMatchObject({ utilization_percent: 0 })
   })
 
+  it('finds each GPU by its name, in whatever order they come', () => {
+    const changed = [
+      { uuid: 'gpu01-1', temperature_celsius: 81 },
+      { uuid: 'elsewhere', temperature_celsius: 99 },
+      { uuid: 'gpu01-0', temperature_celsius: 31, memory_used_bytes: 7 * GIB },
+    ]
+    apply({ changes: [{ id: 'gpu01', gpus: changed }] })
+    expect(model.entries.get('gpu01')?.host.gpus).toMatchObject([{ temperature_celsius: 31, memory_used_bytes: 7 * GIB }, { temperature_celsius: 81 }])
+  })
+
+  it('takes over every field, whether it changes often or once a year', () => {
+    const shown = model.entries.get('gpu02')!.host.gpus[0]!
+    const change = Object.fromEntries(Object.keys(shown).map((name, i) => [name, name === 'uuid' ? shown.uuid : i + 0.5]))
+    apply({ changes: [{ id: 'gpu02', gpus: [change] }] })
+    expect(model.entries.get('gpu02')?.host.gpus[0]).toEqual(change)
+  })
+
   it('tells only what belongs to the changed host to draw again', () => {
     const versions = () => [...model.entries.values()].map((entry) => entry.version.read())
     const [first, second] = versions()

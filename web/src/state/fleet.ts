@@ -28,13 +28,11 @@ export class HostEntry {
   /** Where the host stands by name among all hosts. Set by the model whenever hosts come or go. */
   rank = 0
   readonly version = new WatchedVersion()
-  private byUuid = new Map<string, Gpu>()
   private summaryCache: HostSummary | null = null
   private inventoryCache: string | null = null
 
   constructor(public host: Host) {
     this.id = host.id
-    this.index()
   }
 
   get summary(): HostSummary {
@@ -52,7 +50,7 @@ export class HostEntry {
 
   replace(host: Host): void {
     this.host = host
-    this.index()
+    this.inventoryCache = null
     this.touch()
   }
 
@@ -62,21 +60,40 @@ export class HostEntry {
     const facts = this.host as Record<string, unknown>
     const changes = change as Record<string, unknown>
     for (const name in changes) if (name !== 'gpus') facts[name] = changes[name]
-    for (const gpuChange of change.gpus ?? []) this.changeGpu(gpuChange)
+    if (change.gpus !== undefined) this.changeGpus(change.gpus)
     this.touch()
     return change.status !== undefined || change.problems !== undefined
   }
 
-  private changeGpu(change: GpuChange): void {
-    const gpu = this.byUuid.get(change.uuid)
-    if (gpu === undefined) return
-    Object.assign(gpu, change)
-    if (change.display_name !== undefined || change.memory_total_bytes !== undefined) this.inventoryCache = null
+  /** They come in the order in which they stand here, some left out. */
+  private changeGpus(changes: readonly GpuChange[]): void {
+    const { gpus } = this.host
+    let place = 0
+    for (const change of changes) {
+      if (gpus[place]?.uuid !== change.uuid) place = gpus.findIndex(({ uuid }) => uuid === change.uuid)
+      const gpu = gpus[place]
+      if (gpu !== undefined) this.changeGpu(gpu, change)
+      place += 1
+    }
   }
 
-  private index(): void {
-    this.byUuid = new Map(this.host.gpus.map((gpu) => [gpu.uuid, gpu]))
-    this.inventoryCache = null
+  /** What changes with nearly every report is written out: a field whose name the engine knows costs it a third. */
+  private changeGpu(gpu: Gpu, change: GpuChange): void {
+    for (const name in change) {
+      if (name === 'utilization_percent') gpu.utilization_percent = change.utilization_percent!
+      else if (name === 'memory_utilization_percent') gpu.memory_utilization_percent = change.memory_utilization_percent!
+      else if (name === 'memory_used_bytes') gpu.memory_used_bytes = change.memory_used_bytes!
+      else if (name === 'temperature_celsius') gpu.temperature_celsius = change.temperature_celsius!
+      else if (name === 'memory_temperature_celsius') gpu.memory_temperature_celsius = change.memory_temperature_celsius!
+      else if (name === 'power_watts') gpu.power_watts = change.power_watts!
+      else if (name === 'energy_joules') gpu.energy_joules = change.energy_joules!
+      else if (name !== 'uuid') this.changeFact(gpu, change, name)
+    }
+  }
+
+  private changeFact(gpu: Record<string, unknown>, change: Record<string, unknown>, name: string): void {
+    gpu[name] = change[name]
+    if (name === 'display_name' || name === 'memory_total_bytes') this.inventoryCache = null
   }
 
   private touch(): void {
