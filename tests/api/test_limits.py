@@ -334,8 +334,8 @@ def test_a_network_that_is_none_is_a_mistake_of_the_configuration() -> None:
         LimitsSettings(unlimited=["10.0.0.0/99"])
 
 
-async def pass_through(turnstile: Turnstile, order: list[str], name: str) -> None:
-    await turnstile.enter()
+async def pass_through(turnstile: Turnstile, order: list[str], name: str, had: float = 0.0) -> None:
+    await turnstile.enter(had)
     order.append(name)
 
 
@@ -354,6 +354,33 @@ def test_a_crowd_passes_one_by_one_and_others_are_served_between_them() -> None:
     order = asyncio.run(crowd())
     assert [name for name in order if name != "turn"] == ["a", "b", "c"]
     assert all("turn" in order[order.index(one) : order.index(next_one)] for one, next_one in ("ab", "bc"))
+
+
+def test_who_has_had_little_does_not_wait_for_a_crowd_that_has_had_much() -> None:
+    async def crowd() -> list[str]:
+        turnstile, order = Turnstile(), list[str]()
+        greedy = [pass_through(turnstile, order, "greedy", 3.0 - at) for at in range(3)]
+        await asyncio.gather(*greedy, *(pass_through(turnstile, order, name) for name in ("first", "second")))
+        return order
+
+    assert asyncio.run(crowd()) == ["greedy", "first", "second", "greedy", "greedy"]
+
+
+def test_what_an_address_has_had_decides_when_it_comes_in() -> None:
+    order = list[str]()
+
+    async def note(scope: Any, receive: Any, send: Any) -> None:
+        order.append(scope["client"][0])
+
+    async def ask(*addresses: str) -> None:
+        app = LimitedApp(note, LimitsSettings(), hold=0.0)
+        scopes = [{"type": "http", "method": "GET", "path": "/", "headers": [], "client": (it, 1)} for it in addresses]
+        await asyncio.gather(*(app(scope, cast("Any", None), cast("Any", None)) for scope in scopes))
+
+    asyncio.run(ask(*["192.0.2.1"] * 9, "192.0.2.2"))
+    # The first found nobody there, the second waited as the first of its address does.
+    assert order.index("192.0.2.2") <= 2
+    assert len(order) == 10
 
 
 def test_time_that_a_question_waited_for_others_costs_nothing() -> None:

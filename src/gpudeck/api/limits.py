@@ -5,11 +5,14 @@ behind the same gateway floods the hub. Everything else of an address, tokens th
 """
 
 import asyncio
+import heapq
+import itertools
 import math
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from time import monotonic
 
 from gpudeck.api.addresses import Callers, Networks, count_as
@@ -88,6 +91,10 @@ class Measure:
         """The same; None for a caller that has never taken one, or not for long."""
         return self.take(caller, now) if caller in self._recent or caller in self._before else None
 
+    def had(self, caller: Hashable, now: float) -> float:
+        """How many seconds it takes to make up for what the caller has had."""
+        return max(0.0, self._recent.get(caller, 0.0) - now)
+
     def charge(self, caller: Hashable, now: float, more: float) -> None:
         """What the caller has been given turned out to cost so many more; so many less where that is below 0."""
         due = self._recent.get(caller)
@@ -133,18 +140,20 @@ class Seats:
 
 
 class Turnstile:
-    """One enters in each turn of the event loop. A crowd that comes at once is then served one by one, and whatever
-    need not pass here is served between each two of them."""
+    """One enters in each turn of the event loop, of those who wait whoever has had the least. A crowd that comes at
+    once is then served one by one, whatever need not pass here is served between each two of them, and who asks now
+    and then waits for the one that is inside, not for the crowd."""
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
 
-    async def enter(self) -> None:
+    async def enter(self, had: float) -> None:
         loop = asyncio.get_running_loop()
         if self._is_taken:
             turn = loop.create_future()
-            self._waiting.append(turn)
+            heapq.heappush(self._waiting, (had, next(self._numbers), turn))
             await turn
         else:
             self._is_taken = True
@@ -152,7 +161,7 @@ class Turnstile:
 
     def _let_next_in(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
+            _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():  # else whoever waited has gone
                 turn.set_result(None)
                 asyncio.get_running_loop().call_soon(self._let_next_in)
@@ -218,8 +227,8 @@ class LimitedApp:
                 await self._refuse(measure.name, wait, send, senders)
                 return
         if measure is not self._reports:
-            await self._turnstile.enter()
-            scope.setdefault("extensions", {})[TURN] = self._take_turn
+            await self._enter(caller)
+            scope.setdefault("extensions", {})[TURN] = partial(self._take_turn, caller)
         if caller is not None and measure is self._requests:
             send = self._weigh_answer(caller, send)
         await self._app(scope, receive, send)
@@ -292,9 +301,12 @@ class LimitedApp:
 
         return send_and_judge
 
-    async def _take_turn(self) -> None:
+    async def _enter(self, caller: str | None) -> None:
+        await self._turnstile.enter(0.0 if caller is None else self._requests.had(caller, self._now()))
+
+    async def _take_turn(self, caller: str | None) -> None:
         asked = self._now()
-        await self._turnstile.enter()
+        await self._enter(caller)
         excuse(self._now() - asked)
 
     def _weigh_answer(self, caller: str, send: Send) -> Send:

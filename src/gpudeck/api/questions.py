@@ -9,7 +9,6 @@ import difflib
 import hashlib
 from collections.abc import Callable, Collection
 from datetime import UTC, tzinfo
-from functools import partial
 from time import monotonic, thread_time
 from typing import Any, Final, TypeVar
 
@@ -24,12 +23,13 @@ from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.times import parse_time
+from gpudeck.model.turns import Pace
 
 AT_ONCE: Final = 1
 MOST_WAITING: Final = 32
-CROWD: Final = 12
-"""Questions that wait: more than that come of no page that somebody looks at."""
-_LONGEST_REST: Final = 1.0
+SHARE, AT_FULL_SPEED = 0.25, 0.5
+"""The part of one processor that questions have when they do not end, and the seconds of work for which they have all
+of it: pages with a dozen charts do not notice, and a flood of questions is not noticed by the live fleet."""
 KEPT_FOR: Final = 60
 """Seconds for which an answer about the past may be kept by whoever asked."""
 TIME: Final = "Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`"
@@ -54,6 +54,7 @@ class Questions:
         self.now = now
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
+        self._pace = Pace(SHARE, AT_FULL_SPEED)
 
     def check_kept(self) -> Store:
         """Raises HistoryRefused where there is no past to ask about."""
@@ -72,29 +73,24 @@ class Questions:
         finally:
             self._waiting -= 1
         # A thread cannot be called off: its turn ends with it, not with whoever asked and went away.
-        answer = asyncio.ensure_future(asyncio.to_thread(_work, question, store))
-        answer.add_done_callback(partial(self._end_turn, asyncio.get_running_loop().time()))
+        answer = asyncio.ensure_future(asyncio.to_thread(self._work, question, store))
+        answer.add_done_callback(self._end_turn)
         found, seconds = await asyncio.shield(answer)
         # A page asks for a dozen charts at once: what each of them waits for the others is nobody's fault.
         excuse(monotonic() - asked - seconds)
         return found
 
-    def _end_turn(self, began: float, answer: "asyncio.Future[Any]") -> None:
-        loop = asyncio.get_running_loop()
-        if self._waiting > CROWD:
-            # No page asks that much at once. The live fleet has the processor for as long as this question had it.
-            loop.call_later(min(loop.time() - began, _LONGEST_REST), self._turns.release)
-        else:
-            self._turns.release()
+    def _end_turn(self, answer: "asyncio.Future[Any]") -> None:
+        self._turns.release()
         if not answer.cancelled():
             # Asked for, so that nobody is warned of an error that came after its asker had left.
             answer.exception()
 
-
-def _work(question: Callable[[Store], T], store: Store) -> tuple[T, float]:
-    """With the seconds for which a processor was busy with it."""
-    began = thread_time()
-    return question(store), thread_time() - began
+    def _work(self, question: Callable[[Store], T], store: Store) -> tuple[T, float]:
+        """With the seconds for which a processor was busy with it."""
+        began = thread_time()
+        self._pace.keep()
+        return question(store), thread_time() - began
 
 
 TheQuestions = NamedDependency[Questions]

@@ -18,6 +18,7 @@ from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, Totals
 from gpudeck.history.stacks import FLEET, Stack, decode_stack, join, stack
+from gpudeck.model.turns import paced
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class View:
         rows = self.connection.execute(
             "SELECT key, body FROM chunks WHERE key BETWEEN ? AND ? ORDER BY key", keys_between(host, start, end)
         )
-        for key, body in rows:
+        for key, body in paced(rows):
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
                 yield open_hours.pop(earlier).picture(metrics, runs=runs)
@@ -86,7 +87,7 @@ class View:
             found = merge(hour, late) if hour is not None and late is not None else hour or late
             if found is not None:
                 yield found
-        for tail in open_hours.values():
+        for tail in paced(open_hours.values()):
             yield tail.picture(metrics, runs=runs)
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
@@ -94,13 +95,13 @@ class View:
         rows = self.connection.execute(
             "SELECT key, body FROM quarters WHERE key BETWEEN ? AND ? ORDER BY key", keys_between(host, start, end)
         )
-        for key, body in rows:
+        for key, body in paced(rows):
             begin = split_key(key)[1]
             if begin not in open_hours:
                 found = _read_or_leave("quarter hours", host, begin, partial(rollup.decode, body, metrics))
                 if found is not None:
                     yield found
-        for begin, tail in open_hours.items():
+        for begin, tail in paced(open_hours.items()):
             if tail.is_late:
                 for hour in self.hours(host, begin, begin + SECONDS, metrics):
                     yield rollup.quarters(hour)
@@ -109,7 +110,7 @@ class View:
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
         more, sealed_too = {}, set()
-        for key, tail in self._tails.items():
+        for key, tail in paced(self._tails.items()):
             if start <= key[1] < end:
                 late = self._late_hour(*key, tail, metrics)
                 sealed_too |= {key} if late is None else set()
@@ -126,7 +127,7 @@ class View:
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
         more: dict[_Place, Totals] = {}
         less: dict[_Place, Totals] = {}
-        for (host, hour), tail in self._tails.items():
+        for (host, hour), tail in paced(self._tails.items()):
             if start - SECONDS < hour < end:
                 late = self._late_hour(host, hour, tail, metrics)
                 _add_quarters(more, _quarters_of(tail, metrics) if late is None else _quarters_in(late[1]))
@@ -162,7 +163,7 @@ class View:
             (start, end),
         )
         names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
-        for of, user, model, *numbers in rows:
+        for of, user, model, *numbers in paced(rows):
             yield (start, names.get(of, ""), self._words.get(user), self._words[model]), Use(*numbers)
         for of, _, (user, model), use in self._open_uses(start, end):
             yield (start, names[of] if by_host else "", user, model), use
@@ -173,7 +174,7 @@ class View:
             "WHERE hour >= ? AND hour < ?",
             (start, end),
         )
-        for hour, user, model, *numbers in rows:
+        for hour, user, model, *numbers in paced(rows):
             yield (hour, "", self._words.get(user), self._words[model]), Use(*numbers)
         for _, hour, (user, model), use in self._open_uses(start, end):
             yield (hour, "", user, model), use
@@ -183,7 +184,7 @@ class View:
             "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?", (start, end)
         ).fetchone()
         seconds = float(row[0])
-        for (_, hour), tail in self._tails.items():
+        for (_, hour), tail in paced(self._tails.items()):
             if start - SECONDS < hour < end:
                 picture = tail.work_out("observed", partial(tail.picture, (), runs=False))
                 is_inside = (picture.times >= start) & (picture.times < end)
@@ -210,7 +211,7 @@ class View:
 
     def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], Use]]:
         """The host, the hour, who used what model and how, of hours that are not sealed yet."""
-        for (host, hour), tail in self._tails.items():
+        for (host, hour), tail in paced(self._tails.items()):
             if start <= hour < end:
                 found = tail.work_out("uses", partial(self._uses_of, tail))
                 yield from ((host, hour, key, use) for key, use in found.items())

@@ -1,0 +1,62 @@
+"""A pace: a thread works at full speed for a while, then for a share of the time."""
+
+from contextvars import copy_context
+from itertools import repeat
+
+from gpudeck.model.turns import Pace, breathe, paced
+
+
+class Worker:
+    """Works for ten milliseconds at a time; a clock that goes on while it works and while it sleeps."""
+
+    def __init__(self, share: float, seconds: float) -> None:
+        self.now = 100.0
+        self.worked = 0.0
+        self.slept = list[float]()
+        self.pace = Pace(share, seconds, now=lambda: self.now, worked=lambda: self.worked, sleep=self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def work(self, seconds: float) -> None:
+        self.worked += seconds
+        self.now += seconds
+
+    def go(self, times: int) -> None:
+        def keep_and_work() -> None:
+            self.pace.keep()
+            for _ in paced(repeat(None, times)):
+                self.work(0.01)
+
+        copy_context().run(keep_and_work)
+
+
+def test_what_is_short_never_sleeps() -> None:
+    worker = Worker(0.25, 0.5)
+    worker.go(30)
+    assert worker.slept == []
+
+
+def test_what_does_not_end_has_its_share() -> None:
+    worker = Worker(0.25, 0.5)
+    worker.go(100)
+    worked, began = worker.worked, worker.now
+    worker.go(100)
+    assert (worker.worked - worked) / (worker.now - began) < 0.26
+    assert (worker.worked - worked) / (worker.now - began) > 0.2
+    assert max(worker.slept) < 0.05  # in small steps
+
+
+def test_a_rest_gives_the_full_speed_back() -> None:
+    worker = Worker(0.25, 0.5)
+    worker.go(100)
+    worker.now += 60
+    worker.slept.clear()
+    worker.go(30)
+    assert worker.slept == []
+
+
+def test_who_keeps_no_pace_breathes_for_nothing() -> None:
+    breathe()
+    assert list(paced("abc")) == ["a", "b", "c"]
