@@ -1,7 +1,7 @@
 """The hub's HTTP front door: who is it? Then two raw routes, and the framework for all others, below a prefix."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from litestar import Litestar, Request, Response
@@ -37,6 +37,7 @@ from gpudeck.api import (
     watches,
 )
 from gpudeck.api.access import Policy, check_access
+from gpudeck.api.addresses import count_as
 from gpudeck.api.asgi import App, Receive, Scope, Send, live, send_json
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
@@ -44,7 +45,7 @@ from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
 from gpudeck.api.host_book import HostBook
 from gpudeck.api.house import House
 from gpudeck.api.metrics import MetricsPage
-from gpudeck.api.questions import Questions, on_refused
+from gpudeck.api.questions import Questions, note_asker, on_refused
 from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
@@ -240,7 +241,8 @@ class FrontDoor:
                 check_one_token(scope)
                 await self._reports(scope, receive, send)
                 return
-            scope["caller"] = await self._identify(path, scope)
+            scope["caller"] = caller = await self._identify(path, scope)
+            note_asker(_as_asker(caller, scope))
         except Refusal as refusal:
             await tell_refusal(scope, path, send, refusal)
             return
@@ -269,3 +271,10 @@ class FrontDoor:
             # As GET; the server itself leaves the body out.
             scope = {**scope, "method": "GET"}
         await self._framework(scope, receive, send)
+
+
+def _as_asker(caller: Caller, scope: Scope) -> Hashable:
+    """Whose questions are counted together: an account's, a token's, and else those of an address."""
+    if caller.account_id is not None or caller.token_id is not None:
+        return caller.account_id, caller.token_id if caller.account_id is None else None
+    return count_as(scope["client"][0]) if scope.get("client") else None

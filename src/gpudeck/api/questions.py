@@ -1,14 +1,17 @@
 """Asking the history: in a thread, one question at a time, so that heavy questions never starve the live fleet. Two at
 once would not be answered sooner, and would let the event loop wait three times as long for its turns.
 
-Whoever cannot be answered at once waits in line. A line that is too long is told to come back.
+Whoever cannot be answered at once waits in line, in which the many questions of one asker keep nobody else's few
+waiting. A line that is too long is told to come back.
 """
 
 import asyncio
 import difflib
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
+from contextvars import ContextVar
 from datetime import UTC, tzinfo
+from functools import partial
 from time import monotonic, thread_time
 from typing import Any, Final, TypeVar
 
@@ -18,14 +21,13 @@ from litestar.exceptions import ValidationException
 
 from gpudeck.api.answers import HubRequest, answer_json
 from gpudeck.api.errors import respond
+from gpudeck.api.fair_line import FairLine
 from gpudeck.api.limits import excuse
 from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.model import clock
-from gpudeck.model.errors import Temporary
 from gpudeck.model.times import parse_time
 from gpudeck.model.turns import Pace
 
-AT_ONCE: Final = 1
 MOST_WAITING: Final = 32
 SHARE, AT_FULL_SPEED = 0.25, 0.5
 """The part of one processor that questions have when they do not end, and the seconds of work for which they have all
@@ -44,6 +46,12 @@ TIME_SCHEMA: Final = {
 _NOT_FOUND: Final = {"no_history", "unknown_gpu", "unknown_host", "unknown_run"}
 
 T = TypeVar("T")
+_asker: ContextVar[Hashable] = ContextVar("asker", default=None)
+
+
+def note_asker(asker: Hashable) -> None:
+    """Whose questions those of this request are."""
+    _asker.set(asker)
 
 
 class Questions:
@@ -52,8 +60,7 @@ class Questions:
     def __init__(self, store: Store | None, now: clock.Clock = clock.wall) -> None:
         self._store = store
         self.now = now
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._waiting = 0
+        self._line = FairLine(MOST_WAITING)
         self._pace = Pace(SHARE, AT_FULL_SPEED)
 
     def check_kept(self) -> Store:
@@ -64,24 +71,18 @@ class Questions:
 
     async def ask(self, question: Callable[[Store], T]) -> T:
         """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
-        store, asked = self.check_kept(), monotonic()
-        if self._waiting >= MOST_WAITING:
-            raise Temporary("too many questions about the past are waiting.", "Ask again in a few seconds.")
-        self._waiting += 1
-        try:
-            await self._turns.acquire()
-        finally:
-            self._waiting -= 1
+        store, asker, asked = self.check_kept(), _asker.get(), monotonic()
+        await self._line.enter(asker)
         # A thread cannot be called off: its turn ends with it, not with whoever asked and went away.
         answer = asyncio.ensure_future(asyncio.to_thread(self._work, question, store))
-        answer.add_done_callback(self._end_turn)
+        answer.add_done_callback(partial(self._end_turn, asker, monotonic()))
         found, seconds = await asyncio.shield(answer)
         # A page asks for a dozen charts at once: what each of them waits for the others is nobody's fault.
         excuse(monotonic() - asked - seconds)
         return found
 
-    def _end_turn(self, answer: "asyncio.Future[Any]") -> None:
-        self._turns.release()
+    def _end_turn(self, asker: Hashable, began: float, answer: "asyncio.Future[Any]") -> None:
+        self._line.leave(asker, monotonic() - began)
         if not answer.cancelled():
             # Asked for, so that nobody is warned of an error that came after its asker had left.
             answer.exception()
