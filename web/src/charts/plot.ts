@@ -126,7 +126,8 @@ function axesOf({ sight, unit }: PlotOptions): uPlot.Axis[] {
     space: 32,
     grid: lines,
     ticks: { ...lines, size: 4 },
-    values: (_, splits) => splits.map((value) => axisText(value, unit)),
+    // Where nothing is known there is no scale to tell of.
+    values: (plot, splits) => splits.map((value) => (plot.data.slice(1).some((column) => column.some((each) => each != null)) ? axisText(value, unit) : '')),
     ...(unit === 'bytes' ? { incrs: [...BYTE_STEPS] } : {}),
     ...(unit === 'gpus' || unit === 'count' ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] } : {}),
   }
