@@ -179,3 +179,11 @@ def test_it_fits_a_phone(demo: HubProcess, host: dict[str, Any], visit: Visits) 
     page = open_host(visit, demo, host, width=390, height=844)
     assert not is_wider_than_its_window(page)
     assert serious_violations(page) == []
+
+
+def test_a_phone_shows_what_runs(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host, width=390, height=844)
+    command = page.get_by_role("region", name="GPUs and their processes").locator(".command").first
+    box = command.bounding_box()
+    assert box is not None
+    assert box["width"] > 200
