@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Past, PastSeries } from '../api/history'
 import { cadence, gpuLines, lineOf, peopleLines } from './lines'
+import { personColour } from '../state/hues'
 import type { Point } from './series'
 
 const points = (...times: number[]): Point[] => times.map((time): Point => [time, 1, 1, 1])
@@ -29,6 +30,13 @@ test('who is not known lies on top of the pile, in the colour of the unknown', (
   const lines = peopleLines(past([{ gpu: 'x', points: points(0, 10) }, { gpu: 'x', user: 'alice', points: points(0) }]))
   expect(lines.map(({ label }) => label)).toEqual(['alice', 'not known who'])
   expect(lines[1]?.colour).toBe('var(--unknown)')
+})
+
+test('two people of one colour are told apart by its tint', () => {
+  expect(personColour('amara')).toBe(personColour('oskar'))
+  const colours = peopleLines(past(['amara', 'oskar'].map((user) => ({ gpu: 'x', user, points: points(0) })))).map(({ colour }) => colour)
+  expect(colours).toContain(personColour('amara'))
+  expect(new Set(colours).size).toBe(2)
 })
 
 test('a person who is called as the rest is somebody else', () => {

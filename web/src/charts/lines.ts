@@ -22,8 +22,15 @@ export function cadence(points: readonly Point[], step: number): number {
   return apart.length >= 2 && nearest <= step * RAREST ? Math.max(step, nearest) : step
 }
 
-/** One area a person, in their own colour; those with the least are taken together. */
+/** One area a person, in their own colour, or a tint of it beside somebody who has the same; those with the least are taken together. */
 export function peopleLines(past: Past | null): Line[] {
+  const taken = new Map<string, number>()
+  const colourOf = (user: string | null): string => {
+    const own = personColour(user)
+    const shift = taken.get(own) ?? 0
+    taken.set(own, shift + 1)
+    return personColour(user, shift)
+  }
   const lines = (past?.series ?? []).map(({ user, points }) => ({
     key: user === undefined || user === null ? '?' : `user ${user}`,
     label: user ?? 'not known who',
@@ -31,7 +38,7 @@ export function peopleLines(past: Past | null): Line[] {
     // Who holds how much is told by the samples alone, which may be rarer than the steps asked for.
     step: cadence(points, past?.step ?? 0),
     kind: 'area' as const,
-    colour: personColour(user ?? null),
+    colour: colourOf(user ?? null),
   }))
   return gatherSmall(lines, MOST_PEOPLE, (count) => `${count} others`).sort((a, b) => place(a) - place(b))
 }

@@ -7,7 +7,7 @@ test('a person has the same colour everywhere', () => {
 })
 
 test('names that differ in one letter differ in colour', () => {
-  const colours = new Set(['user1', 'user2', 'user3', 'user4', 'user5', 'user6'].map(personColour))
+  const colours = new Set(['user1', 'user2', 'user3', 'user4', 'user5', 'user6'].map((user) => personColour(user)))
   expect(colours.size).toBeGreaterThan(4)
 })
 

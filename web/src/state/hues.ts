@@ -21,11 +21,11 @@ function hash(text: string): number {
   return (value ^ (value >>> 15)) >>> 0
 }
 
-/** Null is who is not known. */
-export function personColour(user: string | null): string {
+/** Null is who is not known. `shift` keeps the hue and takes another tint: for somebody beside one who has the same. */
+export function personColour(user: string | null, shift = 0): string {
   if (user === null) return UNKNOWN_COLOUR
   const value = hash(user)
-  return colour((value % HUES) * (360 / HUES), Math.floor(value / HUES) % TINTS.length)
+  return colour((value % HUES) * (360 / HUES), (Math.floor(value / HUES) + shift) % TINTS.length)
 }
 
 /** The n-th of a few things that have an order, such as the GPUs of a host. */
