@@ -23,6 +23,7 @@ test('temperatures do not begin at zero, unless it is colder', () => {
 test('an axis is short and says its unit', () => {
   expect([axisText(25, 'percent'), axisText(32 * GIB, 'bytes'), axisText(2 ** 41, 'bytes'), axisText(60, 'celsius'), axisText(20_000, 'watts')]).toEqual(['25%', '32G', '2T', '60°', '20 kW'])
   expect(axisText(150e6, 'bytes_per_second')).toBe('150M/s')
+  expect([axisText(0, 'megahertz'), axisText(500, 'megahertz'), axisText(1250, 'megahertz'), axisText(2000, 'megahertz')]).toEqual(['0 MHz', '500 MHz', '1.25 GHz', '2 GHz'])
 })
 
 test('a readout never shows an unknown value as a number', () => {

@@ -28,7 +28,7 @@ const SHORT: Record<string, (value: number) => string> = {
   share: (value) => `${round(value * 100)}%`,
   celsius: (value) => `${round(value)}°`,
   watts: (value) => (value >= 10_000 ? `${round(value / 1000)} kW` : `${round(value)} W`),
-  megahertz: (value) => `${round(value)}`,
+  megahertz: (value) => (value >= 1000 ? `${Number((value / 1000).toFixed(2))} GHz` : `${round(value)} MHz`),
   bytes: (value) => (value >= TIB ? `${round(value / TIB)}T` : bytes(value).replace(' GiB', 'G').replace(' MiB', 'M')),
   bytes_per_second: (value) => inUnit(value, 'bytes_per_second').replace(/ (.)B\/s/, '$1/s'),
   gpus: (value) => round(value),
