@@ -23,6 +23,7 @@ const WAYS: Record<string, string> = {
   pull: 'by pull: the hub asks its agent',
   ssh: 'by ssh: the hub logs in',
   scrape: 'by scrape: the hub reads an exporter',
+  simulated: 'simulated',
 }
 /** Seconds between two clocks that are worth a line. */
 const SKEW_SECONDS = 1
