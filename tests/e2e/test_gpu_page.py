@@ -231,7 +231,7 @@ def test_a_gpu_that_nobody_knows_is_said_to_be_unknown(demo: HubProcess, bare: P
 def test_the_details_of_a_gpu_lead_to_its_page(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url + "/?q=busy")
     page.locator(".line").first.click()
-    page.get_by_role("dialog").get_by_role("link", name="its page").click()
+    page.get_by_role("dialog").get_by_role("link", name="GPU page").click()
     expect(page).to_have_url(re.compile(r"#/gpu/"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("GPU ")
 
