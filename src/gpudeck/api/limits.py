@@ -91,9 +91,9 @@ class Measure:
         """The same; None for a caller that has never taken one, or not for long."""
         return self.take(caller, now) if caller in self._recent or caller in self._before else None
 
-    def had(self, caller: Hashable, now: float) -> float:
-        """How many seconds it takes to make up for what the caller has had."""
-        return max(0.0, self._recent.get(caller, 0.0) - now)
+    def due(self, caller: Hashable, now: float) -> float:
+        """When what the caller has had will be made up for; now, where it is."""
+        return max(now, self._recent.get(caller, now))
 
     def charge(self, caller: Hashable, now: float, more: float) -> None:
         """What the caller has been given turned out to cost so many more; so many less where that is below 0."""
@@ -142,18 +142,20 @@ class Seats:
 class Turnstile:
     """One enters in each turn of the event loop, of those who wait whoever has had the least. A crowd that comes at
     once is then served one by one, whatever need not pass here is served between each two of them, and who asks now
-    and then waits for the one that is inside, not for the crowd."""
+    and then waits for the one that is inside, not for the crowd.
+
+    `due` is when what somebody has had will be made up for: those who come after that moment do not pass by."""
 
     def __init__(self) -> None:
         self._is_taken = False
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
 
-    async def enter(self, had: float) -> None:
+    async def enter(self, due: float) -> None:
         loop = asyncio.get_running_loop()
         if self._is_taken:
             turn = loop.create_future()
-            heapq.heappush(self._waiting, (had, next(self._numbers), turn))
+            heapq.heappush(self._waiting, (due, next(self._numbers), turn))
             await turn
         else:
             self._is_taken = True
@@ -302,7 +304,8 @@ class LimitedApp:
         return send_and_judge
 
     async def _enter(self, caller: str | None) -> None:
-        await self._turnstile.enter(0.0 if caller is None else self._requests.had(caller, self._now()))
+        now = self._now()
+        await self._turnstile.enter(now if caller is None else self._requests.due(caller, now))
 
     async def _take_turn(self, caller: str | None) -> None:
         asked = self._now()
