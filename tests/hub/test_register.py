@@ -6,6 +6,7 @@ import pytest
 
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.register import MOST_OF_A_NAME
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.target import Target
@@ -21,8 +22,8 @@ class Station:
         self.fleet = Fleet(FleetSettings())
         self.now = NOW
 
-    def push(self, name: str, machine: str = "", **others: Any) -> bool:
-        return self.fleet.apply(self._envelope(name, machine, **others), via="push", now=self.now)
+    def push(self, name: str, machine: str = "", only: str | None = None, **others: Any) -> bool:
+        return self.fleet.apply(self._envelope(name, machine, **others), via="push", now=self.now, only=only)
 
     def fetch(self, name: str, via: str, machine: str = "", **others: Any) -> bool:
         envelope = self._envelope(name, machine, run_id=f"run-{via}-{name}", **others)
@@ -221,3 +222,36 @@ def test_stand_in_and_its_flags_survive_when_the_list_is_told_again(hub: Station
     hub.expect("gpu01", "gpu02")
     assert hub.problems("gpu01") == ["connection refused"]
     assert [host[1] for host in hub.shown()] == ["gpu01", "gpu02"]
+
+
+@pytest.mark.parametrize("only", ["gpu31", "gpu3*"])
+def test_token_for_one_host_takes_no_other_over_by_its_machine_id(hub: Station, only: str) -> None:
+    hub.push("gpu07", "m7", only="gpu07")
+    hub.wait(3600)
+    assert hub.shown() == [("m7", "gpu07", "down", "push")]
+    hub.push("gpu31", "m7", only=only)
+    hub.push("gpu31", "m7", only=only)
+    assert hub.shown() == [("m7", "gpu07", "down", "push"), ("m7:gpu31", "gpu31", "up", "push")]
+    assert "same machine id as gpu07" in hub.problems("m7:gpu31")[0]
+
+
+def test_token_for_one_host_takes_the_place_of_no_other_that_was_never_seen(hub: Station) -> None:
+    hub.expect("gpu40")
+    hub.push("gpu31", "gpu40", only="gpu31")
+    assert ("gpu40", "gpu40", "never", "ssh") in hub.shown()
+
+
+def test_machine_that_was_renamed_is_the_same_to_a_token_for_both_names(hub: Station) -> None:
+    hub.push("gpu07", "m7", only="gpu*")
+    hub.wait(3600)
+    hub.push("gpu08", "m7", only="gpu*")
+    assert hub.shown() == [("m7", "gpu08", "up", "push")]
+
+
+def test_token_for_one_host_does_not_fill_the_fleet_with_machines(hub: Station) -> None:
+    for number in range(MOST_OF_A_NAME):
+        hub.push("gpu07", f"m{number}", only="gpu07")
+    with pytest.raises(ReportRefused, match="8 machines with the name gpu07"):
+        hub.push("gpu07", "another", only="gpu07")
+    assert hub.push("gpu07", "m0", only="gpu07")
+    assert hub.push("gpu08", "another", only="gpu*")

@@ -37,6 +37,11 @@ def _check_hosts(hosts: str, role: Role) -> None:
         )
 
 
+def is_for(hosts: str | None, host: str) -> bool:
+    """Whether a token for these hosts, a name or a pattern, is for the host of that name; None is for all."""
+    return hosts is None or hosts == host or matches(hosts, host)
+
+
 def matches(pattern: str, host: str) -> bool:
     """Whether the host's whole name is what the pattern says: `*` is any text, `?` one character, `[ab]` one of two."""
     return _compile(pattern).match(host) is not None

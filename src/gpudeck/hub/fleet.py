@@ -48,15 +48,22 @@ class Fleet:
         self.happenings: Happenings | None = None
 
     def apply(
-        self, envelope: Envelope, *, via: str, now: float, sent_at: float | None = None, target: str | None = None
+        self,
+        envelope: Envelope,
+        *,
+        via: str,
+        now: float,
+        sent_at: float | None = None,
+        target: str | None = None,
+        only: str | None = None,
     ) -> bool:
         """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
 
         `sent_at` is the agent's clock at the moment of sending: with it the hub tells a wrong clock from a report that
         waited in an outbox, and dates the report by its own clock. `target` is the configured host that was asked for
-        it. Raises ReportRefused.
+        it. `only` are the names, or the pattern of names, that its sender may report as. Raises ReportRefused.
         """
-        host, host_id = self._register.find(envelope, via, target)
+        host, host_id = self._register.find(envelope, via, target, only)
         if self._has_better_way(host, via):
             self.counters["reports_second_way"] += 1
             return False

@@ -6,7 +6,7 @@ hub that shows the demo merely because nothing else was there calls `end_demo` o
 
 from collections.abc import Callable
 
-from gpudeck.auth.token_rules import matches
+from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
@@ -37,7 +37,7 @@ class Ingest:
         `only` is the host, or the pattern of names, that its sender may report as; None: any.
         """
         envelope = decode(body, content_type, encoding)
-        if only is not None and only != envelope.host and not matches(only, envelope.host):
+        if not is_for(only, envelope.host):
             raise ReportRefused(
                 403,
                 "other_host",
@@ -46,7 +46,7 @@ class Ingest:
             )
         self._check_demo(envelope)
         via = "simulated" if envelope.simulated else via
-        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at)
+        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only)
 
     def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
         """Take a report that the hub itself fetched from a configured host.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.host import HostState
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
@@ -14,6 +15,9 @@ from gpudeck.model.names import Names
 from gpudeck.model.reservation import Mark
 from gpudeck.model.target import Target
 from gpudeck.wire import Envelope
+
+MOST_OF_A_NAME = 8
+"""Machines that may report with a token that is for one name."""
 
 
 class Register:
@@ -30,15 +34,16 @@ class Register:
         self._targeted: dict[str, HostState] = {}
         self._named: dict[str, set[str]] = {}
 
-    def find(self, envelope: Envelope, via: str, target: str | None) -> tuple[HostState, str]:
+    def find(self, envelope: Envelope, via: str, target: str | None, only: str | None = None) -> tuple[HostState, str]:
         """The host that a report is of, and the id it is to have. It is in the fleet only when it is settled there.
 
-        `target` is the configured host that was asked for the report. Raises ReportRefused when there is no room, or
-        when the answer is of a host that is there under another name.
+        `target` is the configured host that was asked for the report; `only` says which hosts its sender may report of.
+        Raises ReportRefused when there is no room, or when the answer is of a host that is there under another name.
         """
-        host_id = self._id_of(envelope, target)
+        host_id = self._id_of(envelope, target, only)
         host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
         if host is None:
+            self._check_crowd(envelope.host, only)
             return self._make(host_id, via), host_id
         self._check_claim(host, target)
         return host, host_id
@@ -103,11 +108,12 @@ class Register:
         self.removed.add(host_id)
         self._release_name(host.name, host_id)
 
-    def _id_of(self, envelope: Envelope, target: str | None) -> str:
+    def _id_of(self, envelope: Envelope, target: str | None, only: str | None) -> str:
         """The machine id, or the name where there is none. Machines cloned with their id are told apart by their names.
 
-        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was. One that is now
-        read on a way that does not tell the id (scrape) is still the host that it was.
+        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was. Not where its
+        sender may not report under the name that it had: whoever reads the fleet knows the ids of all machines. One
+        that is now read on a way that does not tell the id (scrape) is still the host that it was.
         """
         if not envelope.host_id:
             same = [host for host in self._called(envelope.host) if self._is_same(host, envelope, target)]
@@ -116,7 +122,7 @@ class Register:
         if own in self.hosts:
             return own
         known = self.hosts.get(envelope.host_id)
-        is_clone = known is not None and known.is_other_machine(envelope)
+        is_clone = known is not None and (known.is_other_machine(envelope) or not is_for(only, known.name))
         return own if is_clone else envelope.host_id
 
     def _called(self, name: str) -> list[HostState]:
@@ -140,6 +146,17 @@ class Register:
             "same_machine",
             f"{target} answers as the machine that is shown as {host.target} already.",
             "Take one of the two names out, or give each machine an id of its own (/etc/machine-id).",
+        )
+
+    def _check_crowd(self, name: str, only: str | None) -> None:
+        """A token for one host fills the fleet with no more than a few machines: some are installed anew, or cloned."""
+        if only != name or len(self._called(name)) < MOST_OF_A_NAME:
+            return
+        raise ReportRefused(
+            409,
+            "too_many_machines",
+            f"{MOST_OF_A_NAME} machines with the name {name} are there already, and this token is for one.",
+            f"Give each machine a name of its own, or begin anew: gpudeck hosts remove {name}, and add it again.",
         )
 
     def _make(self, host_id: str, via: str) -> HostState:
