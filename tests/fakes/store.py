@@ -44,7 +44,7 @@ RUN = Run(
 
 
 def make_row(user: str | None = None, hours: float = 2.0) -> UsageRow:
-    return UsageRow(hours, 1.0, 0.5, 0.1, 1e9, 0.7, user=user)
+    return UsageRow(hours, hours, 1.0, 0.5, 0.1, 1e9, 0.7, user=user)
 
 
 class FakeStore:

@@ -179,6 +179,12 @@ def test_what_is_known_is_told() -> None:
     assert (row.worked_hours, row.energy_kwh, row.peak_memory_bytes, row.idle_held_hours) == (0.5, 0.5, GIB, 0.1)
 
 
+def test_work_is_told_beside_the_hours_in_which_it_was_known() -> None:
+    facts = [fact(0, "alice", worked=1800, measured=3600), fact(1, "alice"), fact(2, "alice")]
+    total = ask_for(FakePast(facts)).total
+    assert (total.gpu_hours, total.measured_hours, total.worked_hours) == (3, 1, 0.5)
+
+
 def test_a_period_without_any_use_has_no_rows_and_a_total_of_zero() -> None:
     answer = ask_for(FakePast([]))
     assert (answer.rows, answer.total.gpu_hours, answer.total.worked_hours) == ([], 0, None)

@@ -160,11 +160,13 @@ class Day(Struct):
 class UsageRow(Struct, omit_defaults=True):
     """Exactly one of user, group, host, model is the row's name; `unknown` marks those whom nobody could name.
 
-    `share` is of all GPU-hours that the fleet had and were observed. `worked_hours` is None when no utilization was
+    `share` is of all GPU-hours that the fleet had and were observed. `measured_hours` are those of `gpu_hours` with a
+    known utilization: what `worked_hours` are a part of. `worked_hours` is None when no utilization was
     known at all, `energy_kwh` when no power was, `cost` when no price is set.
     """
 
     gpu_hours: float
+    measured_hours: float
     worked_hours: float | None
     idle_held_hours: float
     share: float | None

@@ -234,6 +234,7 @@ def _row(sums: _Sums, period: Period, observed: float, by: By | None = None, key
     use = sums.use
     row = UsageRow(
         gpu_hours=use.held / HOUR,
+        measured_hours=use.measured / HOUR,
         worked_hours=_worked(use),
         idle_held_hours=use.idle / HOUR,
         share=use.held / observed if observed > 0 else None,
@@ -268,12 +269,12 @@ def _check_size(rows: Mapping[_RowKey, _Sums], period: Period) -> None:
 def _lines(usage: Usage) -> Iterator[list[Value]]:
     yield [
         *(usage.by, "unknown", "gpu_hours", "worked_hours", "idle_held_hours", "share", "peak_memory_bytes"),
-        *("energy_kwh", "cost"),
+        *("energy_kwh", "cost", "measured_hours"),
     ]
     for row in usage.rows:
         hours = map(_round, [row.gpu_hours, row.worked_hours, row.idle_held_hours, row.share])
         peak = None if row.peak_memory_bytes is None else int(row.peak_memory_bytes)
-        yield [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost)]
+        yield [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost), _round(row.measured_hours)]
 
 
 def _daily_lines(usage: Usage) -> Iterator[list[Value]]:

@@ -2000,6 +2000,7 @@ export interface components {
             group?: string | null;
             host?: string | null;
             idle_held_hours: number;
+            measured_hours: number;
             model?: string | null;
             peak_memory_bytes: number | null;
             share: number | null;

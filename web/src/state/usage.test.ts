@@ -2,7 +2,7 @@ import { describe, expect, it, test } from 'vitest'
 import type { Usage, UsageRow } from '../api/types'
 import { amount, coverageText, dayBars, isPriced, isUngrouped, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, workedShare } from './usage'
 
-const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, worked_hours: 5, idle_held_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
+const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, measured_hours: 10, worked_hours: 5, idle_held_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
 const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, observed_gpu_hours: 1234.5, currency: '', rows: [], total: row(), ...changes })
 
 describe('a row', () => {
@@ -12,7 +12,8 @@ describe('a row', () => {
   it('has dashes with reasons for what nobody knows, never zeros', () => {
     const text = usageText(row({ worked_hours: null, energy_kwh: null, share: null, peak_memory_bytes: null }), 'user', 20, '')
     expect(text).toMatchObject({ worked: { text: '–', title: 'no utilization was known' }, energy: { text: '–' }, share: { text: '–' }, peak: '–', workedPart: 0 })
-    expect(workedShare(row({ worked_hours: null }))).toBe('–')
+    expect(workedShare(row({ worked_hours: null, measured_hours: 0 }))).toBe('–')
+    expect(workedShare(row({ worked_hours: 3, measured_hours: 4 }))).toBe('75.0 %')
   })
   it('says who it is of, also where nobody knows', () => {
     expect(usageText(row({ user: null, unknown: true }), 'user', 1, '').title.text).toBe('not known')

@@ -114,13 +114,13 @@ function titleOf(row: UsageRow, by: UsageBy): Figure {
 
 function workedText(row: UsageRow): Figure {
   if (row.worked_hours === null) return { text: DASH, title: 'no utilization was known' }
-  const part = row.gpu_hours > 0 ? percentage(row.worked_hours / row.gpu_hours) : DASH
-  return { text: amount(row.worked_hours), title: `${part} of the time held` }
+  const asFarAsKnown = row.measured_hours < 0.995 * row.gpu_hours ? ' with a known utilization' : ''
+  return { text: amount(row.worked_hours), title: `${workedShare(row)} of the time held${asFarAsKnown}` }
 }
 
-/** How much of the held time worked: `62 %`; a dash where that is not known. */
+/** How much of the held time worked, as far as that is known: `62 %`; a dash where nothing is. */
 export function workedShare(row: UsageRow): string {
-  return row.worked_hours === null || row.gpu_hours <= 0 ? DASH : percentage(row.worked_hours / row.gpu_hours)
+  return row.worked_hours === null || row.measured_hours <= 0 ? DASH : percentage(row.worked_hours / row.measured_hours)
 }
 
 /** `0.4`, `12.5`, `1,234`. What is more than nothing is never a zero. */
