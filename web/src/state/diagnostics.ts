@@ -45,7 +45,7 @@ function sourceFacts(about: About): Fact[] {
   if (about.sources.length === 0) return [{ label: 'Hosts', text: 'none yet' }]
   return about.sources.map((source) => {
     const missed = (['late', 'down', 'never'] as const).filter((status) => source[status] > 0).map((status) => `${source[status]} ${status === 'never' ? 'never seen' : status}`)
-    return { label: WAYS[source.via] ?? plain(source.via), text: [`${source.up} of ${source.hosts} up`, ...missed].join(', '), isOdd: source.down + source.never > 0 }
+    return { label: WAYS[source.via] ?? plain(source.via), text: [`${figure(source.up)} of ${figure(source.hosts)} up`, ...missed].join(', '), isOdd: source.down + source.never > 0 }
   })
 }
 
