@@ -17,7 +17,7 @@ from fakes.reports import make_envelope, make_gpu
 from gpudeck.api import questions as questions_module
 from gpudeck.api.addresses import Callers, count_as
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.limits import BYTES_A_REQUEST, LimitedApp, Measure, Turnstile, excuse
+from gpudeck.api.limits import BYTES_A_REQUEST, FILES_A_REQUEST, LimitedApp, Measure, Turnstile, excuse
 from gpudeck.api.questions import Questions
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
@@ -381,6 +381,14 @@ def test_what_an_address_has_had_decides_when_it_comes_in() -> None:
     # The first found nobody there, the second waited as the first of its address does.
     assert order.index("192.0.2.2") <= 2
     assert len(order) == 10
+
+
+@pytest.mark.parametrize("prefix", ["", "/gpus"])
+def test_files_of_the_page_cost_a_part_of_a_request(prefix: str) -> None:
+    door = Guarded(LimitsSettings(requests_per_second=0.01, requests_burst=10), prefix=prefix)
+    statuses = [door.get(path=f"{prefix}/assets/none.js") for _ in range(9 * FILES_A_REQUEST - 1)]
+    assert 429 not in statuses
+    assert [door.get(path=path) for path in ("/api/v1/fleet", "/assets/none.js")] == [200, 429]
 
 
 def test_nobody_waits_at_the_door_for_ever_behind_others_who_are_always_new() -> None:

@@ -38,6 +38,9 @@ requests: a script may ask for the largest fleet every second."""
 SECONDS_A_REQUEST, MOST_FOR_TIME = 0.01, 10
 """And so much time until it begins: a question about a year of history is none either. Up to so many requests, since
 some of that time may be others' fault."""
+FILES, FILES_A_REQUEST = "/assets/", 5
+"""So many files of the page itself cost as much as a request: a class that opens it behind one address asks for
+hundreds, each for a small part of the work of any other request."""
 _excused: ContextVar[list[float]] = ContextVar("excused")
 OPENING = "gpudeck.opening"
 """Among the extensions of a scope: its `give_back` gives the address the opening of this connection back. The server in
@@ -217,7 +220,7 @@ class LimitedApp:
         if path.endswith(_STREAM):
             await self._open_stream(caller, scope, receive, send)
             return
-        measure = None
+        measure, is_file = None, False
         if caller is not None:
             senders, own_path = self._find_senders(path)
             if senders is None:
@@ -228,10 +231,13 @@ class LimitedApp:
             if wait:
                 await self._refuse(measure.name, wait, send, senders)
                 return
+            is_file = measure is self._requests and own_path.startswith(FILES)
+            if is_file:
+                self._requests.charge(caller, self._now(), 1 / FILES_A_REQUEST - 1)
         if measure is not self._reports:
             await self._enter(caller)
             scope.setdefault("extensions", {})[TURN] = partial(self._take_turn, caller)
-        if caller is not None and measure is self._requests:
+        if caller is not None and measure is self._requests and not is_file:
             send = self._weigh_answer(caller, send)
         await self._app(scope, receive, send)
 
