@@ -22,7 +22,8 @@ DAYS = [Day("2026-06-01", T0, 1.0, 0.5), Day("2026-06-02", T0 + 86_400, 0.5, Non
 
 
 def make_row(hours: float, **others: Any) -> UsageRow:
-    known = {"measured_hours": 0.0, "worked_hours": None, "idle_held_hours": 0.0, "share": 0.5, "peak_memory_bytes": None, "energy_kwh": None}
+    known: dict[str, Any] = dict.fromkeys(("worked_hours", "peak_memory_bytes", "energy_kwh"))
+    known |= {"measured_hours": 0.0, "idle_held_hours": 0.0, "share": 0.5}
     return UsageRow(gpu_hours=hours, **known, **others)
 
 

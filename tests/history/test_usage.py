@@ -336,3 +336,5 @@ def test_a_period_that_begins_before_anything_was_known_says_since_when_it_is() 
     gpu = KnownGpu(1, "GPU-1", 1, "0", "H200", T0 + HOUR, T0 + 2 * HOUR)
     assert ask_for(FakePast([], gpus=[gpu])).known_since == T0 + HOUR
     assert ask_for(FakePast([], gpus=[gpu]), start=T0 + HOUR).known_since is None
+    before = ask_for(FakePast([], gpus=[gpu]), start=T0 - 2 * HOUR, end=T0 - HOUR)
+    assert (before.coverage, before.known_since) == (None, T0 + HOUR)

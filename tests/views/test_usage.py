@@ -89,6 +89,11 @@ def test_what_was_observed_is_said_and_never_rounded_up(coverage: float | None, 
     assert render_usage(make_usage(ALICE, coverage=coverage), UTC).splitlines()[-1] == told
 
 
+def test_a_period_before_all_records_says_when_they_begin() -> None:
+    told = render_usage(make_usage(coverage=None, known_since=T0), UTC).splitlines()[-1]
+    assert told == "No GPU was known in the period: the records begin 2026-06-01 00:00."
+
+
 def test_a_period_without_use_says_so_and_what_was_observed() -> None:
     lines = render_usage(make_usage(), UTC).splitlines()
     assert lines[2:] == ["Nobody was seen on any GPU.", "", "Observed 98.7 % of the period."]

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from gpudeck.app.backfill import DAYS, Backfill, TakeEvents, is_needed, mark_done
+from gpudeck.app.backfill import DAYS, SEED, Backfill, TakeEvents, is_needed, mark_done
+from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, Usage, UsageAsk
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
@@ -253,7 +254,7 @@ class Archive:
             self._settings,
             self._now,
             prices=self._usage,
-            find_group=unix_group,
+            find_group=unix_group if demo is None else SimulatedFleet(demo, SEED).group_of,
             keep_samples=not is_remote,
         )
         if not is_remote:

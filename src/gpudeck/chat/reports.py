@@ -59,9 +59,9 @@ def _name(usage: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _coverage(usage: dict[str, Any]) -> str:
     """Rounded down: what was not observed in full is never called 100 %."""
-    if usage["coverage"] is None:
-        return "No GPU was known in the period."
     since = usage.get("known_since")
+    if usage["coverage"] is None:
+        return f"No GPU was known in the period{'' if since is None else f': the records begin {show_time(since)}'}."
     span = "the period" if since is None else f"the time since {show_time(since)}"
     return f"Observed {math.floor(1000 * usage['coverage'] + 1e-9) / 10:.1f} % of {span}."
 

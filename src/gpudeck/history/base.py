@@ -184,7 +184,7 @@ class UsageRow(Struct, omit_defaults=True):
 class Usage(Struct):
     """`coverage` is how much of the GPUs' time in the period was observed (0–1); None when no GPU was known then.
 
-    A GPU's time begins when it is first seen: `known_since` is when the first of them was, if within the period.
+    A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
     """
 
     by: By

@@ -73,7 +73,7 @@ def usage(
         had=seconds_had(gpus, ask.start, min(ask.end, now)),
     )
     first = min((gpu.first for gpu in gpus), default=ask.start)
-    answer.known_since = first if ask.start < first < ask.end else None
+    answer.known_since = first if ask.start < first else None
     return answer
 
 

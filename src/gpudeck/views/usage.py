@@ -101,11 +101,11 @@ def _period(usage: Json, zone: tzinfo) -> str:
 
 def _coverage(usage: Json, zone: tzinfo) -> str:
     """Rounded down: what was not observed in full is never called 100 %."""
-    coverage = usage["coverage"]
+    coverage, since = usage["coverage"], usage.get("known_since")
+    begin = "" if since is None else f"{datetime.fromtimestamp(since, zone):%Y-%m-%d %H:%M}"
     if coverage is None:
-        return "No GPU was known in the period."
-    since = usage.get("known_since")
-    time = "the period" if since is None else f"the time since {datetime.fromtimestamp(since, zone):%Y-%m-%d %H:%M}"
+        return f"No GPU was known in the period{begin and f': the records begin {begin}'}."
+    time = "the period" if since is None else f"the time since {begin}"
     return f"Observed {math.floor(1000 * coverage + 1e-9) / 10:.1f} % of {time}."
 
 

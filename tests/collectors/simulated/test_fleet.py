@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated import SimulatedFleet, SimulatedHost
+from gpudeck.collectors.simulated.people import GROUPS
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Number, Report
@@ -138,3 +139,13 @@ def test_values_change_on_slow_beats_only(fleet: SimulatedFleet) -> None:
     pairs = [pair for old, new in pairwise(rows) for pair in zip(old, new, strict=True)]
     assert 0 < sum(old.metrics != new.metrics for old, new in pairs) < 0.3 * len(pairs)
     assert 0 < sum(old.processes != new.processes for old, new in pairs) < 0.12 * len(pairs)
+
+
+def test_everybody_who_is_met_belongs_to_a_group() -> None:
+    fleet = SimulatedFleet(24, 1)
+    reports = [fleet.report(host, 1_780_272_000.0) for host in range(24)]
+    gpus = [gpu for report in reports if report for gpu in report.gpus or ()]
+    users = {process.user for gpu in gpus for process in gpu.processes or () if not process.display}
+    assert len(users) > 5
+    assert {fleet.group_of(user) for user in users if user} <= set(GROUPS)
+    assert fleet.group_of("somebody-else") is None

@@ -45,6 +45,10 @@ describe('how much was observed', () => {
     [null, 'No GPU was known in this period.'],
   ])('%s', (coverage, text) => expect(coverageText(usage({ coverage }))).toBe(text))
 
+  it('says of a time before all records when they begin', () => {
+    expect(coverageText(usage({ coverage: null, known_since: 1_800_000_000 }))).toBe('No GPU was known in this period: the records begin Jan 15.')
+  })
+
   it('does not claim the time before anything was recorded', () => {
     const [start, end] = [1_800_000_000, 1_800_000_000 + 30 * 86_400]
     expect(coverageText(usage({ coverage: 0.987, start, end }), start + 20 * 86_400)).toMatch(/^Observed 98.7 % of the time since Feb \d+, when the records begin: /)

@@ -150,7 +150,7 @@ export function isPriced(usage: Usage): boolean {
 
 /** How much of the period the figures stand for, as sentences. `began` is the first moment that anything tells of. */
 export function coverageText(usage: Usage, began: number | null = null): string {
-  if (usage.coverage === null) return 'No GPU was known in this period.'
+  if (usage.coverage === null) return `No GPU was known in this period${usage.known_since ? `: the records begin ${dayLabel(dayOf(usage.known_since))}` : ''}.`
   const observed = `${amount(usage.observed_gpu_hours)} GPU-hours`
   const isLate = began !== null && began - usage.start > (usage.end - usage.start) / 50
   const time = isLate ? `the time since ${dayLabel(dayOf(began))}, when the records begin` : 'the period'

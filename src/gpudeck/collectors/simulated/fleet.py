@@ -49,6 +49,10 @@ class SimulatedFleet:
         news: it dies, boots, loses a GPU, a driver tells of a fault."""
         return self._station(host).turns(start, end)
 
+    def group_of(self, login: str) -> str | None:
+        """Where somebody of the lab belongs; None for a login that nobody has here."""
+        return next((user.group for user in self._crowd.users if user.name == login), None)
+
     def _station(self, number: int) -> Station:
         station = self._stations.get(number)
         if station is None:
