@@ -89,6 +89,12 @@ describe('folding', () => {
     expect(folded([...full, entry('ill', ['busy'], { problems: ['disk full'] })])).not.toContain('ill')
   })
 
+  it('folds no host with a GPU that is not well', () => {
+    const hot = entry('hot', ['busy'])
+    hot.change({ id: 'hot', gpus: [{ uuid: hot.host.gpus[0]!.uuid, health: 'warning' }] })
+    expect(folded([...full, hot])).not.toContain('hot')
+  })
+
   it('lets a person decide otherwise', () => {
     expect(folded(full, '', new Map([['full0', false]]))).not.toContain('full0')
     expect(folded([entry('free')], '', new Map([['free', true]]))).toEqual(['free'])

@@ -64,7 +64,7 @@ function shownGpus(entry: HostEntry, query: Query): number[] | null {
 
 /** Nothing to take and nothing to worry about. */
 function isFull({ host, summary }: HostEntry): boolean {
-  return host.gpus.length > 0 && summary.counts.free === 0 && host.problems.length === 0
+  return host.gpus.length > 0 && summary.counts.free === 0 && host.problems.length === 0 && UNWELL[summary.health] < UNWELL.warning
 }
 
 const UNWELL: Record<HealthLevel, number> = { critical: 3, warning: 2, unknown: 1, ok: 0 }
