@@ -104,6 +104,21 @@ def test_rows_stand_for_what_was_asked(past: HubProcess, visit: Visits, by: str)
     expect(page.get_by_role("button", name="by person")).to_have_attribute("aria-pressed", "true")
 
 
+def test_figures_of_the_choice_before_are_pale_until_the_new_ones_are_there(past: HubProcess, visit: Visits) -> None:
+    page = visit(f"{past.url}/#/history?range=24h")
+    expect(page.locator("tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
+    held: list[Route] = []
+    page.route("**/api/v1/usage?*", lambda route: held.append(route))
+    page.get_by_role("button", name="by host").click()
+    table = page.locator(".usage table")
+    expect(table).to_have_css("opacity", "0.45")
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/v1/usage?*")
+    expect(table.locator("thead button").first).to_have_text("Host", timeout=PATIENCE_MS)
+    expect(table).to_have_css("opacity", "1")
+
+
 def test_the_sheet_has_the_same_figures(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h&by=model")
     expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
