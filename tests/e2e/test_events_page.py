@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import send
+from e2e.looking import fleet_of, send, show_instead
 from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope, make_gpu
 
@@ -51,6 +51,25 @@ def test_filter_stands_in_the_address(quiet: HubProcess, visit: Callable[..., Pa
     expect(page.get_by_text("Nothing fits")).to_be_visible()
     page.get_by_role("button", name="Show everything").click()
     expect(page.locator("li[data-kind]")).to_have_count(2)
+
+
+def test_first_alerts_stand_above_and_a_button_shows_the_rest(quiet: HubProcess, visit: Callable[..., Page]) -> None:
+    about: dict[str, object] = {
+        "gpu": None,
+        "label": None,
+        "host": "gpu01",
+        "silenced_by": None,
+        "acknowledged_by": None,
+    }
+    told = {"rule": "host_down", "severity": "warning", "state": "firing", "action": "Look.", "note": None, "since": 0}
+    alerts = [{**about, **told, "id": str(each), "title": f"trouble {each}"} for each in range(9)]
+    page = visit(f"{quiet.url}/#/events")
+    show_instead(page, {**fleet_of(quiet), "alerts": alerts})
+    panel = page.get_by_role("region", name="Alerts")
+    expect(panel.get_by_role("heading")).to_have_text("9 alerts")
+    expect(panel.get_by_role("listitem")).to_have_count(6)
+    panel.get_by_role("button", name="Show all 9").click()
+    expect(panel.get_by_role("listitem")).to_have_count(9)
 
 
 def test_hub_that_cannot_tell_is_said_so(quiet: HubProcess, visit: Callable[..., Page]) -> None:
