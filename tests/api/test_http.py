@@ -11,6 +11,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
+from gpudeck.api import schema
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
@@ -273,6 +274,12 @@ def test_the_document_describes_the_raw_routes_too(api: Api) -> None:
     document = api.get("/schema/openapi.json").json()
     assert {"/api/v1/reports", "/api/v1/stream", "/api/v1/fleet", "/api/v1/gpus"} <= set(document["paths"])
     assert "utilization_percent" in document["components"]["schemas"]["Gpu"]["properties"]
+
+
+def test_the_document_is_made_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = api.get("/schema/openapi.json").content
+    monkeypatch.setattr(schema, "complete_schema", lambda _: 1 / 0)
+    assert api.get("/schema/openapi.json").content == document
 
 
 def test_the_document_says_of_every_route_what_it_is_for(api: Api) -> None:

@@ -115,7 +115,11 @@ def _answers(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 class CompleteSchema(JsonRenderPlugin):
-    """Serves the complete document where the framework would serve its own."""
+    """Serves the complete document where the framework would serve its own. It is made once: any stranger may ask for
+    it, and making it takes ten times as long as most answers."""
+
+    _made = b""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        return super().render(request, complete_schema(openapi_schema))
+        self._made = self._made or super().render(request, complete_schema(openapi_schema))
+        return self._made
