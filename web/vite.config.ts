@@ -39,6 +39,8 @@ function fetchFleetEarly(): Plugin {
   }
 }
 
+const SHARED = /src\/(state\/(hues|runs|asked|period|people|usage|me)\.|parts\/(NoPast|SortHead|DayBars)|bookings\/(NextBookings|BookingTable)|api\/usage)/
+
 export default defineConfig(({ mode }) => ({
   // Relative addresses only: the hub may live below any path prefix.
   base: './',
@@ -50,7 +52,11 @@ export default defineConfig(({ mode }) => ({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
-    rolldownOptions: { input: { index: 'index.html', first: 'src/first.ts' } },
+    rolldownOptions: {
+      input: { index: 'index.html', first: 'src/first.ts' },
+      // What several pages have in common and the fleet's does not need: one file is smaller than ten small ones.
+      output: { codeSplitting: { includeDependenciesRecursively: false, groups: [{ name: 'shared', test: SHARED }] } },
+    },
   },
   // `npm run dev` shows the page from source; the figures come from a hub that runs beside it.
   server: { proxy: { '/api': loadEnv(mode, '.', 'GPUDECK_')['GPUDECK_HUB'] ?? 'http://127.0.0.1:8042' } },
