@@ -36,15 +36,16 @@ details{border-top:1px solid var(--rule);padding:3px 0}
 summary{display:flex;flex-wrap:wrap;gap:0 10px;cursor:pointer}
 summary:before{content:'▸';color:var(--soft)}[open] summary:before{content:'▾'}
 summary>b{min-width:12ch;overflow-wrap:anywhere}
-i{position:relative;font-style:normal;padding:0 2px}
+i{position:relative;display:inline-block;width:16px;font-style:normal;text-align:center}
 i>u{display:none;text-decoration:none;color:var(--ink)}
 .free{color:var(--free)}.busy{color:var(--busy)}.held{color:var(--held)}\
 .booked{color:var(--booked)}.unknown{color:var(--unknown)}
-.w{overflow-wrap:anywhere}
+.q{min-width:128px}
+.w{flex:1;min-width:min(36ch,100%);overflow-wrap:anywhere}
 i:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
-padding:3px 8px;border:1px solid var(--rule);background:var(--paper)}
+padding:3px 8px;border:1px solid var(--rule);background:var(--paper);text-align:left}
 [open] .q{order:1;flex-basis:100%;padding-left:20px}
-[open] i{display:block}
+[open] i{display:block;width:auto;text-align:left}
 [open] i>u{display:inline;position:static;padding:0 0 0 6px;border:0;overflow-wrap:anywhere}
 @media(max-width:639px){details:not([open]) i:hover>u{position:fixed;top:auto;right:8px;bottom:8px;left:8px;\
 width:auto;max-width:none}}
@@ -52,7 +53,7 @@ width:auto;max-width:none}}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#333;--paper:#fff}body{margin:0;font-size:10px}
 details{break-inside:avoid}summary:before{display:none}.hint{display:none}
 summary>.q{display:grid;order:1;flex-basis:100%;grid-template-columns:1fr 1fr;padding:0}
-i{print-color-adjust:exact}i>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
+i{width:auto;text-align:left;print-color-adjust:exact}i>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
 """
 
 
