@@ -138,6 +138,10 @@ def test_a_card_a_person_on_a_phone(past: HubProcess, visit: Visits) -> None:
     box = page.locator("tbody tr").first.bounding_box()
     assert box is not None
     assert box["height"] > 60
+    for link in (page.locator("tbody th a").first, page.locator("tbody .place").first):
+        reach = link.bounding_box()
+        assert reach is not None
+        assert reach["height"] >= 32
 
 
 @pytest.mark.parametrize("name", HOSTILE)
