@@ -108,7 +108,11 @@ def test_figures_of_the_choice_before_are_pale_until_the_new_ones_are_there(past
     page = visit(f"{past.url}/#/history?range=24h")
     expect(page.locator("tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
     held: list[Route] = []
-    page.route("**/api/v1/usage?*", lambda route: held.append(route))
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/api/v1/usage?*", hold)
     page.get_by_role("button", name="by host").click()
     table = page.locator(".usage table")
     expect(table).to_have_css("opacity", "0.45")
@@ -156,7 +160,7 @@ def test_dates_are_chosen_by_hand(past: HubProcess, visit: Visits) -> None:
 
 def test_a_time_without_anything_says_so(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?from=2020-01-01&to=2020-01-31")
-    expect(page.get_by_role("heading", name="Nobody used a GPU in this period")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.get_by_role("heading", name="Nothing was recorded in this period")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator(".coverage")).to_have_text(re.compile("No GPU was known in this period"))
 
 
