@@ -268,7 +268,8 @@ def test_one_question_neither_waits_for_a_crowd_of_another_address_nor_finds_no_
     assert crowd.count(503) == 2
 
 
-def test_questions_without_end_leave_the_processor_to_the_live_fleet() -> None:
+@pytest.mark.parametrize("breath", [breathe, lambda: None], ids=["that breathe", "in one breath"])
+def test_questions_without_end_leave_the_processor_to_the_live_fleet(breath: Callable[[], None]) -> None:
     """Time that threads worked, beside the time that passed, over what every page may have at once."""
     spent = list[float]()
 
@@ -276,7 +277,7 @@ def test_questions_without_end_leave_the_processor_to_the_live_fleet() -> None:
         began = time.thread_time()
         while time.thread_time() - began < 0.04:
             sum(range(2_000))
-            breathe()
+            breath()
         spent.append(time.thread_time() - began)
 
     async def crowd() -> float:

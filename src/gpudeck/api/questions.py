@@ -26,7 +26,7 @@ from gpudeck.api.limits import excuse
 from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.model import clock
 from gpudeck.model.times import parse_time
-from gpudeck.model.turns import Pace
+from gpudeck.model.turns import Pace, breathe
 
 MOST_WAITING: Final = 32
 SHARE, AT_FULL_SPEED = 0.25, 0.5
@@ -91,7 +91,10 @@ class Questions:
         """With the seconds for which a processor was busy with it."""
         began = thread_time()
         self._pace.keep()
-        return question(store), thread_time() - began
+        found = question(store)
+        # What it did since it last breathed counts too.
+        breathe()
+        return found, thread_time() - began
 
 
 TheQuestions = NamedDependency[Questions]
