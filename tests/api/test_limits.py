@@ -232,6 +232,13 @@ def test_an_address_that_is_none_counts_as_something(address: str) -> None:
     assert isinstance(count_as(address), str)
 
 
+def test_a_burst_in_one_instant_is_allowed_whatever_the_clock_says() -> None:
+    for step in range(1000):
+        now = 1243.99 + step * 0.0137
+        measure = Measure("requests", per_second=0.001, burst=3)
+        assert [measure.take("a", now) > 0 for _ in range(4)] == [False, False, False, True]
+
+
 def test_memory_for_callers_is_bounded_and_recent_ones_are_remembered() -> None:
     measure = Measure("requests", per_second=1.0, burst=1, most=100)
     measure.take("flooding", 0.0)

@@ -49,6 +49,7 @@ TURN = "gpudeck.turn"
 """Among the extensions of a scope too: what waits for another turn of the event loop, one request in each. Whatever
 takes more than a millisecond is done in parts, with this between them."""
 _MOST_CALLERS = 16_384
+_TOLERANCE_SECONDS = 1e-6
 _REPORTS = "/api/v1/reports"
 _STREAM = "/api/v1/stream"
 LOGINS = ("/api/v1/login",)
@@ -69,7 +70,8 @@ class Measure:
     def __init__(self, name: str, per_second: float, burst: int, most: int = _MOST_CALLERS) -> None:
         self.name = name
         self._pause = 1.0 / per_second
-        self._window = (burst - 1) * self._pause
+        # A sum of times is not exact: without the tolerance the last of a burst in one instant is refused now and then.
+        self._window = (burst - 1) * self._pause + _TOLERANCE_SECONDS
         self._most = most
         self._recent: dict[Hashable, float] = {}
         self._before: dict[Hashable, float] = {}
