@@ -8,6 +8,7 @@ from fakes.clock import FakeClock
 from fakes.reports import make_gpu
 from gpudeck.agent.beat import Beat, Reporter
 from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.parcel import Moment
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import Report
 from gpudeck.wire import Envelope, decode
@@ -42,7 +43,7 @@ def run(script: Script) -> list[Envelope]:
     outbox = Outbox(1000, 10_000_000)
     Beat([Reporter("gpu01", "id-1", lambda _: "boot", script)], [outbox], interval=0.001).run(script.stop)
     envelopes = []
-    while (parcel := outbox.wait(timeout=0)) is not None:
+    while (parcel := outbox.wait(timeout=0, newest_first=False)) is not None:
         envelopes.append(decode(parcel.body, "application/msgpack", "zstd"))
         outbox.done(parcel)
     return envelopes
@@ -72,30 +73,37 @@ def test_two_starts_are_two_runs() -> None:
     assert run(Script(GOOD))[0].run_id != run(Script(GOOD))[0].run_id
 
 
-def test_a_jump_of_the_clock_neither_floods_nor_stalls() -> None:
-    clock = FakeClock(1000.0)
-    beat = Beat([], [], interval=2.0, now=clock)
+def test_after_a_sleep_no_missed_beat_is_made_up_for() -> None:
+    timer = FakeClock(1000.0)
+    beat = Beat([], [], interval=2.0, timer=timer)
     assert beat._next(999.0) == 1001.0
-    clock.now = 90_000.0
+    timer.now = 90_000.0
     assert beat._next(1001.0) == 90_002.0
-    clock.now = 5.0
-    assert beat._next(90_002.0) == 7.0
 
 
-def test_long_pauses_between_reports_have_a_pulse_too() -> None:
-    clock, stop, pulses = FakeClock(), threading.Event(), list[float]()
+@pytest.mark.parametrize("step", [0.0, 86_400.0, -86_400.0])
+def test_a_jump_of_the_clock_neither_floods_nor_stalls(step: float) -> None:
+    """Long pauses between reports have a pulse too."""
+    timer, wall, stop, pulses = FakeClock(5000.0), FakeClock(), threading.Event(), list[float]()
 
     class Waiting(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            clock.now += timeout or 0.0
+            timer.now += timeout or 0.0
+            wall.now += step
             return stop.is_set()
 
     def pulse() -> None:
-        pulses.append(clock.now)
+        pulses.append(timer.now)
 
     script = Script(GOOD, GOOD)
     script.stop = stop
     reporter = Reporter("gpu01", "id-1", lambda _: "boot", script)
-    began = clock.now
-    Beat([reporter], [], interval=60.0, now=clock, pulse=pulse, pulse_pause=25.0).run(Waiting())
+    began = timer.now
+    Beat([reporter], [], interval=60.0, now=wall, timer=timer, pulse=pulse, pulse_pause=25.0).run(Waiting())
     assert [at - began for at in pulses] == [0.0, 25.0, 50.0, 60.0]
+
+
+def test_report_knows_both_clocks_of_the_moment_before_it_was_collected() -> None:
+    parcel = Reporter("gpu01", "id-1", lambda _: "boot", Script(GOOD), boottime=lambda: 77.0).report(1000.0, 2.0)
+    assert parcel is not None
+    assert (parcel.made, decode(parcel.body, encoding="zstd").collected_at) == (Moment(1000.0, 77.0), 1000.0)

@@ -8,7 +8,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
 from gpudeck.agent.desk import Desk
-from gpudeck.agent.outbox import Parcel
+from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.wire import decode, encode
 
 
@@ -25,6 +25,15 @@ def test_the_newest_report_is_told_with_the_clock_of_the_answer(desk: Desk) -> N
     envelope = decode(answer.body, answer.headers["Content-Type"], answer.headers["Content-Encoding"])
     assert (answer.status, envelope) == (200, make_envelope(sequence=2))
     assert float(answer.headers["Gpudeck-Sent-At"]) - envelope.collected_at == 7.5
+
+
+@pytest.mark.parametrize("step", [0.0, 3600.0, -3600.0])
+def test_clock_that_is_set_between_reading_and_answering_makes_no_report_old_or_new(step: float) -> None:
+    envelope, timer = make_envelope(sequence=1), FakeClock(500.0)
+    desk = Desk(FakeClock(envelope.collected_at + 2.5 + step), timer)
+    desk.put(Parcel("gpu01", encode(envelope), Moment(envelope.collected_at, 497.5)))
+    assert float(desk.report().headers["Gpudeck-Sent-At"]) - envelope.collected_at == 2.5
+    assert b'gpudeck_report_age_seconds{host="gpu01"} 2.5\n' in desk.metrics().body
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fakes.reports import make_envelope
 from gpudeck.agent import listen, seats
 from gpudeck.agent.desk import Desk
 from gpudeck.agent.listen import Listener, Token
-from gpudeck.agent.outbox import Parcel
+from gpudeck.agent.parcel import Parcel
 from gpudeck.model.errors import UsageError
 from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address

@@ -1,15 +1,25 @@
-"""What waits for the hub: bounded, in order, the oldest gone first."""
+"""What waits for the hub: bounded, the newest first, the rest in order, and on disk when it waits for long."""
 
-from gpudeck.agent.outbox import Outbox, Parcel
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.hubs import wait_until
+from gpudeck.agent.outbox import WRITE_AFTER, Outbox
+from gpudeck.agent.parcel import Moment, Parcel
+from gpudeck.agent.spool import Spool
 
 
 def parcels(count: int, size: int = 10) -> list[Parcel]:
     return [Parcel("gpu01", bytes([n]) * size) for n in range(count)]
 
 
-def take_all(outbox: Outbox) -> list[int]:
+def take_all(outbox: Outbox, *, newest_first: bool = True) -> list[int]:
     taken = []
-    while (parcel := outbox.wait(timeout=0)) is not None:
+    while (parcel := outbox.wait(timeout=0, newest_first=newest_first)) is not None:
         taken.append(parcel.body[0])
         outbox.done(parcel)
     return taken
@@ -20,22 +30,72 @@ def fill(outbox: Outbox, count: int) -> None:
         outbox.put(parcel)
 
 
-def test_reports_leave_in_the_order_they_came() -> None:
+def spooled(folder: Path, timer: FakeClock | None = None, most_bytes: int = 1_000_000, boot: str = "boot-1") -> Outbox:
+    spool = Spool(folder / "gpu01", boot, segment_bytes=200)
+    return Outbox(None, most_bytes, max_age=86_400.0, spool=spool, boottime=timer or FakeClock(100.0))
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob("gpu01/*.segment"))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_newest_report_goes_first_and_the_backlog_follows_in_order() -> None:
     outbox = Outbox(most_reports=100, most_bytes=10_000)
     fill(outbox, 5)
-    assert take_all(outbox) == [0, 1, 2, 3, 4]
+    assert take_all(outbox) == [4, 0, 1, 2, 3]
+
+
+def test_new_report_goes_before_the_rest_of_the_backlog() -> None:
+    outbox = Outbox(most_reports=100, most_bytes=10_000)
+    fill(outbox, 3)
+    taken = []
+    for late in (b"\x07", None, b"\x08"):
+        parcel = outbox.wait(timeout=0)
+        assert parcel is not None
+        taken.append(parcel.body[0])
+        if late:
+            outbox.put(Parcel("gpu01", late))
+        outbox.done(parcel)
+    assert taken + take_all(outbox) == [2, 7, 0, 8, 1]
+
+
+def test_each_hosts_newest_report_goes_before_any_backlog() -> None:
+    outbox = Outbox(None, 10_000)
+    for host, number in (("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)):
+        outbox.put(Parcel(host, bytes([number])))
+    assert take_all(outbox) == [4, 5, 1, 2, 3]
+
+
+def test_oldest_report_goes_first_where_the_hub_wants_order() -> None:
+    outbox = Outbox(most_reports=100, most_bytes=10_000)
+    fill(outbox, 5)
+    assert take_all(outbox, newest_first=False) == [0, 1, 2, 3, 4]
+
+
+def test_backlog_can_be_left_waiting() -> None:
+    outbox = Outbox(most_reports=100, most_bytes=10_000)
+    fill(outbox, 3)
+    newest = outbox.wait(0, backlog=False)
+    assert newest is not None
+    assert outbox.is_newest(newest)
+    outbox.done(newest)
+    assert (newest.body[0], outbox.wait(0, backlog=False), len(outbox)) == (2, None, 2)
 
 
 def test_a_full_outbox_drops_the_oldest_and_counts_it() -> None:
     outbox = Outbox(most_reports=3, most_bytes=10_000)
     fill(outbox, 5)
-    assert (take_all(outbox), outbox.dropped) == ([2, 3, 4], 2)
+    assert (take_all(outbox), outbox.dropped) == ([4, 2, 3], 2)
 
 
 def test_bytes_are_bounded_too() -> None:
     outbox = Outbox(most_reports=100, most_bytes=35)
     fill(outbox, 5)
-    assert take_all(outbox) == [2, 3, 4]
+    assert take_all(outbox) == [4, 2, 3]
 
 
 def test_one_report_is_kept_however_large() -> None:
@@ -53,14 +113,267 @@ def test_a_report_dropped_while_it_was_sent_takes_no_other_with_it() -> None:
     outbox.put(third)
     assert sending is first
     outbox.done(first)
-    assert take_all(outbox) == [1, 2]
+    assert take_all(outbox) == [2, 1]
 
 
-def test_what_waits_in_another_is_taken_over_in_order_and_within_the_limits() -> None:
-    before, after = Outbox(10, 1000), Outbox(2, 1000)
-    for number in range(3):
-        before.put(Parcel("gpu01", bytes([number])))
-    after.take_over(before)
-    first = after.wait(0)
-    assert first is not None
-    assert (first.body, len(after), after.dropped) == (b"\x01", 2, 1)
+def test_reports_of_this_boot_age_by_the_clock_that_nobody_sets() -> None:
+    wall, timer = FakeClock(), FakeClock(100.0)
+    outbox = Outbox(None, 10_000, max_age=60.0, now=wall, boottime=timer)
+    outbox.put(Parcel("gpu01", b"\x01", Moment(wall.now, timer.now)))
+    wall.advance(40 * 86_400)
+    outbox.put(Parcel("gpu01", b"\x02", Moment(wall.now, timer.now)))
+    assert (len(outbox), outbox.dropped) == (2, 0)
+    timer.advance(61)
+    outbox.put(Parcel("gpu01", b"\x03", Moment(wall.now, timer.now)))
+    assert (take_all(outbox), outbox.dropped) == ([3], 2)
+
+
+def test_clock_that_is_wrong_at_boot_deletes_nothing() -> None:
+    wall, timer = FakeClock(), FakeClock(100.0)
+    outbox = Outbox(None, 10_000, max_age=60.0, now=wall, boottime=timer)
+    outbox.put(Parcel("gpu01", b"\x01", Moment(wall.now - 86_400, None)))
+    outbox.put(Parcel("gpu01", b"\x02", Moment(wall.now, timer.now)))
+    assert len(outbox) == 2
+    timer.advance(3601)
+    outbox.put(Parcel("gpu01", b"\x03", Moment(wall.now, timer.now)))
+    assert take_all(outbox) == [3]
+
+
+def test_reports_that_are_taken_within_seconds_never_touch_the_disk(tmp_path: Path) -> None:
+    timer = FakeClock(100.0)
+    outbox = spooled(tmp_path / "outbox", timer)
+    for parcel in parcels(20):
+        outbox.put(parcel)
+        timer.advance(1.0)
+        outbox._tick()
+        take_all(outbox)
+    outbox._tick()
+    outbox.close()
+    assert not (tmp_path / "outbox").exists()
+
+
+def test_reports_that_wait_for_seconds_are_on_disk_and_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    timer = FakeClock(100.0)
+    outbox = spooled(tmp_path / "outbox", timer)
+    fill(outbox, 3)
+    timer.advance(WRITE_AFTER - 0.1)
+    outbox._tick()
+    assert not (tmp_path / "outbox").exists()
+    timer.advance(0.1)
+    outbox._tick()
+    folder = tmp_path / "outbox" / "gpu01"
+    assert len(files_in(tmp_path / "outbox")) == 1
+    assert {oct(path.stat().st_mode & 0o777) for path in (folder.parent, folder)} == {"0o700"}
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o600"}
+
+
+def test_killed_agent_loses_only_what_was_not_written_yet(tmp_path: Path) -> None:
+    before = spooled(tmp_path)
+    fill(before, 4)
+    before.save()
+    before.put(Parcel("gpu01", b"\x09"))
+    assert before._spool is not None
+    before._spool.close()  # as the system does it for a process that is killed
+    after = spooled(tmp_path)
+    assert take_all(after) == [0, 1, 2, 3]
+    after.close()
+    assert files_in(tmp_path) == []
+
+
+def test_agent_that_is_told_to_end_loses_nothing(tmp_path: Path) -> None:
+    before = spooled(tmp_path)
+    fill(before, 40)
+    before.close()
+    after = spooled(tmp_path)
+    after.put(Parcel("gpu01", b"\x63"))
+    assert take_all(after) == [99, *range(40)]
+
+
+def test_sent_reports_are_not_sent_again_after_a_restart(tmp_path: Path) -> None:
+    before = spooled(tmp_path)
+    fill(before, 9)
+    before.save()
+    for _ in range(4):
+        parcel = before.wait(0)
+        assert parcel is not None
+        before.done(parcel)
+    before.close()
+    assert take_all(spooled(tmp_path)) == [3, 4, 5, 6, 7]
+
+
+def test_report_that_was_sent_while_it_was_written_is_not_sent_again(tmp_path: Path) -> None:
+    before = spooled(tmp_path)
+    fill(before, 2)
+    sending = before.wait(0)
+    before.save()
+    before.put(Parcel("gpu01", b"\x07"))
+    assert sending is not None
+    before.done(sending)
+    before.close()
+    assert take_all(spooled(tmp_path)) == [0, 7]
+
+
+def test_space_on_disk_is_bounded(tmp_path: Path) -> None:
+    outbox = spooled(tmp_path, most_bytes=2000)
+    for number in range(200):
+        outbox.put(Parcel("gpu01", bytes([number]) * 50))
+        outbox.save()
+        outbox._tick()
+    size = sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))
+    assert size < 2000 + 2 * 400
+    outbox.close()
+    assert take_all(spooled(tmp_path))[-1] == 199
+
+
+def test_report_that_was_dropped_while_it_was_sent_takes_no_file_with_it(tmp_path: Path) -> None:
+    outbox = spooled(tmp_path, most_bytes=180)
+    fill(outbox, 2)
+    outbox.save()
+    sending = outbox.wait(0, newest_first=False)
+    assert sending is not None
+    outbox.put(Parcel("gpu01", b"\x07" * 120))
+    assert outbox.dropped == 1
+    outbox.done(sending)
+    outbox._tick()
+    outbox.close()
+    assert take_all(spooled(tmp_path), newest_first=False)[-2:] == [1, 7]
+
+
+def test_report_whose_file_is_gone_is_counted_once_and_stops_nobody(tmp_path: Path) -> None:
+    outbox = spooled(tmp_path)
+    fill(outbox, 3)
+    outbox.save()
+    for file in tmp_path.glob("gpu01/*.segment"):
+        file.unlink()
+    outbox.put(Parcel("gpu01", b"\x07"))
+    assert (take_all(outbox), outbox.dropped, len(outbox)) == ([7], 3, 0)
+
+
+def test_folder_whose_name_cannot_be_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outbox = spooled(tmp_path / ("x" * 300))
+    fill(outbox, 2)
+    outbox.save()
+    assert "File name too long" in caplog.text
+    assert take_all(outbox) == [1, 0]
+
+
+def test_second_agent_of_the_same_name_keeps_its_reports_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    timer = FakeClock(100.0)
+    first, second = spooled(tmp_path), spooled(tmp_path, timer)
+    fill(first, 2)
+    first.save()
+    second.put(Parcel("gpu01", b"\x05"))
+    second.save()
+    second.save()
+    assert caplog.text.count("another agent of this name uses it") == 1
+    assert (len(second), take_all(second)) == (1, [5])
+    first.close()
+    second.put(Parcel("gpu01", b"\x06"))
+    second.save()
+    assert take_all(second) == [6, 0, 1]
+
+
+def test_folder_that_cannot_be_used_costs_the_restart_only_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    timer = FakeClock(100.0)
+    (tmp_path / "outbox").write_text("a file where the folder should be")
+    outbox = spooled(tmp_path / "outbox", timer)
+    for parcel in parcels(5):
+        outbox.put(parcel)
+        timer.advance(WRITE_AFTER)
+        outbox._tick()
+    assert caplog.text.count("cannot be kept in") == 1
+    (tmp_path / "outbox").unlink()
+    timer.advance(60.0)
+    outbox._tick()
+    assert "again" in caplog.text
+    outbox.close()
+    assert take_all(spooled(tmp_path / "outbox")) == [0, 1, 2, 3, 4]
+
+
+def test_full_disk_loses_no_report_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = FakeClock(100.0)
+    outbox = spooled(tmp_path, timer)
+    fill(outbox, 3)
+    outbox.save()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:7]) if len(content) > 20 else full())
+    for number in (3, 4):
+        outbox.put(Parcel("gpu01", bytes([number]) * 100))
+    outbox.save()
+    assert len(outbox) == 5
+    monkeypatch.setattr(os, "write", write)
+    outbox.close()
+    assert take_all(spooled(tmp_path)) == [0, 1, 2, 3, 4]
+
+
+def full() -> int:
+    raise OSError(28, "No space left on device")
+
+
+def test_other_settings_move_what_waits_to_the_other_folder(tmp_path: Path) -> None:
+    outbox = spooled(tmp_path / "old")
+    fill(outbox, 4)
+    outbox.save()
+    outbox.change(1_000_000, None, Spool(tmp_path / "new" / "gpu01", "boot-1"))
+    assert (files_in(tmp_path / "old"), len(files_in(tmp_path / "new"))) == ([], 1)
+    outbox.change(1_000_000, None, None)
+    assert files_in(tmp_path / "new") == []
+    assert take_all(outbox) == [3, 0, 1, 2]
+
+
+def test_backlog_of_another_name_is_dropped(tmp_path: Path) -> None:
+    outbox = spooled(tmp_path)
+    fill(outbox, 4)
+    outbox.save()
+    outbox.discard()
+    assert (len(outbox), files_in(tmp_path)) == (0, [])
+
+
+def test_folders_that_no_agent_uses_any_more_are_deleted_when_they_are_old(tmp_path: Path) -> None:
+    wall, timer = FakeClock(), FakeClock(100.0)
+    for name in ("old", "new", "used"):
+        left = Outbox(None, 1000, spool=Spool(tmp_path / name, "boot-1"))
+        left.put(Parcel(name, b"\x01"))
+        left.save()
+        if name != "used":
+            left.close()
+        for path in (*(tmp_path / name).iterdir(), tmp_path / name):
+            os.utime(path, (0, wall.now if name == "new" else wall.now - 90_000))
+    spool = Spool(tmp_path / "gpu01", "boot-1")
+    outbox = Outbox(None, 1000, max_age=86_400.0, spool=spool, now=wall, boottime=timer)
+    outbox._tick()
+    assert names_in(tmp_path) == ["new", "old", "used"]
+    timer.advance(3601)
+    outbox._tick()
+    assert names_in(tmp_path) == ["new", "used"]
+
+
+def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    outbox, stop, taken = spooled(tmp_path), threading.Event(), list[int]()
+
+    def send() -> None:
+        while (parcel := outbox.wait(0.05)) is not None or not stop.is_set():
+            if parcel is not None:
+                taken.append(int(parcel.body))
+                outbox.done(parcel)
+
+    def save() -> None:
+        while not stop.is_set():
+            outbox.save()
+
+    threads = [threading.Thread(target=target) for target in (send, save)]
+    for thread in threads:
+        thread.start()
+    for number in range(2000):
+        outbox.put(Parcel("gpu01", str(number).encode()))
+    wait_until(lambda: len(outbox) == 0, "everything sent")
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(taken) == list(range(2000))
+    assert files_in(tmp_path) == []

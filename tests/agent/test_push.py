@@ -3,60 +3,24 @@
 import random
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from fakes.hubs import wait_until
-from gpudeck.agent.outbox import Outbox, Parcel
+from fakes.moody_hub import MoodyHub
+from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.agent.push import LONGEST_PAUSE, Backoff, Sender, read_token
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-
-
-class MoodyHub:
-    """Answers each POST with the next of its moods, 202 when it has none left; keeps what it took."""
-
-    def __init__(self) -> None:
-        self.moods: list[int] = []
-        self.taken: list[bytes] = []
-        self.seen: list[tuple[str | None, str | None]] = []
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                hub.seen.append((self.headers["Authorization"], self.headers["Gpudeck-Sent-At"]))
-                status = hub.moods.pop(0) if hub.moods else 202
-                hub.taken += [body] if status == 202 else []
-                self.send_response(status)
-                self.send_header("Content-Length", "2")
-                self.send_header("Retry-After", "0")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 @pytest.fixture
 def hub() -> Iterator[MoodyHub]:
     moody = MoodyHub()
     yield moody
-    moody.stop()
+    moody.close()
 
 
 @pytest.fixture
@@ -86,11 +50,92 @@ def put(outbox: Outbox, *bodies: bytes) -> None:
         outbox.put(Parcel("gpu01", body))
 
 
+def send_next(sender: Sender, outbox: Outbox, count: int) -> list[float]:
+    """Send that many reports as the sender's thread would; returns its pauses."""
+    pauses = []
+    for _ in range(count):
+        parcel = sender._next(0)
+        pauses += [sender._send(parcel)] if parcel is not None else []
+    sender._pool.clear()
+    return pauses
+
+
+def test_first_answer_of_a_hub_that_takes_late_reports_lets_the_newest_go_first(
+    hub: MoodyHub, outbox: Outbox, token_file: Path
+) -> None:
+    sender = Sender(outbox, hub.url, token_file, pace=0.0)
+    put(outbox, b"1", b"2", b"3", b"4")
+    send_next(sender, outbox, 3)
+    put(outbox, b"5")
+    send_next(sender, outbox, 2)
+    assert hub.taken == [b"1", b"4", b"2", b"5", b"3"]
+
+
+def test_hub_that_was_away_gets_the_newest_report_first(hub: MoodyHub, outbox: Outbox, token_file: Path) -> None:
+    sender = Sender(outbox, hub.url, token_file, pace=0.0)
+    put(outbox, b"1")
+    send_next(sender, outbox, 1)
+    hub.moods = [503]
+    put(outbox, b"2")
+    send_next(sender, outbox, 1)
+    put(outbox, b"3", b"4")
+    send_next(sender, outbox, 3)
+    assert hub.taken == [b"1", b"4", b"2", b"3"]
+
+
+def test_hub_that_takes_no_late_reports_gets_the_oldest_first(hub: MoodyHub, outbox: Outbox, token_file: Path) -> None:
+    hub.takes_late = False
+    sender = Sender(outbox, hub.url, token_file, pace=0.0)
+    put(outbox, b"1", b"2", b"3")
+    send_next(sender, outbox, 3)
+    assert hub.taken == [b"1", b"2", b"3"]
+
+
+def test_answer_to_a_repeated_report_says_nothing_of_late_ones(hub: MoodyHub, outbox: Outbox, token_file: Path) -> None:
+    sender = Sender(outbox, hub.url, token_file, pace=0.0)
+    hub.moods = [202, 200]
+    put(outbox, b"1")
+    send_next(sender, outbox, 1)
+    put(outbox, b"2")
+    send_next(sender, outbox, 1)
+    put(outbox, b"3", b"4", b"5")
+    send_next(sender, outbox, 3)
+    assert hub.taken == [b"1", b"5", b"3", b"4"]
+
+
+def test_replaced_agent_keeps_its_backlog_until_it_is_heard_again(
+    hub: MoodyHub, outbox: Outbox, token_file: Path
+) -> None:
+    """A report of the backlog that is refused so is dropped, as any other that is refused."""
+    sender = Sender(outbox, hub.url, token_file, pace=0.0)
+    put(outbox, b"0")
+    send_next(sender, outbox, 1)
+    hub.code, hub.moods = "replaced", [409, 409, 202, 409]
+    put(outbox, b"1", b"2", b"3", b"4")
+    send_next(sender, outbox, 2)
+    assert (len(outbox), len(hub.seen)) == (3, 2)
+    put(outbox, b"5")
+    send_next(sender, outbox, 1)
+    put(outbox, b"6")
+    send_next(sender, outbox, 5)
+    assert (hub.taken, sender.refused) == ([b"0", b"6", b"2", b"3"], 3)
+
+
+@pytest.mark.parametrize("step", [0.0, 3600.0, -3600.0])
+def test_clock_that_is_set_while_a_report_waits_does_not_misfile_it(
+    hub: MoodyHub, outbox: Outbox, token_file: Path, step: float
+) -> None:
+    sender = Sender(outbox, hub.url, token_file, pace=0.0, now=lambda: 1060.0 + step, boottime=lambda: 560.0)
+    outbox.put(Parcel("gpu01", b"1", Moment(1000.0, 500.0)))
+    send_next(sender, outbox, 1)
+    assert hub.seen == [("Bearer s3cret", "1060.0")]
+
+
 @pytest.mark.usefixtures("sending")
-def test_reports_arrive_in_order_with_token_and_time(hub: MoodyHub, outbox: Outbox) -> None:
+def test_reports_arrive_with_token_and_time(hub: MoodyHub, outbox: Outbox) -> None:
     put(outbox, b"1", b"2", b"3")
     wait_until(lambda: len(hub.taken) == 3, "three reports")
-    assert hub.taken == [b"1", b"2", b"3"]
+    assert sorted(hub.taken) == [b"1", b"2", b"3"]
     assert hub.seen[0] == ("Bearer s3cret", "123.5")
 
 
@@ -139,7 +184,7 @@ def test_a_hub_that_is_away_is_waited_for(outbox: Outbox, token_file: Path, monk
     monkeypatch.setattr(Backoff, "fail", lambda *_: failed.set() or 0.05)  # type: ignore[func-returns-value]
     moody = MoodyHub()
     port = moody.server.server_port
-    moody.stop()
+    moody.close()
     sender, stop = Sender(outbox, moody.url, token_file, pace=0.0), threading.Event()
     thread = threading.Thread(target=sender.run, args=(stop,))
     thread.start()
@@ -161,11 +206,8 @@ def test_a_backlog_is_sent_at_a_bounded_pace_and_a_single_report_at_once(
     hub: MoodyHub, outbox: Outbox, token_file: Path
 ) -> None:
     sender = Sender(outbox, hub.url, token_file, pace=7.5)
-    first, second = Parcel("gpu01", b"1"), Parcel("gpu01", b"2")
-    outbox.put(first)
-    outbox.put(second)
-    assert (sender._send(first), sender._send(second)) == (7.5, 0.0)
-    sender._pool.clear()
+    put(outbox, b"1", b"2")
+    assert send_next(sender, outbox, 2) == [7.5, 0.0]
 
 
 def test_pauses_grow_and_never_march_in_step() -> None:

@@ -12,7 +12,8 @@ import pytest
 from fakes.certificates import Authority
 from fakes.hubs import wait_until
 from fakes.proxies import ForwardProxy, running_proxy
-from gpudeck.agent.outbox import Outbox, Parcel
+from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.push import Sender
 from gpudeck.agent.route import find_proxy, open_pool
 from gpudeck.agent.settings import AgentSettings

@@ -26,7 +26,7 @@ from fakes.reports import make_envelope
 from gpudeck.agent import listen
 from gpudeck.agent.desk import Desk
 from gpudeck.agent.listen import Listener
-from gpudeck.agent.outbox import Parcel
+from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.seats import MOST
 from gpudeck.app import tls as tls_module
 from gpudeck.app.tls import Tls

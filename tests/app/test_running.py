@@ -172,12 +172,20 @@ def test_an_agent_survives_the_hubs_absence_and_delivers_what_it_kept(tmp_path: 
         wait_until(lambda: fleet_of(first)["hosts"], "the first report")
         first.stop(signal.SIGKILL)
         wait_until(lambda: "does not answer" in (tmp_path / "agent.log").read_text(), "the agent's notice")
+        agent.terminate()
+        assert agent.wait(10) == 0
+    with running_agent(tmp_path, *arguments) as agent:
+        wait_until(lambda: (tmp_path / "agent.log").read_text().count("does not answer") == 2, "the next one's notice")
         with running_hub(tmp_path, "--listen", listen) as second:
             wait_until(lambda: [h["status"] for h in fleet_of(second)["hosts"]] == ["up"], "the return", seconds=40)
+            wait_until(lambda: not list(tmp_path.glob("outbox/real01/*.segment")), "the end of the backlog")
+            assert b"gpudeck_reports_outdated_total 0" in second.get("/metrics")
             assert agent.poll() is None
             agent.terminate()
             assert agent.wait(10) == 0
-    assert "takes reports again" in (tmp_path / "agent.log").read_text()
+    notes = (tmp_path / "agent.log").read_text()
+    assert f"reports wait in {tmp_path}/outbox/real01" in notes
+    assert "takes reports again" in notes
 
 
 def test_a_silent_agent_is_late_then_down_and_never_free(tmp_path: Path) -> None:

@@ -76,10 +76,13 @@ def test_it_is_an_ordinary_user_without_any_capability(unit: Path) -> None:
     assert values_of(unit, "NoNewPrivileges") == ["yes"]
 
 
-def test_nothing_can_be_written_but_the_hubs_folder(unit: Path) -> None:
+def test_nothing_can_be_written_but_its_own_folder(unit: Path) -> None:
     assert values_of(unit, "ProtectSystem") == ["strict"]
     assert values_of(unit, "ReadWritePaths") == []
-    assert values_of(unit, "StateDirectory") == {"gpudeck-hub": ["gpudeck"], "gpudeck-agent": []}[unit.stem]
+    folder = {"gpudeck-hub": "gpudeck", "gpudeck-agent": "gpudeck-agent"}[unit.stem]
+    assert values_of(unit, "StateDirectory") == [folder]
+    assert values_of(unit, "StateDirectoryMode") == ["0700"]
+    assert f"GPUDECK_DATA_DIR=%S/{folder}" in values_of(unit, "Environment")
 
 
 def test_the_program_is_called_as_it_can_be(unit: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpudeck import __version__
-from gpudeck.agent.outbox import Parcel
+from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.collectors.base import Collector
 from gpudeck.model import clock
 from gpudeck.model.errors import PluginError
@@ -27,13 +27,21 @@ class Reporter:
     """Makes the envelopes of one host. `boot_id` is asked on every beat: a simulated host may be rebooted."""
 
     def __init__(
-        self, host: str, host_id: str, boot_id: Callable[[float], str], collector: Collector, *, simulated: bool = False
+        self,
+        host: str,
+        host_id: str,
+        boot_id: Callable[[float], str],
+        collector: Collector,
+        *,
+        simulated: bool = False,
+        boottime: clock.Clock = clock.boottime,
     ) -> None:
         self.host = host
         self._host_id = host_id
         self._boot_id = boot_id
         self._collector = collector
         self._simulated = simulated
+        self._boottime = boottime
         self._run_id = secrets.token_hex(8)
         self._sequence = 0
         self._failing: str | None = None
@@ -43,6 +51,7 @@ class Reporter:
 
         A bug in a collector costs the GPUs' values, never the agent: the host still says that it is there.
         """
+        made = Moment(now, self._boottime())
         try:
             report = self._collector.collect(now)
         except PluginError as error:
@@ -53,7 +62,7 @@ class Reporter:
             report = Report(gpus_reason="the agent failed while reading them; its log has the details")
         else:
             self._note_recovery()
-        return Parcel(self.host, encode(self._seal(report, now, interval)))
+        return Parcel(self.host, encode(self._seal(report, now, interval)), made)
 
     def close(self) -> None:
         self._collector.close()
@@ -102,14 +111,18 @@ class Beat:
         interval: float,
         now: clock.Clock = clock.wall,
         *,
+        timer: clock.Clock = clock.boottime,
         pulse: Callable[[], None] = lambda: None,
         pulse_pause: float | None = None,
     ) -> None:
-        """`pulse` is called after every report, and while the beat waits for longer than `pulse_pause` seconds."""
+        """`now` dates the reports, `timer` says when the next is due: a clock that is set neither floods nor stalls.
+
+        `pulse` is called after every report, and while the beat waits for longer than `pulse_pause` seconds."""
         self._reporters = reporters
         self._takers = takers
         self._interval = interval
         self._now = now
+        self._timer = timer
         self._pulse = pulse
         self._pulse_pause = pulse_pause
 
@@ -119,7 +132,7 @@ class Beat:
             self._send(reporter)
             if stop.is_set():
                 return
-        start, step = self._now(), self._interval / len(self._reporters)
+        start, step = self._timer(), self._interval / len(self._reporters)
         due = [(start + (at + 1) * step, at) for at in range(len(self._reporters))]
         while not self._wait(stop, due[0][0]):
             moment, at = due[0]
@@ -128,11 +141,11 @@ class Beat:
 
     def _wait(self, stop: threading.Event, moment: float) -> bool:
         """Until the moment. True: until `stop` was set."""
-        while self._pulse_pause is not None and moment - self._now() > self._pulse_pause:
+        while self._pulse_pause is not None and moment - self._timer() > self._pulse_pause:
             if stop.wait(self._pulse_pause):
                 return True
             self._pulse()
-        return stop.wait(max(0.0, moment - self._now()))
+        return stop.wait(max(0.0, moment - self._timer()))
 
     def _send(self, reporter: Reporter) -> None:
         parcel = reporter.report(self._now(), self._interval)
@@ -142,6 +155,6 @@ class Beat:
         self._pulse()
 
     def _next(self, moment: float) -> float:
-        """The next moment of the same rhythm; after a sleep or a jump of the clock, the next one from now on."""
-        now, following = self._now(), moment + self._interval
-        return following if now - self._interval <= following <= now + self._interval else now + self._interval
+        """The next moment of the same rhythm; after a sleep, the next one from now on."""
+        now, following = self._timer(), moment + self._interval
+        return following if now - self._interval <= following else now + self._interval

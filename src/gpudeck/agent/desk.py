@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gpudeck import __version__
 from gpudeck.agent.exposition import write_metrics
-from gpudeck.agent.outbox import Parcel
+from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.model import clock
 from gpudeck.model.exposition import CONTENT_TYPE, OPENMETRICS_TYPE, to_openmetrics, wants_openmetrics
 from gpudeck.wire import Envelope, decode
@@ -36,12 +36,13 @@ def answer_error(status: int, code: str, message: str, hint: str = "", **headers
 class Desk:
     """The beat puts the newest report here; any number of threads ask for it."""
 
-    def __init__(self, now: clock.Clock = clock.wall) -> None:
+    def __init__(self, now: clock.Clock = clock.wall, boottime: clock.Clock = clock.boottime) -> None:
         self._now = now
+        self._boottime = boottime
         self._newest: _Forms | None = None
 
     def put(self, parcel: Parcel) -> None:
-        self._newest = _Forms(parcel.body)
+        self._newest = _Forms(parcel.body, parcel.made)
 
     @property
     def newest(self) -> Envelope | None:
@@ -61,7 +62,7 @@ class Desk:
         encoding = _choose_encoding(accept_encoding, "identity" if is_json else "zstd")
         headers = {
             "Content-Type": "application/json" if is_json else "application/msgpack",
-            "Gpudeck-Sent-At": repr(self._now()),
+            "Gpudeck-Sent-At": repr(newest.made.sent_at(self._now(), self._boottime())),
             "Vary": "Accept, Accept-Encoding",
         }
         if encoding != "identity":
@@ -73,7 +74,7 @@ class Desk:
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET
-        page = write_metrics(newest.envelope, self._now()).encode()
+        page = write_metrics(newest.envelope, newest.made.sent_at(self._now(), self._boottime())).encode()
         if wants_openmetrics(accept):
             return Answer(200, to_openmetrics(page), {"Content-Type": OPENMETRICS_TYPE, "Vary": "Accept"})
         return Answer(200, page, {"Content-Type": CONTENT_TYPE, "Vary": "Accept"})
@@ -88,7 +89,8 @@ _NOT_READ_YET = answer_error(
 class _Forms:
     """One report in all its forms, each made when it is first asked for. Two threads may make the same one twice."""
 
-    def __init__(self, packed: bytes) -> None:
+    def __init__(self, packed: bytes, made: Moment) -> None:
+        self.made = made
         self._made: dict[tuple[bool, str], bytes] = {(False, "zstd"): packed}
 
     @cached_property

@@ -1,7 +1,9 @@
-"""The sender: takes reports out of the outbox and pushes them to the hub, in order, for as long as it takes.
+"""The sender: takes reports out of the outbox and pushes them to the hub, for as long as it takes.
 
 A hub that is away is tried again after a random, growing pause, and a backlog is sent at a bounded pace, so that a
-thousand agents do not fall upon a hub that has just come back.
+thousand agents do not fall upon a hub that has just come back. The newest report goes first where the hub takes late
+ones, which it says with each answer (`Gpudeck-Late-Reports: 1`). A hub that does not would refuse all that is older:
+it gets the oldest first.
 """
 
 import logging
@@ -9,9 +11,11 @@ import random
 import threading
 from pathlib import Path
 
+import msgspec
 import urllib3
 
-from gpudeck.agent.outbox import Outbox, Parcel
+from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.route import PROXY_WANTS_LOGIN, explain, open_pool
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
@@ -67,6 +71,7 @@ class Sender:
         ca_file: str | None = None,
         proxy: str = "none",
         now: clock.Clock = clock.wall,
+        boottime: clock.Clock = clock.boottime,
     ) -> None:
         """`pace` is the shortest time between two reports of a backlog; `ca_file` and `proxy` as in AgentSettings.
 
@@ -79,6 +84,9 @@ class Sender:
         self._token = read_token(token_file)
         self._pace = pace
         self._now = now
+        self._boottime = boottime
+        self._takes_late = False
+        self._is_replaced = False
         self._backoff = Backoff()
         self._trouble: str | None = None
         self._pool = open_pool(self._url, ca_file, proxy)
@@ -86,8 +94,11 @@ class Sender:
 
     def run(self, stop: threading.Event) -> None:
         """Send until `stop` is set; a report being sent is finished, the rest stays."""
+        # What an earlier run left waits until there is something newer to go before it.
+        while not stop.is_set() and not self._outbox.wait_for_first(0.5):
+            pass
         while not stop.is_set():
-            parcel = self._outbox.wait(timeout=0.5)
+            parcel = self._next(0.5)
             if parcel is not None:
                 stop.wait(self._send(parcel))
         self._pool.clear()
@@ -106,6 +117,10 @@ class Sender:
         if not is_taken:
             raise GpudeckError("the hub refused the report: the line above has its reason.")
 
+    def _next(self, timeout: float) -> Parcel | None:
+        # While another agent reports as this host the backlog waits: it may be taken when that one ends.
+        return self._outbox.wait(timeout, newest_first=self._takes_late, backlog=not self._is_replaced)
+
     def _send(self, parcel: Parcel) -> float:
         """Send one report; returns how long to pause."""
         try:
@@ -122,12 +137,18 @@ class Sender:
 
     def _post(self, parcel: Parcel) -> bool:
         """Whether the hub took the report; False when it never will. Raises _Later when it may."""
-        headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(self._now())}
+        sent_at = parcel.made.sent_at(self._now(), self._boottime())
+        headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(sent_at)}
         try:
             answer = self._pool.request("POST", self._url, body=parcel.body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
         if 200 <= answer.status < 300:
+            # A report that the hub had already (200) may be answered without the header.
+            self._takes_late = answer.headers.get("Gpudeck-Late-Reports") == "1" or (
+                self._takes_late and answer.status == 200
+            )
+            self._is_replaced = False
             return True
         told = f"{self._shown} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
         if answer.status == 407:
@@ -135,6 +156,7 @@ class Sender:
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
+            self._is_replaced = _error_code(answer.data) == "replaced" and self._outbox.is_newest(parcel)
             self._note_trouble(told)
             return False
         if answer.status in {401, 403}:
@@ -168,6 +190,14 @@ def read_token(
     if not token or not token.isascii() or not token.isprintable():
         raise UsageError(f"the token file {file} holds no token in its first line.", if_none)
     return token
+
+
+def _error_code(body: bytes) -> str | None:
+    """The `error.code` of an answer in the one shape that every error of a hub has."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, dict[str, str]])["error"]["code"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        return None
 
 
 def _retry_after(text: str | None) -> float | None:

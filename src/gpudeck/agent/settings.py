@@ -45,10 +45,13 @@ class AgentSettings(CollectorSettings, frozen=True):
     """The name this host reports under; its host name if none is given."""
     interval: Annotated[Duration, Meta(ge=SHORTEST_INTERVAL, le=LONGEST_INTERVAL)] = 2.0
     """How often this machine is read."""
-    outbox_reports: Annotated[int, Meta(ge=1)] = 3600
-    """How many reports are kept while the hub is away; the oldest go first."""
-    outbox_size: Annotated[Size, Meta(ge=1)] = 16 * 1024 * 1024
-    """How much memory those reports may take."""
+    outbox_dir: Annotated[str, Meta(extra={"config_words": "a folder, or none"})] | None = None
+    """Where reports that the hub has not taken within seconds are kept across a restart of the agent: `outbox` in
+    data_dir if not given. `none` keeps them in memory only."""
+    outbox_size: Annotated[Size, Meta(ge=1)] = 64 * 1024 * 1024
+    """How much space those reports may take; the oldest are dropped first."""
+    outbox_age: Annotated[Duration, Meta(ge=1)] = 86_400.0
+    """How old those reports may become; older ones are dropped."""
 
     def __post_init__(self) -> None:
         if self.name is not None and re.fullmatch(HOST_NAME, self.name) is None:

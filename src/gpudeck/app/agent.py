@@ -18,6 +18,7 @@ from gpudeck.agent.beat import Beat, Reporter, Taker
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
+from gpudeck.agent.spool import Spool
 from gpudeck.app.orders import Orders
 from gpudeck.app.renewal import Renewal
 from gpudeck.app.supervisor import Supervisor
@@ -61,31 +62,51 @@ def run_agent(
         read=lambda: settings if reload is None else complete(reload()),
         rehearse=partial(_rehearse, simulate=simulate),
     )
-    backlog: Outbox | None = None
+    outbox: Outbox | None = None
     wanted: AgentSettings | None = settings
-    while wanted is not None:
-        settings = wanted
-        reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
-        with contextlib.ExitStack() as parts:
-            for reporter in reporters:
-                parts.callback(reporter.close)
-            ways = _open_ways_out(
-                settings, parts, reporters, is_simulated=simulate is not None, as_node=as_node, backlog=backlog
-            )
-            supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
-            pulse = partial(_pulse, supervisor, ways.threads)
-            beat = Beat(reporters, ways.takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
-            wanted = _beat_until_told(beat, orders, partial(renewal.look, settings))
-            if wanted is None:
-                supervisor.stopping()
-        # What waits is of a host of this name: under another one the hub might refuse it, and all that comes after.
-        backlog = ways.outbox if wanted is not None and wanted.name == settings.name else None
+    try:
+        while wanted is not None:
+            settings = wanted
+            reporters = [_this_machine(settings)] if simulate is None else _simulated(simulate, seed)
+            with contextlib.ExitStack() as parts:
+                for reporter in reporters:
+                    parts.callback(reporter.close)
+                outbox = _open_outbox(settings, outbox, reporters[0].host, simulate)
+                ways = _open_ways_out(settings, parts, reporters, outbox, as_node=as_node)
+                supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
+                pulse = partial(_pulse, supervisor, ways.threads)
+                beat = Beat(reporters, ways.takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
+                wanted = _beat_until_told(beat, orders, partial(renewal.look, settings))
+                if wanted is None:
+                    supervisor.stopping()
+    finally:
+        if outbox is not None:
+            outbox.close()
+
+
+def _open_outbox(settings: AgentSettings, before: Outbox | None, host: str, simulate: int | None) -> Outbox | None:
+    """Where reports wait; None where nothing is pushed. `before` is that of the settings until now: what waits in it
+    stays, unless it is of a host of another name. The hub might refuse that, and all that comes after."""
+    if before is not None and before.host != host:
+        before.discard()
+        before = None
+    if settings.hub is None:
+        if before is not None:
+            before.close()
+        return None
+    is_kept = simulate is None and settings.outbox_dir not in {None, "none"}
+    spool = Spool(Path(settings.outbox_dir or "") / host, boot_id()) if is_kept else None
+    if before is not None:
+        before.change(settings.outbox_size, settings.outbox_age, spool)
+        return before
+    # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
+    return Outbox(simulate, settings.outbox_size, host=host, max_age=settings.outbox_age, spool=spool)
 
 
 def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
     if is_child:
-        # The hub's own agent: the hub is on this machine, and nobody else asks.
-        settings = msgspec.structs.replace(settings, listen=None, proxy="none")
+        # The hub's own agent: the hub is on this machine, nobody else asks, and it ends with the hub.
+        settings = msgspec.structs.replace(settings, listen=None, proxy="none", outbox_dir="none")
     if settings.hub is None and settings.listen is None:
         settings = msgspec.structs.replace(settings, hub=DEFAULT_HUB)
     return settings
@@ -142,43 +163,35 @@ def check_settings(settings: AgentSettings, simulate: int | None) -> None:
 
 
 class _Ways(Struct, frozen=True):
-    """Where reports go, and the threads that see to it. `outbox` is None where nothing is pushed."""
+    """Where reports go, and the threads that see to it."""
 
     takers: list[Taker]
     threads: list[threading.Thread]
-    outbox: Outbox | None
 
 
 def _open_ways_out(
     settings: AgentSettings,
     parts: contextlib.ExitStack,
     reporters: Sequence[Reporter],
+    outbox: Outbox | None,
     *,
-    is_simulated: bool,
     as_node: GpuClusterStatusSettings | None,
-    backlog: Outbox | None,
 ) -> _Ways:
-    """Everything that may be refused is opened first, then started; each is stopped when `parts` are closed. `backlog`
-    is what an agent with other settings has not sent."""
+    """Everything that may be refused is opened first, then started; each is stopped when `parts` are closed."""
     takers: list[Taker] = []
     threads: list[threading.Thread] = []
-    outbox: Outbox | None = None
     names = _names(reporters)
-    if settings.hub is not None:
-        # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
-        outbox = Outbox(len(reporters) if is_simulated else settings.outbox_reports, settings.outbox_size)
-        if backlog is not None:
-            outbox.take_over(backlog)
+    if settings.hub is not None and outbox is not None:
         sender = make_sender(settings, settings.hub, outbox, len(reporters))
         takers.append(outbox)
     if settings.listen is not None:
         desk, thread = parts.enter_context(_listening(settings, settings.listen, names, as_node))
         takers.append(desk)
         threads.append(thread)
-    if settings.hub is not None:
-        threads.append(parts.enter_context(_sending(sender)))
+    if settings.hub is not None and outbox is not None:
+        threads.append(parts.enter_context(_sending(sender, outbox)))
         log.info("reporting %s to %s every %g s", names, mask_password(settings.hub), settings.interval)
-    return _Ways(takers, threads, outbox)
+    return _Ways(takers, threads)
 
 
 def make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
@@ -190,15 +203,20 @@ def make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -
 
 
 @contextlib.contextmanager
-def _sending(sender: Sender) -> Iterator[threading.Thread]:
+def _sending(sender: Sender, outbox: Outbox) -> Iterator[threading.Thread]:
     stop = threading.Event()
     thread = threading.Thread(target=sender.run, args=(stop,), name="sender")
+    keeper = threading.Thread(target=outbox.run, args=(stop,), name="outbox")
     thread.start()
+    keeper.start()
     try:
         yield thread
     finally:
         stop.set()
-        thread.join(timeout=20)
+        # A hub that hangs may keep the sender for longer than a service manager waits.
+        outbox.save()
+        for ended in (thread, keeper):
+            ended.join(timeout=20)
 
 
 @contextlib.contextmanager

@@ -50,7 +50,8 @@ class Settings(Struct, frozen=True):
     ] = ""
     """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
     data_dir: str | None = None
-    """Where the hub keeps its files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides it."""
+    """Where hub and agent keep their files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides
+    it."""
     database: (
         Annotated[str, Meta(pattern=r"^postgresql://", extra={"config_words": "a URL that begins with postgresql://"})]
         | None
@@ -149,6 +150,19 @@ def choose_data_dir(settings: Settings) -> Path:
         return (Path(shared) if shared else Path.home() / ".local" / "share") / "gpudeck"
     except RuntimeError as error:
         raise UsageError("this user has no home folder for the hub's files.", _DATA_DIR_HINT) from error
+
+
+def choose_outbox_dir(settings: Settings) -> str:
+    """The folder in which the agent keeps reports, or `none`: also for a user without a home folder."""
+    named = settings.agent.outbox_dir
+    try:
+        if named is None:
+            return str(choose_data_dir(settings) / "outbox")
+        return named if named == "none" else str(Path(named).expanduser())
+    except UsageError:
+        return "none"
+    except RuntimeError as error:
+        raise UsageError(f"outbox_dir is {named}, and this user has no home folder.", "Give the whole path.") from error
 
 
 def find_token_file(named: str) -> Path:

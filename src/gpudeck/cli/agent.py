@@ -99,7 +99,7 @@ def command(
 
 def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentSettings]":
     """The whole file, and what it says of the agent where nothing was given for it. Raises UsageError."""
-    from gpudeck.app.settings import find_token_file, load_settings  # noqa: PLC0415
+    from gpudeck.app.settings import choose_outbox_dir, find_token_file, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
     try:
@@ -108,7 +108,7 @@ def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentS
         raise UsageError(str(error).rstrip(".") + ".") from error
     if agent.token_file is not None:
         agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
-    return settings, agent
+    return settings, msgspec.structs.replace(agent, outbox_dir=choose_outbox_dir(settings))
 
 
 def _check_once(listen: str | None, simulate: int | None) -> None:

@@ -14,7 +14,7 @@ import pytest
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.agent.desk import Desk
 from gpudeck.agent.listen import BODY_BYTES, Listener
-from gpudeck.agent.outbox import Parcel
+from gpudeck.agent.parcel import Parcel
 from gpudeck.compat.gpu_cluster_status.node import NodeDesk, find_interfaces
 from gpudeck.model.listening import open_socket
 from gpudeck.model.report import GpuReading

@@ -1,0 +1,281 @@
+"""Reports on disk: segment files of records, appended in batches, each record marked when it was sent.
+
+A record is a mark, its state, the length and the CRC-32 of what follows, and a report in msgpack. A record that is
+torn or damaged costs itself, at worst the rest of its segment, and never the agent's start. A segment is deleted when
+nothing in it waits any more. The folder and its files are readable by their owner only (reports name users and
+commands), and a lock keeps a second agent out.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.agent.parcel import Moment, Parcel
+from gpudeck.wire import MAX_BODY_BYTES
+
+log = logging.getLogger(__name__)
+
+_HEAD = struct.Struct("<3scII")
+_MARK = b"GDR"
+_WAITS, _SENT = b"w", b"s"
+_STATE_AT = 3
+_LONGEST = MAX_BODY_BYTES + 4096
+_SEGMENT_BYTES = 1024 * 1024
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Place(Struct, frozen=True, gc=False):
+    """Where a record is: the number of its segment, its first byte, and its length."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class _Record(Struct, frozen=True, array_like=True):
+    """`boottime` counts within the boot `boot_id` only."""
+
+    host: str
+    body: bytes
+    collected_at: float | None = None
+    boot_id: str = ""
+    boottime: float | None = None
+
+
+_decoder = msgspec.msgpack.Decoder(_Record)
+
+
+class Spool:
+    """The folder of one host's reports. Used by one thread at a time; every method but `close` may raise OSError.
+
+    `boot_id` is this boot's. `damaged` counts records, or rests of segments, that could not be read.
+    """
+
+    def __init__(self, folder: Path, boot_id: str, segment_bytes: int = _SEGMENT_BYTES) -> None:
+        self.folder = folder
+        self.damaged = 0
+        self._boot_id = boot_id
+        self._segment_bytes = segment_bytes
+        self._lock: int | None = None
+        self._writing: int | None = None
+        self._written = 0
+        self._last = 0
+        self._waiting: dict[int, int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
+    def is_there(self) -> bool:
+        """Whether an agent has written here before."""
+        with contextlib.suppress(OSError):
+            return self.folder.is_dir()
+        return False
+
+    def open(self) -> Iterator[tuple[Parcel, Place]]:
+        """Lock the folder, made where it is not there, and read what waits in it, oldest first.
+
+        Raises BlockingIOError while another agent uses it.
+        """
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        found = self.folder.stat()
+        if found.st_uid != os.geteuid():
+            raise PermissionError(1, f"it belongs to another user (uid {found.st_uid})")
+        if found.st_mode & 0o077:
+            self.folder.chmod(0o700)
+        self._lock = lock_folder(self.folder)
+        return self._load()
+
+    def append(self, parcels: Sequence[Parcel]) -> list[Place]:
+        """Write reports and have the disk confirm them (fsync). When it fails none of them is kept."""
+        writing = self._writing
+        if writing is None or self._written >= self._segment_bytes:
+            writing = self._start_segment()
+        records = [self._encode(parcel) for parcel in parcels]
+        try:
+            _write(writing, b"".join(records))
+            os.fsync(writing)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(writing, self._written)
+            # Nobody knows what the disk holds of this file now: the next batch gets another one.
+            self._stop_writing()
+            raise
+        places = []
+        for record in records:
+            places.append(Place(self._last, self._written, len(record)))
+            self._written += len(record)
+        self._waiting[self._last] += len(places)
+        return places
+
+    def read(self, place: Place) -> Parcel | None:
+        """The report; None when it is gone or damaged."""
+        try:
+            file = os.open(self._file(place.segment), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            record = os.pread(file, place.length, place.offset)
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        return self._decode(record[_HEAD.size :]) if _is_whole(record) else None
+
+    def mark_sent(self, place: Place) -> None:
+        """The report was sent: it is not read again after a restart. Not confirmed by the disk: after a power cut some
+        are sent twice, and the hub knows them by their sequence."""
+        if self._waiting.get(place.segment, 0) > 1:
+            file = os.open(self._file(place.segment), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, _SENT, place.offset + _STATE_AT)
+            finally:
+                os.close(file)
+        self.release(place)
+
+    def release(self, place: Place) -> None:
+        """The report no longer waits. The last one of a segment takes the file with it."""
+        left = self._waiting.get(place.segment, 0) - 1
+        self._waiting[place.segment] = left
+        if left > 0:
+            return
+        if place.segment == self._last:
+            self._stop_writing()
+        self._waiting.pop(place.segment, None)
+        self._file(place.segment).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let others use the folder. What waits stays there."""
+        self._stop_writing()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _load(self) -> Iterator[tuple[Parcel, Place]]:
+        for file in sorted(self.folder.glob("*.segment")):
+            number = int(file.stem) if file.stem.isdecimal() else -1
+            if file != self._file(number):
+                continue
+            self._last = max(self._last, number)
+            try:
+                waiting = list(self._load_segment(number, file))
+                if not waiting:
+                    file.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("the reports in %s are lost: it cannot be read: %s", file, error.strerror)
+                self.damaged += 1
+                continue
+            if waiting:
+                self._waiting[number] = len(waiting)
+                yield from waiting
+
+    def _load_segment(self, number: int, file: Path) -> Iterator[tuple[Parcel, Place]]:
+        with file.open("rb") as opened:
+            content = memoryview(opened.read())
+        for offset, record in _split(content):
+            parcel = self._decode(record[_HEAD.size :]) if _is_whole(record) else None
+            if parcel is None:
+                log.warning("%s is damaged or was cut off at byte %d: that report is lost", file, offset)
+                self.damaged += 1
+            elif record[_STATE_AT : _STATE_AT + 1] == _WAITS:
+                yield parcel, Place(number, offset, len(record))
+
+    def _start_segment(self) -> int:
+        self._stop_writing()
+        self._writing = os.open(self._file(self._last + 1), _NEW_FILE, 0o600)
+        self._last += 1
+        self._written = 0
+        self._waiting[self._last] = 0
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return self._writing
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            os.close(self._writing)
+            self._writing = None
+        if self._waiting.get(self._last) == 0:
+            del self._waiting[self._last]
+            with contextlib.suppress(OSError):
+                self._file(self._last).unlink(missing_ok=True)
+
+    def _encode(self, parcel: Parcel) -> bytes:
+        record = _Record(parcel.host, parcel.body, parcel.made.wall, self._boot_id, parcel.made.boottime)
+        body = msgspec.msgpack.encode(record)
+        return _HEAD.pack(_MARK, _WAITS, len(body), zlib.crc32(body)) + body
+
+    def _decode(self, body: bytes | memoryview) -> Parcel | None:
+        try:
+            record = _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        is_this_boot = record.boot_id == self._boot_id != "unknown"
+        return Parcel(record.host, record.body, Moment(record.collected_at, record.boottime if is_this_boot else None))
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:012}.segment"
+
+
+def lock_folder(folder: Path) -> int:
+    """A file descriptor that holds the folder's lock until it is closed. Raises BlockingIOError if another has it."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def remove_abandoned(folder: Path, before: float) -> None:
+    """Delete a folder of reports that no agent uses and in which nothing has changed since `before` (Unix seconds)."""
+    with contextlib.suppress(OSError):
+        if max(entry.stat().st_mtime for entry in (folder, *folder.iterdir())) >= before:
+            return
+        lock = lock_folder(folder)
+        try:
+            for file in (*folder.glob("*.segment"), folder / "lock"):
+                file.unlink()
+            folder.rmdir()
+        finally:
+            os.close(lock)
+
+
+def _split(content: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Records with where they begin; at a place where none can begin, all that is left, which is none."""
+    offset = 0
+    while offset < len(content):
+        head = content[offset : offset + _HEAD.size]
+        end = len(content)
+        if len(head) == _HEAD.size and head[:3] == _MARK:
+            end = min(end, offset + _HEAD.size + _HEAD.unpack(head)[2])
+        yield offset, content[offset:end]
+        offset = end
+
+
+def _is_whole(record: bytes | memoryview) -> bool:
+    if len(record) < _HEAD.size or record[:3] != _MARK:
+        return False
+    length: int
+    checksum: int
+    _, _, length, checksum = _HEAD.unpack(record[: _HEAD.size])
+    return length <= _LONGEST and len(record) == _HEAD.size + length and zlib.crc32(record[_HEAD.size :]) == checksum
+
+
+def _write(file: int, content: bytes) -> None:
+    """All of it: a disk that is nearly full takes a part first."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]

@@ -1,0 +1,66 @@
+"""A hub that is away while the agent is killed, and comes back: what the agent had written arrives, each once."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from fakes.hubs import start, wait_until
+from fakes.moody_hub import MoodyHub
+from gpudeck.agent.spool import Spool
+from gpudeck.wire import Envelope, decode
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextlib.contextmanager
+def agent_until(folder: Path, port: int, number: int) -> Iterator[None]:
+    """An agent that is ended by a signal, which it is given at the end of the block."""
+    (folder / "token").write_text("token\n")
+    arguments = ("--hub", f"http://127.0.0.1:{port}", "--token-file", "token", "--name", "gpu01", "--interval", "0.2s")
+    agent = start(folder, "log", "agent", *arguments)
+    try:
+        yield
+        agent.send_signal(number)
+        agent.wait(20)
+    finally:
+        agent.kill()
+        agent.communicate()
+
+
+def waiting_in(folder: Path) -> list[Envelope]:
+    """What an agent that has ended left on disk."""
+    spool = Spool(folder / "outbox" / "gpu01", "")
+    with contextlib.closing(spool):
+        return [decode(parcel.body, encoding="zstd") for parcel, _ in spool.open()]
+
+
+def written_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("outbox/gpu01/*.segment"))
+
+
+def test_backlog_survives_a_killed_and_a_stopped_agent_and_arrives_once_the_newest_first(tmp_path: Path) -> None:
+    port = free_port()
+    with agent_until(tmp_path, port, signal.SIGKILL):
+        wait_until(lambda: written_in(tmp_path) > 0, "the first batch on disk", seconds=40)
+    killed = waiting_in(tmp_path)
+    with agent_until(tmp_path, port, signal.SIGTERM):
+        wait_until(lambda: (tmp_path / "log").read_text().count("does not answer") == 2, "a second agent's attempt")
+    stopped = waiting_in(tmp_path)[len(killed) :]
+    with contextlib.closing(MoodyHub(port)) as hub, agent_until(tmp_path, port, signal.SIGTERM):
+        wait_until(lambda: not list(tmp_path.glob("outbox/gpu01/*.segment")), "the end of the backlog", seconds=40)
+        arrived = [decode(body, encoding="zstd") for body in hub.taken]
+    runs = list(dict.fromkeys(envelope.run_id for envelope in (*killed, *stopped)))
+    assert (len(runs), len(killed) > 5, len(stopped) > 0) == (2, True, True)
+    # An agent that has just started does not know whether the hub takes late reports: one goes out, then the newest.
+    assert (arrived[0].run_id, arrived[0].sequence) == (runs[0], 1)
+    assert arrived[1].run_id not in runs
+    backlog = [envelope for envelope in arrived if envelope.run_id in runs]
+    assert backlog == [*killed, *stopped]
+    for run in runs:
+        sequences = [envelope.sequence for envelope in backlog if envelope.run_id == run]
+        assert sequences == list(range(1, len(sequences) + 1))
