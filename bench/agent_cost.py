@@ -10,17 +10,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bench.processes import cpu_seconds, rss_mib
 from bench.tables import best_of, print_table
+from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.parcel import Moment, Parcel
+from gpudeck.agent.spool import Spool
 
 ROOT = Path(__file__).parent.parent
 OTHERS = ROOT / "bench" / "out" / "others"
 GPUS, PROCESSES = 8, 16
 BEATS = 20
+INTERVAL = 2
+"""Seconds between two reports, as an agent has it unless told otherwise."""
 
 # Each prints the median microseconds of a whole sample: every GPU, every process, every owner.
 _TIMED = """
@@ -55,6 +61,8 @@ def main() -> None:
         environment = fake_machine(Path(folder), pids)
         times = {name: sample(name, environment, others) for name in SAMPLES if name == "gpudeck" or others}
         agent = run_agent(Path(folder), environment)
+        alone = run_agent(Path(folder), environment, has_hub=False)
+        outbox = measure_outbox(Path(folder), report_of(environment))
         local = best_of(5, lambda: run_local(environment))
     ours = times["gpudeck"]
     rows = [
@@ -67,6 +75,7 @@ def main() -> None:
         ("  its memory, parent and child, RSS", f"{agent['rss']:.0f} MiB", "", ""),
         ("gpudeck show --local, from the shell", f"{local * 1e3:.0f} ms", "≤ 250 ms", ""),
     ]
+    print_outbox(agent, alone, outbox)
     print_table(
         f"The agent: {GPUS} GPUs and {PROCESSES} processes of a fake NVIDIA driver",
         f"our own sample, {ours:,.0f} µs; gpustat sleeps 100 ms of its time",
@@ -122,12 +131,13 @@ def sample(name: str, environment: dict[str, str], others: Path | None) -> float
     return float(done.stdout.split()[-1])
 
 
-def run_agent(folder: Path, environment: dict[str, str]) -> dict[str, float]:
-    """The agent with its child, pushing to a server that only says yes."""
+def run_agent(folder: Path, environment: dict[str, str], *, has_hub: bool = True) -> dict[str, float]:
+    """The agent with its child, pushing to a server that only says yes, or to nobody."""
     (folder / "token").write_text("token\n")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    hub = subprocess.Popen([sys.executable, "-m", "bench.bare_server", str(port)], cwd=ROOT)
+    serving = ["-m", "bench.bare_server", str(port)] if has_hub else ["-c", "import time; time.sleep(600)"]
+    hub = subprocess.Popen([sys.executable, *serving], cwd=ROOT)
     command = [sys.executable, "-m", "gpudeck", "agent", "--interval", "1s", "--token-file", str(folder / "token")]
     agent = subprocess.Popen(
         [*command, "--hub", f"http://127.0.0.1:{port}"], env=environment, stderr=subprocess.DEVNULL
@@ -138,11 +148,114 @@ def run_agent(folder: Path, environment: dict[str, str]) -> dict[str, float]:
         before = sum(cpu_of(pid) for pid in pids)
         time.sleep(BEATS)
         spent = sum(cpu_of(pid) for pid in pids) - before
-        return {"cpu": spent / BEATS, "rss": sum(map(rss_mib, pids)), "pss": sum(map(pss_mib, pids))}
+        memory = {"rss": sum(map(rss_mib, pids)), "pss": sum(map(pss_mib, pids))}
+        return {"cpu": spent / BEATS, "written": written_bytes(agent.pid), **memory}
     finally:
         for process in (agent, hub):
             process.terminate()
             process.wait()
+
+
+def report_of(environment: dict[str, str]) -> bytes:
+    """One report of the fake machine, as it is sent."""
+    code = """
+import sys, time
+from gpudeck.agent.beat import Reporter
+from gpudeck.agent.settings import AgentSettings
+from gpudeck.collectors.machine import watch_this_machine
+machine = watch_this_machine(AgentSettings())
+machine.collect(time.time())
+sys.stdout.buffer.write(Reporter("gpu01", "id", lambda _: "boot", machine).report(time.time(), 2.0).body)
+machine.close()
+"""
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout
+
+
+def measure_outbox(folder: Path, body: bytes) -> dict[str, float]:
+    """An outbox by itself, at the usual interval of 2 s, with a clock that runs faster: an hour in which the hub takes
+    each report at once, an hour and a day in which it takes none, the start after that day, and its backlog."""
+    hour, day = 3600 // INTERVAL, 86_400 // INTERVAL
+    times = {"bytes": float(len(body))}
+    for name, spool in (("memory", None), ("disk", Spool(folder / "present", "boot"))):
+        outbox, timer = new_outbox(spool)
+        times[f"present_{name}"] = cpu_time(partial(beat_on, outbox, timer, body, hour, takes=True)) / 3600
+    for name, spool in (("memory", None), ("disk", Spool(folder / "absent", "boot"))):
+        outbox, timer = new_outbox(spool)
+        times[f"absent_{name}"] = cpu_time(partial(beat_on, outbox, timer, body, hour)) / 3600
+    before = rss_mib(os.getpid())
+    outbox, timer = new_outbox(Spool(folder / "day", "boot"))
+    for _ in range(day // 300):
+        beat_on(outbox, timer, body, 300, tick=False)
+        outbox.save()
+    times["day_reports"], times["day_rss"] = float(len(outbox)), rss_mib(os.getpid()) - before
+    outbox.close()
+    times["day_disk"] = sum(file.stat().st_size for file in (folder / "day").iterdir()) / 2**20
+    opened: list[Outbox] = []
+    times["day_start"] = cpu_time(lambda: opened.append(new_outbox(Spool(folder / "day", "boot"))[0]))
+    times["day_send"] = cpu_time(lambda: send_all(opened[0])) / times["day_reports"]
+    return times
+
+
+def new_outbox(spool: Spool | None) -> tuple[Outbox, list[float]]:
+    timer = [100.0]
+    return Outbox(None, 128 * 2**20, max_age=2e5, spool=spool, boottime=lambda: timer[0]), timer
+
+
+def beat_on(
+    outbox: Outbox, timer: list[float], body: bytes, beats: int, *, takes: bool = False, tick: bool = True
+) -> None:
+    for _ in range(beats):
+        outbox.put(Parcel("gpu01", body, Moment(timer[0], timer[0])))
+        if takes:
+            send_all(outbox)
+        for _ in range(INTERVAL):
+            timer[0] += 1.0
+            if tick:
+                outbox._tick()  # what its thread does each second
+
+
+def send_all(outbox: Outbox) -> None:
+    while (parcel := outbox.wait(0)) is not None:
+        outbox.done(parcel)
+
+
+def cpu_time(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def print_outbox(agent: dict[str, float], alone: dict[str, float], outbox: dict[str, float]) -> None:
+    def share(name: str) -> str:
+        return f"{outbox[name] * 100:.4f} % of a core"
+
+    def ratio(name: str) -> str:
+        return f"{outbox[f'{name}_disk'] / outbox[f'{name}_memory']:.1f} ×"
+
+    print_table(
+        f"The outbox: reports of {outbox['bytes']:,.0f} bytes every {INTERVAL} s",
+        "the same outbox in memory only",
+        [
+            ("hub present: in memory only", share("present_memory"), "", "1.0 ×"),
+            ("hub present: on disk where needed", share("present_disk"), "≤ 0.1 %", ratio("present")),
+            (f"  bytes that the agent wrote in {BEATS + 6} s", f"{agent['written']:,.0f}", "0", ""),
+            ("hub absent: in memory only", share("absent_memory"), "", "1.0 ×"),
+            ("hub absent: on disk, fsync every 4 s", share("absent_disk"), "≤ 0.1 %", ratio("absent")),
+            (f"  bytes that the agent wrote in {BEATS + 6} s", f"{alone['written']:,.0f}", "", ""),
+            ("  the whole agent at a beat of 1 s", f"{alone['cpu'] * 100:.2f} % of a core", "", ""),
+            ("  the same with a hub", f"{agent['cpu'] * 100:.2f} % of a core", "≤ 0.5 %", ""),
+            ("a day without a hub: reports", f"{outbox['day_reports']:,.0f}", "", ""),
+            ("  memory for it", f"{outbox['day_rss']:.0f} MiB", "", ""),
+            ("  disk for it", f"{outbox['day_disk']:.0f} MiB", "", ""),
+            ("  a start with it", f"{outbox['day_start'] * 1e3:.0f} ms", "", ""),
+            ("  a report of it, read and marked as sent", f"{outbox['day_send'] * 1e6:.0f} µs", "", ""),
+        ],
+    )
+
+
+def written_bytes(pid: int) -> float:
+    """What a process had the kernel write to a disk."""
+    return float(next(line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if "write_bytes" in line)[13:])
 
 
 def run_local(environment: dict[str, str]) -> None:
