@@ -315,7 +315,7 @@ class TestSite:
         assert hub.run("sh", "-c", "ps -eo args | grep '[m] gpudeck' || true") == ""
         purge = site.play("--tags", "uninstall", gpudeck_purge=True)
         assert purge.code == 0, purge.text
-        assert (
-            hub.run("sh", "-c", "ls -d /var/lib/gpudeck/* /etc/gpudeck 2>/dev/null; id gpudeck 2>/dev/null || true")
-            == ""
+        left = (
+            "ls -d /var/lib/gpudeck/* /var/lib/gpudeck-agent /etc/gpudeck 2>/dev/null; id gpudeck 2>/dev/null || true"
         )
+        assert hub.run("sh", "-c", left) == ""
