@@ -1,7 +1,10 @@
 """What waits for the hub: bounded, the newest first, the rest in order, and on disk when it waits for long."""
 
+import contextlib
 import os
+import resource
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -295,24 +298,33 @@ def test_folder_that_cannot_be_used_costs_the_restart_only_and_is_tried_again(
     assert take_all(spooled(tmp_path / "outbox")) == [0, 1, 2, 3, 4]
 
 
-def test_full_disk_loses_no_report_that_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    timer = FakeClock(100.0)
-    outbox = spooled(tmp_path, timer)
+@contextlib.contextmanager
+def no_room_beyond(most_bytes: int) -> Iterator[None]:
+    """The kernel takes the first bytes of a write and refuses the rest, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_disk_without_room_loses_no_report_and_keeps_none_by_halves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = spooled(tmp_path)
     fill(outbox, 3)
     outbox.save()
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:7]) if len(content) > 20 else full())
+    written = sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))
     for number in (3, 4):
         outbox.put(Parcel("gpu01", bytes([number]) * 100))
-    outbox.save()
-    assert len(outbox) == 5
-    monkeypatch.setattr(os, "write", write)
+    with no_room_beyond(written + 150):
+        outbox.save()
+    assert "cannot be kept in" in caplog.text
+    assert (len(outbox), sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))) == (5, written)
     outbox.close()
-    assert take_all(spooled(tmp_path)) == [0, 1, 2, 3, 4]
-
-
-def full() -> int:
-    raise OSError(28, "No space left on device")
+    after = spooled(tmp_path)
+    assert (take_all(after, newest_first=False), after._spool and after._spool.damaged) == ([0, 1, 2, 3, 4], 0)
 
 
 def test_other_settings_move_what_waits_to_the_other_folder(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ class Outbox:
         if trouble != self._trouble and self._spool is not None:
             log.warning(
                 "reports that wait for the hub cannot be kept in %s: %s. They are kept in memory, and lost when the "
-                "agent ends. Make the folder writable, or set agent.outbox_dir.",
+                "agent ends. Make the folder writable, free space there, or set agent.outbox_dir.",
                 self._spool.folder,
                 trouble,
             )
