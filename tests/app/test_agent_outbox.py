@@ -6,9 +6,16 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace
+
 from fakes.hubs import start, wait_until
 from fakes.moody_hub import MoodyHub
+from gpudeck.agent.parcel import Parcel
+from gpudeck.agent.settings import AgentSettings
 from gpudeck.agent.spool import Spool
+from gpudeck.app.agent import _open_outbox
+from gpudeck.app.settings import Settings, choose_outbox_dir
 from gpudeck.wire import Envelope, decode
 
 
@@ -64,3 +71,52 @@ def test_backlog_survives_a_killed_and_a_stopped_agent_and_arrives_once_the_newe
     for run in runs:
         sequences = [envelope.sequence for envelope in backlog if envelope.run_id == run]
         assert sequences == list(range(1, len(sequences) + 1))
+
+
+def test_other_settings_keep_what_waits_unless_it_is_of_another_name(tmp_path: Path) -> None:
+    settings = AgentSettings(hub="http://127.0.0.1:1", outbox_dir=str(tmp_path))
+    before = _open_outbox(settings, None, "gpu01", None)
+    assert before is not None
+    before.put(Parcel("gpu01", b"report"))
+    before.save()
+    moved = _open_outbox(replace(settings, outbox_dir=str(tmp_path / "moved")), before, "gpu01", None)
+    assert [path.parent.parent.name for path in tmp_path.rglob("*.segment")] == ["moved"]
+    assert moved is before
+    renamed = _open_outbox(settings, moved, "gpu02", None)
+    assert renamed is not None
+    assert (len(renamed), list(tmp_path.rglob("*.segment"))) == (0, [])
+
+
+def test_agent_that_no_longer_pushes_leaves_what_waits_on_disk(tmp_path: Path) -> None:
+    settings = AgentSettings(hub="http://127.0.0.1:1", outbox_dir=str(tmp_path))
+    before = _open_outbox(settings, None, "gpu01", None)
+    assert before is not None
+    before.put(Parcel("gpu01", b"report"))
+    assert _open_outbox(replace(settings, hub=None), before, "gpu01", None) is None
+    again = _open_outbox(settings, None, "gpu01", None)
+    assert again is not None
+    assert len(again) == 1
+
+
+@pytest.mark.parametrize(("folder", "simulate"), [("none", None), (None, None), ("outbox", 5)])
+def test_nothing_is_written_for_simulated_hosts_or_where_it_is_turned_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None, simulate: int | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outbox = _open_outbox(AgentSettings(hub="http://127.0.0.1:1", outbox_dir=folder), None, "gpu01", simulate)
+    assert outbox is not None
+    outbox.put(Parcel("gpu01", b"report"))
+    outbox.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("named", "chosen"),
+    [(None, "/data/outbox"), ("none", "none"), ("/elsewhere", "/elsewhere"), ("~/box", "/home/box")],
+)
+def test_folder_is_below_the_data_folder_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, chosen: str
+) -> None:
+    monkeypatch.setenv("GPUDECK_DATA_DIR", "/data")
+    monkeypatch.setenv("HOME", "/home")
+    assert choose_outbox_dir(Settings(agent=AgentSettings(outbox_dir=named))) == chosen
