@@ -7,16 +7,18 @@ import io
 import socket
 import sqlite3
 import stat
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
 
-from gpudeck.app import restore as restore_module
 from gpudeck.app.backup import make_backup
-from gpudeck.app.backup_archive import MANIFEST, Manifest
+from gpudeck.app.backup_archive import MANIFEST, Manifest, describe_file, pack, unpack
 from gpudeck.app.hub_lock import alone, share
 from gpudeck.app.own_database import use_database
 from gpudeck.app.restore import restore
@@ -213,6 +215,127 @@ def test_the_tables_of_postgresql_are_left_to_its_own_programs(data_dir: Path, t
         restore(tmp_path / "b.tar.gz", None)
 
 
+def test_a_hundred_backups_can_all_be_restored(tmp_path: Path) -> None:
+    """How much `tarfile` writes after the last file depends on the sizes of all of them."""
+    (tmp_path / "files").mkdir()
+    for blocks in range(100):
+        (tmp_path / "files" / "gpudeck.yaml").write_bytes(b"#" * (512 * blocks + 1))
+        listed = [describe_file(tmp_path / "files" / "gpudeck.yaml")]
+        manifest = Manifest(1, "1.0", 0.0, "hub", "sqlite", None, None, [], listed)
+        with (tmp_path / "b.tar.gz").open("wb") as opened:
+            pack(opened, manifest, tmp_path / "files")
+        out = tmp_path / f"out{blocks}"
+        out.mkdir()
+        assert unpack(tmp_path / "b.tar.gz", out) == manifest
+
+
+def test_an_archive_is_read_by_a_python_without_filters(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3.11.0 to 3.11.3, as on Debian 12."""
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    make_backup(tmp_path / "b.tar.gz", None)
+    fill(data_dir, "after")
+    restore(tmp_path / "b.tar.gz", None)
+    assert accounts(data_dir) == ["before"]
+
+
+def spoil_page(file: Path) -> None:
+    """A page of it written over, as a disk does it. SQLite's own copy takes it as it is."""
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.executemany("INSERT INTO words (text) VALUES (?)", [(f"word {n}" * 50,) for n in range(200)])
+    with file.open("r+b") as opened:
+        opened.seek(-4096, 2)
+        opened.write(b"\xff" * 4096)
+
+
+def test_a_backup_that_could_not_be_restored_is_not_made(data_dir: Path, tmp_path: Path) -> None:
+    spoil_page(data_dir / "history.db")
+    with pytest.raises(GpudeckError, match=r"was read back and cannot be restored: .*history\.db is damaged"):
+        make_backup(tmp_path / "b.tar.gz", None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpudeck.yaml"]
+    make_backup(tmp_path / "b.tar.gz", None, with_history=False)
+
+
+def test_what_was_not_written_as_it_should_be_is_noticed(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def pack_badly(target: IO[bytes], manifest: Manifest, folder: Path) -> None:
+        (folder / "agent.token").write_bytes(b"x" * (folder / "agent.token").stat().st_size)
+        pack(target, manifest, folder)
+
+    monkeypatch.setattr("gpudeck.app.backup.pack", pack_badly)
+    for target in (tmp_path / "b.tar.gz", None):
+        with pytest.raises(GpudeckError, match=r"read back and cannot be restored: agent\.token in it is not what"):
+            make_backup(target, None)
+    assert capfdbinary.readouterr().out == b""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpudeck.yaml"]
+
+
+@pytest.mark.parametrize("body", [None, b"", b"no database" * 1000])
+def test_a_hub_without_a_database_is_not_backed_up(data_dir: Path, tmp_path: Path, body: bytes | None) -> None:
+    """Restored, it would leave a hub without accounts."""
+    (data_dir / "gpudeck.db").unlink()
+    if body is not None:
+        (data_dir / "gpudeck.db").write_bytes(body)
+    with pytest.raises(GpudeckError, match=r"gpudeck\.db|gpudeck_version"):
+        make_backup(tmp_path / "b.tar.gz", None)
+    assert not (tmp_path / "b.tar.gz").exists()
+
+
+def test_no_backup_is_made_while_one_is_restored(data_dir: Path, tmp_path: Path) -> None:
+    with alone(data_dir), pytest.raises(UsageError, match=r"a backup is being restored .*Try again"):
+        make_backup(tmp_path / "b.tar.gz", None)
+
+
+KILLED = """
+import itertools, os, signal, sys
+from pathlib import Path
+from gpudeck.app import exchange
+from gpudeck.app.restore import restore
+
+def killed_at(step):
+    count = itertools.count()
+    def dies(work):
+        def wrapped(*args, **options):
+            if next(count) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*args, **options)
+        return wrapped
+    for owner, name in ((Path, "rename"), (Path, "unlink"), (Path, "mkdir"), (exchange.shutil, "rmtree")):
+        setattr(owner, name, dies(getattr(owner, name)))
+    restore(Path(sys.argv[1]), None)
+    os._exit(0)
+
+for step in itertools.count():
+    if not (pid := os.fork()):
+        os.environ["GPUDECK_DATA_DIR"] = f"{sys.argv[2]}-{step}"
+        exchange.shutil.copytree(sys.argv[2], os.environ["GPUDECK_DATA_DIR"])
+        killed_at(step)
+    if os.waitpid(pid, 0)[1] == 0:
+        break
+"""
+
+
+def test_a_restore_that_is_killed_leaves_the_old_or_the_new(data_dir: Path, tmp_path: Path) -> None:
+    """At each step that changes a name, in a process of its own: only that can be killed."""
+    make_backup(tmp_path / "b.tar.gz", None)
+    fill(data_dir, "after")
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path / "b.tar.gz", data_dir], check=True, timeout=120)
+    states = []
+    for step in range(len(list(tmp_path.glob("data-*")))):
+        folder = tmp_path / f"data-{step}"
+        share(folder).close()  # as a hub does when it starts
+        words = ask(folder / "history.db", "SELECT text FROM words ORDER BY id")
+        assert accounts(folder) == words
+        assert (folder / "admin.token").read_text() == f"admin-{words[-1]}\n"
+        assert not list(folder.glob(".restor*"))
+        states.append(words)
+    assert states == sorted(states, key=len, reverse=True)
+    assert (states[0], states[-2]) == (["before", "after"], ["before"])
+    assert len(states) > 10
+
+
 def test_a_file_that_is_there_is_not_written_over(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "b.tar.gz").write_text("precious")
     with pytest.raises(UsageError, match="is there already"):
@@ -298,11 +421,11 @@ def test_a_restore_that_fails_halfway_is_undone(
     real_rename = Path.rename
 
     def rename(source: Path, target: Path) -> Path:
-        if target == data_dir / "admin.token" and ".restoring-" in str(source):
+        if target == data_dir / "admin.token" and "before-restore" not in str(source):
             raise OSError(28, "No space left on device", str(target))
         return real_rename(source, target)
 
-    monkeypatch.setattr(restore_module.Path, "rename", rename)
+    monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(GpudeckError, match=r"admin\.token cannot be read or written: no space left on device"):
         restore(tmp_path / "b.tar.gz", None)
     monkeypatch.undo()
@@ -352,6 +475,21 @@ def bomb(archive: Path) -> None:
     """Ten kilobytes that unpack to ten megabytes after the list's end."""
     plain = gzip.decompress(archive.read_bytes())
     archive.write_bytes(gzip.compress(plain + bytes(10_000_000)))
+
+
+def garbage_in_tar(archive: Path) -> None:
+    """In place of the zeros at the end, which tarfile takes for the end of the archive."""
+    plain = gzip.decompress(archive.read_bytes())
+    archive.write_bytes(gzip.compress(plain[:-2048] + b"garbage" + bytes(2041)))
+
+
+def garbage_after_gzip(archive: Path) -> None:
+    archive.write_bytes(archive.read_bytes() + b"garbage")
+
+
+def sparse(archive: Path) -> None:
+    """A file that takes no room in the archive and any in the folder."""
+    swap("agent.token", tarfile.GNUTYPE_SPARSE, "")(archive)
 
 
 def extended_header(archive: Path) -> None:
@@ -413,6 +551,9 @@ def list_huge(archive: Path) -> None:
         (swap("agent.token", tarfile.DIRTYPE, ""), "'agent.token' in it is no plain file"),
         (swap("agent.token", tarfile.FIFOTYPE, ""), "'agent.token' in it is no plain file"),
         (extended_header, "is no plain file"),
+        (sparse, "'agent.token' in it is no plain file"),
+        (garbage_in_tar, "holds more than it lists"),
+        (garbage_after_gzip, "it is no backup, or damaged"),
         (cut, "it is no backup, or damaged"),
         (flip, "agent.token in it is not what was put in"),
         (bomb, "holds more than it lists"),

@@ -7,7 +7,6 @@ import sqlite3
 import sys
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 from gpudeck import __version__
@@ -19,45 +18,71 @@ from gpudeck.app.backup_archive import (
     HISTORY,
     NAMES,
     SMALL,
+    BadBackup,
     Manifest,
     describe_file,
     pack,
 )
+from gpudeck.app.backup_check import open_backup, read_history_version, read_tables_version
+from gpudeck.app.hub_lock import share
 from gpudeck.app.settings import Settings, choose_data_dir, find_token_file, load_settings
-from gpudeck.database.copies import copy_file, open_to_read
-from gpudeck.database.migrating import VERSION_TABLE
-from gpudeck.history.embedded.tables import version_of
+from gpudeck.database.copies import copy_file
 from gpudeck.model.errors import GpudeckError, UsageError
+
+_NONE_MADE = (
+    "No backup was made. `gpudeck doctor` and `gpudeck history verify` say what is damaged; `--no-history` leaves the "
+    "history out."
+)
 
 
 def make_backup(target: Path | None, config: Path | None, *, with_history: bool = True) -> Manifest:
     """Write the archive to that file, which must not be there yet, or to the standard output for None; what is in it.
 
-    Only its owner can read the file, and it is there when it is whole. Raises GpudeckError.
+    Only its owner can read the file. It is there once it is whole and was read back as a restore would read it. Raises
+    GpudeckError; then there is no such file.
     """
     settings, config_file = load_settings(config)
     data_dir = choose_data_dir(settings)
     if target is not None and target.exists():
         raise UsageError(f"{target} is there already.", "Name another file, or move it away.")
+    _check_hub(settings, data_dir)
     try:
-        with tempfile.TemporaryDirectory(dir=_folder_for_copies(target), prefix=".gpudeck-backup-") as name:
-            folder = Path(name)
+        with (
+            share(data_dir, "Try again when it is done."),
+            tempfile.TemporaryDirectory(dir=_folder_for_copies(target), prefix=".gpudeck-backup-") as name,
+        ):
+            folder, archive = Path(name, "files"), Path(name, "archive")
+            folder.mkdir()
             left_out = _gather(settings, data_dir, config_file, folder, with_history=with_history)
             manifest = _describe(settings, folder, left_out)
-            if {entry.name for entry in manifest.files} <= {CONFIG}:
-                raise UsageError(
-                    f"there is no hub's data in {data_dir}.",
-                    "Name the hub's configuration with --config, or its folder with $GPUDECK_DATA_DIR.",
-                )
-            _write(target, manifest, folder)
+            _write(archive, manifest, folder)
+            # There is room for one copy beside the archive, and this one was packed.
+            shutil.rmtree(folder)
+            folder.mkdir()
+            open_backup(archive, folder)
+            _deliver(archive, target)
     except sqlite3.Error as error:
-        raise GpudeckError(f"the databases in {data_dir} cannot be copied: {error}.", "No backup was made.") from error
+        raise GpudeckError(f"the databases in {data_dir} cannot be copied: {error}.", _NONE_MADE) from error
+    except BadBackup as error:
+        raise GpudeckError(
+            f"the backup of {data_dir} was read back and cannot be restored: {error.message}.", _NONE_MADE
+        ) from error
     except OSError as error:
         place = error.filename or target or "the standard output"
         raise GpudeckError(
             f"{place} cannot be read or written: {(error.strerror or str(error)).lower()}.", "No backup was made."
         ) from error
     return manifest
+
+
+def _check_hub(settings: Settings, data_dir: Path) -> None:
+    """A restore would put the hub's database aside for a backup without one."""
+    needed = [DATABASE] if settings.database is None else [name for name in NAMES if name != CONFIG]
+    if not any((data_dir / name).is_file() for name in needed):
+        raise UsageError(
+            f"there is no hub's data in {data_dir}: no {needed[0]}.",
+            "Name the hub's configuration with --config, or its folder with $GPUDECK_DATA_DIR.",
+        )
 
 
 def _folder_for_copies(target: Path | None) -> Path | None:
@@ -71,7 +96,10 @@ def _gather(settings: Settings, data_dir: Path, config: Path | None, folder: Pat
     left_out = []
     for name, is_wanted in databases.items():
         if (data_dir / name).is_file() and is_wanted:
-            copy_file(data_dir / name, folder / name)
+            try:
+                copy_file(data_dir / name, folder / name)
+            except sqlite3.Error as error:
+                raise sqlite3.DatabaseError(f"{name}: {error}") from error
         elif not is_wanted:
             left_out.append(name)
     for name, file in _small_files(settings, data_dir, config).items():
@@ -103,31 +131,17 @@ def _describe(settings: Settings, folder: Path, left_out: list[str]) -> Manifest
     )
 
 
-def read_tables_version(file: Path) -> str | None:
-    """None where there is no file. Raises sqlite3.Error for one that is not a hub's."""
-    if not file.exists():
-        return None
-    with closing(open_to_read(file)) as connection:
-        row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608
-    return None if row is None else str(row[0])
-
-
-def read_history_version(file: Path) -> int | None:
-    """The same for the history."""
-    if not file.exists():
-        return None
-    with closing(open_to_read(file)) as connection:
-        return version_of(connection)
-
-
-def _write(target: Path | None, manifest: Manifest, folder: Path) -> None:
-    if target is None:
-        pack(sys.stdout.buffer, manifest, folder)
-        sys.stdout.flush()
-        return
-    begun = folder / "archive"
-    with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+def _write(file: Path, manifest: Manifest, folder: Path) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
         pack(opened, manifest, folder)
         opened.flush()
         os.fsync(opened.fileno())
-    begun.rename(target)
+
+
+def _deliver(archive: Path, target: Path | None) -> None:
+    if target is not None:
+        archive.rename(target)
+        return
+    with archive.open("rb") as opened:
+        shutil.copyfileobj(opened, sys.stdout.buffer)
+    sys.stdout.flush()

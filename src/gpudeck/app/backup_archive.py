@@ -1,18 +1,18 @@
-"""The archive of a backup: what may be in it, how it is written, and how one that may be anybody's is unpacked.
+"""The archive of a backup: what may be in it, how it is written, and how one from an unknown hand is unpacked.
 
-A gzipped tar, so that a person can open it anywhere. The first file in it is a list of the others, with their sizes and
-hashes. Unpacking reads the plain headers of tar and nothing else: no links, no folders, no names that are not known.
+A gzipped tar, so that any machine can open it. Its first file lists the others with their sizes and hashes. `tarfile`
+reads it, with its filter for untrusted data where this Python has one (3.11.4 and newer; Debian 12 has 3.11.2). The
+checks here do not depend on the filter: only plain files are read, in the order of the list, under names known to us.
 """
 
 import gzip
 import hashlib
 import io
-import os
 import shutil
 import tarfile
 import zlib
 from pathlib import Path
-from typing import IO, Annotated, Final, Literal
+from typing import IO, Annotated, Final, Literal, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,12 +27,16 @@ CONFIG: Final = "gpudeck.yaml"
 AGENT_TOKEN: Final = "agent.token"  # noqa: S105 - the name of its file
 SMALL: Final = (AGENT_TOKEN, "admin.token", "hosts.yaml", "host-tokens.json", "had-real-hosts", CONFIG)
 NAMES: Final = (DATABASE, HISTORY, *SMALL)
-_MOST_MANIFEST: Final = 64 * 1024
-_MOST_SMALL: Final = 16 * 1024 * 1024
-_BLOCK: Final = tarfile.BLOCKSIZE
-_CHUNK: Final = 1024 * 1024
+_MAX_MANIFEST: Final = 64 * 1024
+_MAX_SMALL: Final = 16 * 1024 * 1024
+_MAX_PADDING: Final = 1024 * 1024
+"""Zeros after the last file: `tarfile` writes up to 10,752, other programs as many as their block size says."""
 _LEVEL: Final = 3
 """Most of a history is packed already: more effort takes five times as long and gains a hundredth."""
+
+
+class BadBackup(GpudeckError):
+    """An archive that cannot be restored. `message` is the reason, as the end of a sentence."""
 
 
 class Entry(Struct, frozen=True):
@@ -93,108 +97,77 @@ def _header(name: str, size: int, at: float) -> tarfile.TarInfo:
 def unpack(file: Path, folder: Path) -> Manifest:
     """Put the archive's files into that folder, which is empty. Each is as the list says, and for its owner alone.
 
-    Raises GpudeckError for an archive that is damaged, or that holds anything else than a backup does; OSError where
+    Raises BadBackup for an archive that is damaged, or that holds anything else than a backup does; OSError where
     there is none, or no room.
     """
-    with file.open("rb") as opened:
-        try:
-            with gzip.GzipFile(fileobj=opened) as packed:
-                manifest = _read_manifest(packed, file)
-                _check_room(manifest, folder, file)
-                for entry in manifest.files:
-                    _read_entry(packed, entry, folder, file)
-                _check_end(packed, file)
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise refuse(file, f"it is no backup, or damaged ({error})") from error
+    try:
+        with gzip.open(file) as packed, tarfile.open(fileobj=packed, mode="r:", tarinfo=_PlainFile) as archive:
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            manifest = _read_manifest(archive)
+            _check_list(manifest)
+            _check_room(manifest, folder)
+            for entry in manifest.files:
+                _extract(archive, entry, folder)
+            # Reading up to the end also has gzip check its sum.
+            rest = packed.read(_MAX_PADDING + 1)
+            if len(rest) > _MAX_PADDING or any(rest):
+                raise BadBackup("it holds more than it lists")
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise BadBackup(f"it is no backup, or damaged ({error})") from error
     return manifest
 
 
-def refuse(file: Path, reason: str) -> GpudeckError:
-    return GpudeckError(f"{file} cannot be restored: {reason}.", "Nothing was changed.")
+class _PlainFile(tarfile.TarInfo):
+    """The header of a plain file. Others are refused before `tarfile` acts on them: it reads long names and extended
+    headers into memory, whatever their size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type != tarfile.REGTYPE:
+            raise BadBackup(f"{header.name[:64]!r} in it is no plain file")
+        return header
 
 
-def _read_manifest(packed: gzip.GzipFile, file: Path) -> Manifest:
-    header = _read_header(packed, file)
-    if header is None or header.name != MANIFEST or header.size > _MOST_MANIFEST:
-        raise refuse(file, f"it does not begin with {MANIFEST}, as a backup does")
-    body = _read_exactly(packed, header.size)
-    _read_exactly(packed, -header.size % _BLOCK)
+def _read_manifest(archive: tarfile.TarFile) -> Manifest:
+    member = archive.next()
+    opened = archive.extractfile(member) if member and member.name == MANIFEST else None
+    if member is None or opened is None or member.size > _MAX_MANIFEST:
+        raise BadBackup(f"it does not begin with {MANIFEST}, as a backup does")
+    body = opened.read()
     try:
         found = msgspec.json.decode(body, type=_FormatOnly)
         if found.format > FORMAT:
-            raise refuse(
-                file, f"it is from a newer gpudeck ({found.gpudeck[:64]}), in a form that this one does not know"
-            )
-        manifest = msgspec.json.decode(body, type=Manifest)
+            raise BadBackup(f"it is from a newer gpudeck ({found.gpudeck[:64]}), in a form that this one does not know")
+        return msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(file, f"its {MANIFEST} makes no sense: {error}") from error
-    _check_list(manifest, file)
-    return manifest
+        raise BadBackup(f"its {MANIFEST} makes no sense: {error}") from error
 
 
-def _check_list(manifest: Manifest, file: Path) -> None:
+def _check_list(manifest: Manifest) -> None:
     names = [entry.name for entry in manifest.files]
     strange = [name for name in (*names, *manifest.left_out) if name not in NAMES]
     if strange:
-        raise refuse(file, f"it lists {strange[0][:64]!r}, which is no part of a backup")
+        raise BadBackup(f"it lists {strange[0][:64]!r}, which is no part of a backup")
     if len(set(names)) != len(names):
-        raise refuse(file, "it lists a file twice")
-    large = [entry.name for entry in manifest.files if entry.name in SMALL and entry.size_bytes > _MOST_SMALL]
+        raise BadBackup("it lists a file twice")
+    large = [entry.name for entry in manifest.files if entry.name in SMALL and entry.size_bytes > _MAX_SMALL]
     if large:
-        raise refuse(file, f"{large[0]} in it is larger than {_MOST_SMALL // 1024**2} MiB")
+        raise BadBackup(f"{large[0]} in it is larger than {_MAX_SMALL // 1024**2} MiB")
 
 
-def _check_room(manifest: Manifest, folder: Path, file: Path) -> None:
+def _check_room(manifest: Manifest, folder: Path) -> None:
     needed, free = sum(entry.size_bytes for entry in manifest.files), shutil.disk_usage(folder).free
     if needed > free:
-        raise refuse(file, f"it needs {needed // 1024**2} MiB in {folder.parent}, and {free // 1024**2} MiB are free")
+        raise BadBackup(f"it needs {needed // 1024**2} MiB in {folder.parent}, and {free // 1024**2} MiB are free")
 
 
-def _read_header(packed: gzip.GzipFile, file: Path) -> tarfile.TarInfo | None:
-    """The next file's; None at the end. What is no plain file is refused, and its content never read."""
-    block = _read_exactly(packed, _BLOCK)
-    if not any(block):
-        return None
-    try:
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
-    except (tarfile.HeaderError, UnicodeError, ValueError) as error:
-        raise refuse(file, f"it is no backup, or damaged ({error})") from error
-    if header.type != tarfile.REGTYPE:
-        raise refuse(file, f"{header.name[:64]!r} in it is no plain file")
-    return header
-
-
-def _read_entry(packed: gzip.GzipFile, entry: Entry, folder: Path, file: Path) -> None:
-    header = _read_header(packed, file)
-    if header is None or (header.name, header.size) != (entry.name, entry.size_bytes):
-        found = "it ends" if header is None else f"{header.name[:64]!r} with {header.size} bytes stands"
-        raise refuse(file, f"{found} where its list has {entry.name} with {entry.size_bytes} bytes")
-    digest = hashlib.sha256()
-    with os.fdopen(os.open(folder / entry.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-        left = entry.size_bytes
-        while left:
-            chunk = _read_exactly(packed, min(left, _CHUNK))
-            digest.update(chunk)
-            opened.write(chunk)
-            left -= len(chunk)
-        opened.flush()
-        os.fsync(opened.fileno())
-    _read_exactly(packed, -entry.size_bytes % _BLOCK)
-    if digest.hexdigest() != entry.sha256:
-        raise refuse(file, f"{entry.name} in it is not what was put in")
-
-
-def _check_end(packed: gzip.GzipFile, file: Path) -> None:
-    """Nothing but what fills the last record of a tar; reading up to the end also has gzip check its sum."""
-    rest = packed.read(tarfile.RECORDSIZE + 1)
-    if len(rest) > tarfile.RECORDSIZE or any(rest):
-        raise refuse(file, "it holds more than it lists")
-    if packed.read(1):
-        raise refuse(file, "it holds more than it lists")
-
-
-def _read_exactly(packed: gzip.GzipFile, size: int) -> bytes:
-    found = packed.read(size)
-    if len(found) != size:
-        raise EOFError("it ends early")
-    return found
+def _extract(archive: tarfile.TarFile, entry: Entry, folder: Path) -> None:
+    member, target = archive.next(), folder / entry.name
+    if member is None or (member.name, member.size) != (entry.name, entry.size_bytes):
+        found = "it ends" if member is None else f"{member.name[:64]!r} with {member.size} bytes stands"
+        raise BadBackup(f"{found} where its list has {entry.name} with {entry.size_bytes} bytes")
+    archive.extract(member, folder, set_attrs=False)
+    target.chmod(0o600)
+    if describe_file(target) != entry:
+        raise BadBackup(f"{entry.name} in it is not what was put in")

@@ -146,6 +146,7 @@ class HubServer:
         if problem:
             raise UsageError(f"{problem}.")
         data_dir = find_data_dir(settings)
+        share(data_dir).close()  # completes a restore that was interrupted, before anything is read
         if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
             plan = msgspec.structs.replace(plan, demo_hosts=None)
         token_file = find_token_file(settings.token_file) if settings.token_file else data_dir / "agent.token"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from gpudeck.app.exchange import finish, is_unfinished
 from gpudeck.model.errors import UsageError
 
 FILE = "hub.lock"
@@ -16,8 +17,15 @@ _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 
 
 def share(data_dir: Path, hint: str = "Start the hub when it is done.") -> IO[bytes]:
-    """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work."""
-    return _lock(data_dir, fcntl.LOCK_SH, f"a backup is being restored in {data_dir}.", hint)
+    """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work.
+
+    A restore that was interrupted is completed first, or undone where it had not begun to change anything.
+    """
+    problem = f"a backup is being restored in {data_dir}."
+    if is_unfinished(data_dir):
+        with _lock(data_dir, fcntl.LOCK_EX, problem, hint):
+            _finish(data_dir)
+    return _lock(data_dir, fcntl.LOCK_SH, problem, hint)
 
 
 @contextlib.contextmanager
@@ -26,10 +34,21 @@ def alone(data_dir: Path) -> Iterator[None]:
     with _lock(
         data_dir,
         fcntl.LOCK_EX,
-        f"a hub runs on {data_dir}, or a command is changing its accounts or tokens.",
+        f"a hub runs on {data_dir}, or a command is changing its accounts or tokens, or making a backup.",
         "Stop it first, as with `systemctl stop gpudeck-hub`, and start it again when this is done.",
     ):
+        _finish(data_dir)
         yield
+
+
+def _finish(data_dir: Path) -> None:
+    try:
+        finish(data_dir)
+    except OSError as error:
+        raise UsageError(
+            f"a restore in {data_dir} was interrupted and cannot be completed: {error}.",
+            "Run this as the user that runs the hub, or as root.",
+        ) from error
 
 
 def _lock(data_dir: Path, kind: int, problem: str, hint: str) -> IO[bytes]:
