@@ -10,6 +10,7 @@ from gpudeck.database.copies import open_to_read
 from gpudeck.database.migrating import NEWEST, VERSION_TABLE
 from gpudeck.database.schema import metadata
 from gpudeck.history.embedded import tables as history_tables
+from gpudeck.history.embedded.journal import read_journal
 from gpudeck.model.errors import UsageError
 
 
@@ -63,6 +64,10 @@ def _check_history(manifest: Manifest, file: Path) -> None:
         raise sqlite3.DatabaseError(f"{HISTORY} is of another version than listed")
     if file.exists():
         _check_file(file)
+        with closing(open_to_read(file)) as connection:
+            # What cannot be read was so in the hub's file already: it costs seconds, and is told in the log.
+            for _ in read_journal(connection):
+                pass
 
 
 def _check_file(file: Path) -> set[str]:

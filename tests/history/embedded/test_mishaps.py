@@ -107,6 +107,35 @@ def test_damaged_entry_of_the_journal_costs_that_entry(path: Path, clock: FakeCl
     again.close()
 
 
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            "body = CAST(x'03' || substr(body, 2) AS BLOB)",
+            "entry 1 and 8 more up to 9: it has version 3, and this gpudeck reads",
+        ),
+        ("body = substr(body, 1, 50)", "entry 1 and 8 more up to 9: an entry of the journal is damaged"),
+        ("layout = 99", "entry 1 and 8 more up to 9: layout 99 is missing"),
+    ],
+)
+def test_many_entries_that_cannot_be_read_are_one_line(
+    path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture, spoil: str, told: str
+) -> None:
+    """As after going back to an older gpudeck, which does not know the newer one's entries."""
+    store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    for begin in range(0, 90, 10):
+        store.take(busy_hour()[begin : begin + 10])
+        store.flush()
+    store.close()
+    change(path, f"UPDATE journal SET {spoil}")
+    EmbeddedStore(path, HistorySettings(min_free=0), clock).close()
+    (line,) = caplog.messages
+    assert told in line
+    with view_file(path) as view:
+        (sentence,) = find_damage(view)
+    assert told in sentence
+
+
 def test_host_without_gpus_is_kept_and_read_again_at_the_next_start(path: Path, clock: FakeClock) -> None:
     store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
     store.take([sample(START + beat * 10) for beat in range(6)])

@@ -65,5 +65,5 @@ def find_damage(view: View) -> Iterator[str]:
             except Damaged as error:
                 host, start = split_key(key)
                 yield f"{table}: the hour from {start} of {names.get(host, host)}: {error}"
-    for entry, why in journal.find_damage(view.connection):
-        yield f"journal: entry {entry}: {why}"
+    for sentence in journal.find_damage(view.connection):
+        yield f"journal: {sentence}"

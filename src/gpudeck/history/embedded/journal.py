@@ -28,7 +28,12 @@ log = logging.getLogger(__name__)
 
 _VERSION: Final = 2
 _FIRST: Final = bytes([_VERSION])
+_ARRAY: Final = b"\x80"
 _Head = tuple[int, bytes, tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]]
+
+
+class Newer(Damaged):
+    """An entry that a newer gpudeck wrote."""
 
 
 class _Packed(Struct, array_like=True, frozen=True):
@@ -70,7 +75,9 @@ def encode(batch: Batch) -> bytes:
 
 
 def decode(body: bytes, layout: Layout) -> Batch:
-    """Raises Damaged for what cannot be read."""
+    """Raises Damaged for what cannot be read, and Newer for an entry of a later version."""
+    if _FIRST < body[:1] < _ARRAY:
+        raise Newer(f"it has version {body[0]}, and this gpudeck reads up to {_VERSION}: a newer one wrote it")
     try:
         return _decode(body, layout) if body[:1] == _FIRST else _decode_old(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -119,36 +126,48 @@ def _decode_old(body: bytes) -> Batch:
 
 
 def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[Row, int, Layout]]:
-    """Row, number of the entry and layout of everything that no sealed hour has yet, in order."""
+    """Row, number of the entry and layout of everything that no sealed hour has yet, in order.
+
+    An entry that cannot be read costs its second. The log has one line about all of a kind, at the end.
+    """
     layouts: dict[int, Layout] = {}
     sealed: dict[int, int] = {}
+    left_out: list[tuple[int, Damaged]] = []
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id").fetchall():
-        if layout not in layouts:
-            layouts[layout] = _find_layout(connection, layout)
-        for row in _rows_or_none(entry, body, layouts[layout]):
+        try:
+            if layout not in layouts:
+                layouts[layout] = _find_layout(connection, layout)
+            rows = list(decode(body, layouts[layout]).rows())
+        except Damaged as error:
+            left_out.append((entry, error))
+            continue
+        for row in rows:
             key = key_of(row.host, row.own[0] // SECONDS * SECONDS)
             if key not in sealed:
                 sealed[key] = _sealed_upto(connection, key)
             if entry > sealed[key]:
                 yield row, entry, layouts[layout]
+    for sentence in _summarize(left_out):
+        log.warning("left out of the history's journal: %s", sentence)
 
 
-def find_damage(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Number and reason of each entry that cannot be read."""
+def find_damage(connection: sqlite3.Connection) -> Iterator[str]:
+    """A sentence about the entries of each kind that cannot be read."""
+    left_out: list[tuple[int, Damaged]] = []
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id"):
         try:
             decode(body, _find_layout(connection, layout))
         except Damaged as error:
-            yield entry, str(error)
+            left_out.append((entry, error))
+    yield from _summarize(left_out)
 
 
-def _rows_or_none(entry: int, body: bytes, layout: Layout) -> list[Row]:
-    """A second that is damaged costs that second, not the history."""
-    try:
-        return list(decode(body, layout).rows())
-    except Damaged as error:
-        log.warning("entry %d of the history's journal is left out: %s", entry, error)
-        return []
+def _summarize(left_out: list[tuple[int, Damaged]]) -> Iterator[str]:
+    for kind in (Newer, Damaged):
+        found = [(entry, error) for entry, error in left_out if type(error) is kind]
+        if found:
+            more = f" and {len(found) - 1} more up to {found[-1][0]}" if len(found) > 1 else ""
+            yield f"entry {found[0][0]}{more}: {found[0][1]}"
 
 
 def join_layout(layout: Layout) -> tuple[str, ...]:
@@ -157,7 +176,11 @@ def join_layout(layout: Layout) -> tuple[str, ...]:
 
 
 def _find_layout(connection: sqlite3.Connection, key: int) -> Layout:
-    names = json.loads(connection.execute("SELECT names FROM layouts WHERE id = ?", (key,)).fetchone()[0])
+    """Raises Damaged where the file does not say it."""
+    row = connection.execute("SELECT names FROM layouts WHERE id = ?", (key,)).fetchone()
+    if row is None:
+        raise Damaged(f"layout {key} is missing")
+    names = json.loads(row[0])
     middle = names.index("")
     return Layout(tuple(names[:middle]), tuple(names[middle + 1 :]))
 
