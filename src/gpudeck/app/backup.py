@@ -1,5 +1,6 @@
 """Make a backup of a hub, also while it runs: whole copies of its two databases, and its small files."""
 
+import errno
 import os
 import shutil
 import socket
@@ -99,6 +100,8 @@ def _gather(settings: Settings, data_dir: Path, config: Path | None, folder: Pat
             try:
                 copy_file(data_dir / name, folder / name)
             except sqlite3.Error as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder.parent.parent) from error
                 raise sqlite3.DatabaseError(f"{name}: {error}") from error
         elif not is_wanted:
             left_out.append(name)

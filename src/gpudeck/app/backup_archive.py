@@ -159,7 +159,8 @@ def _check_list(manifest: Manifest) -> None:
 def _check_room(manifest: Manifest, folder: Path) -> None:
     needed, free = sum(entry.size_bytes for entry in manifest.files), shutil.disk_usage(folder).free
     if needed > free:
-        raise BadBackup(f"it needs {needed // 1024**2} MiB in {folder.parent}, and {free // 1024**2} MiB are free")
+        mib = 1024**2
+        raise BadBackup(f"it needs {needed / mib:.1f} MiB in {folder.parent}, and {free / mib:.1f} MiB are free")
 
 
 def _extract(archive: tarfile.TarFile, entry: Entry, folder: Path) -> None:
