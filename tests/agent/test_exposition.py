@@ -86,4 +86,4 @@ def test_a_host_without_gpus_still_tells_about_itself() -> None:
 def test_names_that_would_break_the_format_are_escaped() -> None:
     name = 'A "GPU"\\\nof{many} kinds'
     samples = samples_of(make_envelope(gpus=[make_gpu(name=name)]))
-    assert samples["gpudeck_gpu_power_watts"][0][0]["model"] == name
+    assert samples["gpudeck_gpu_power_watts"][0][0]["model"] == name.replace("\n", r"\n")

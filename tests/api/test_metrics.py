@@ -19,6 +19,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.exposition import expose
+from gpudeck.model.printable import escape
 from gpudeck.model.target import Target
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -152,8 +153,8 @@ def test_hostile_names_stay_within_their_labels(page: Page) -> None:
     page.report(gpus=[gpu])
     samples = page.samples()
     labels = samples["gpudeck_gpu_power_watts"][0][0]
-    assert (labels["gpu"], labels["model"]) == (HOSTILE, HOSTILE)
-    assert samples["gpudeck_gpu_users"][0][0]["user"] == HOSTILE
+    assert (labels["gpu"], labels["model"]) == (escape(HOSTILE), escape(HOSTILE))
+    assert samples["gpudeck_gpu_users"][0][0]["user"] == escape(HOSTILE)
     assert not any(name.startswith("evil") for name in samples)
 
 

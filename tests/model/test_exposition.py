@@ -9,12 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from gpudeck.model.catalog import CATALOG, GPU_METRICS, HOST_METRICS
 from gpudeck.model.exposition import UNITS, expose, to_openmetrics, wants_openmetrics, write_family
+from gpudeck.model.printable import escape
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 )
-HOSTILE = 'a"} 1\n# HELP evil x\n# TYPE evil gauge\nevil 1'
+HOSTILE = 'a"} 1\n# HELP evil x\n# TYPE evil gauge\nevil 1 \x1b[31m\x9b\x00\u202e\u2028\u200f'
 
 
 def write_page() -> bytes:
@@ -76,7 +77,12 @@ def test_both_formats_say_the_same() -> None:
     old = [sample for family in text_families(page.decode()) for sample in family.samples]
     new = [sample for family in openmetrics_families(to_openmetrics(page).decode()) for sample in family.samples]
     assert [(one.name, one.labels, one.value) for one in new] == [(one.name, one.labels, one.value) for one in old]
-    assert {one.labels["host"] for one in new} == {HOSTILE}
+    assert {one.labels["host"] for one in new} == {escape(HOSTILE)}
+
+
+def test_a_terminal_that_shows_the_page_obeys_nothing_in_it() -> None:
+    page = write_page()
+    assert all(line.isprintable() for line in (page + to_openmetrics(page)).decode().split("\n"))
 
 
 def test_units_are_told_and_are_the_ends_of_names() -> None:

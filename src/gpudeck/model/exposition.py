@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from gpudeck.model.catalog import Kind, Metric, Rollup
+from gpudeck.model.printable import escape
 from gpudeck.model.report import Number
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,7 +20,7 @@ USER_MEMORY: Final = "gpudeck_gpu_user_memory_bytes"
 """Memory of a user's processes on a GPU: on an agent's page, and in the store of a large site."""
 UNITS: Final = ("bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz")
 """With which names end. One that ends with another is a number of things, or a yes or no."""
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\""})
 _COUNTED = {
     "cpu_count": "cpus",
     "nvlink_active_count": "nvlinks_active",
@@ -74,10 +75,11 @@ def write_head(name: str, kind: str, about: str) -> tuple[str, str]:
 
 
 def write_labels(labels: Mapping[str, str]) -> str:
-    """In braces, escaped; nothing at all where there are none."""
+    """In braces, escaped; nothing at all where there are none. What a terminal would act upon is escaped too: people
+    read pages as well."""
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+    return "{" + ",".join(f'{name}="{escape(value).translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
 
 
 def wants_openmetrics(accept: str) -> bool:

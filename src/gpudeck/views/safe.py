@@ -1,10 +1,8 @@
 """Text from outside as a terminal may show it."""
 
+from gpudeck.model.printable import clean
 
-def clean(text: str) -> str:
-    """Without anything a terminal would act upon: control characters, escapes, and marks that turn text around."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
-
+__all__ = ["clean", "in_ascii"]
 
 _PLAIN = str.maketrans("●■◐◆▲…–·×█░╭╮╰╯│├┤─�", "o#+*^~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.alerts.notifiers.escape import for_chat, for_slack, plain
+from gpudeck.alerts.notifiers.escape import for_chat, for_slack
 
 HOSTILE = st.text(alphabet="<>!@#|&[]()*`:/\\abcdehilnorvwy.\u202e\u200b\n\x1b ", max_size=60)
 ACTS = re.compile(r"@(everyone|here|channel|\w)|<[!@#\w/]|\]\(|\]\[|://|\bwww\.|mailto:", re.IGNORECASE)
@@ -43,11 +43,6 @@ def test_nothing_is_left_to_act_upon(text: str) -> None:
     assert not ACTS.search(for_chat(text))
     assert not set("<>") & set(for_slack(text))
     assert for_chat(text).isprintable() or "\u200b" in for_chat(text)
-
-
-@given(st.text(max_size=60))
-def test_plain_text_is_one_line_without_anything_a_terminal_obeys(text: str) -> None:
-    assert plain(text).isprintable()
 
 
 @pytest.mark.parametrize("name", ["gpu-07.cs.example.org", "a < b", "x <= 3", "GPU 0: 40.0 GiB", "ada@", "1:30"])

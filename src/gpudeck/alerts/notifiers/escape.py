@@ -7,6 +7,8 @@ Apprise knows differ in their marks, but none of them finds one in it.
 
 import re
 
+from gpudeck.model.printable import clean
+
 _GAP = "\u200b"
 _MARKS = re.compile(
     r"""
@@ -22,14 +24,9 @@ _MARKS = re.compile(
 )
 
 
-def plain(text: str) -> str:
-    """One line without control characters, and without marks that turn text around."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
-
-
 def for_chat(text: str) -> str:
     """What no chat acts upon."""
-    return _MARKS.sub(_GAP, plain(text))
+    return _MARKS.sub(_GAP, clean(text))
 
 
 def for_slack(text: str) -> str:

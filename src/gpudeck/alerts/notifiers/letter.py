@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers import escape
+from gpudeck.model.printable import clean
 
 _MOST_TITLE = 200
 _MOST_LINES = 30
@@ -39,7 +40,7 @@ def write_letter(message: Message, escaped: Escape, page: str | None = None) -> 
 
 def escape_for(scheme: str) -> Escape:
     """Mail and machines get the text as it is, all others what no chat acts upon."""
-    return escape.plain if scheme in _AS_IT_IS else escape.for_chat
+    return clean if scheme in _AS_IT_IS else escape.for_chat
 
 
 _AS_IT_IS = {"mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "syslog", "mqtt", "mqtts"}

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from gpudeck.collectors.redaction import show
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.printable import clean
 from gpudeck.model.report import GpuReading, Process, Report
 
 MIB: Final = 1024 * 1024
@@ -148,8 +149,7 @@ def _number(told: object) -> int | None:
 def _text(told: object, longest: int) -> str | None:
     if not isinstance(told, str):
         return None
-    text = told.strip()[:longest]
-    return (text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)) or None
+    return clean(told.strip()[:longest]) or None
 
 
 def _why(told: object) -> str:
