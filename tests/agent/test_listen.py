@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
 from fakes.hubs import wait_until
 from fakes.reports import make_envelope
 from gpudeck.agent import listen, seats
@@ -160,18 +161,18 @@ def test_one_connection_is_good_for_many_questions(listener: Listener) -> None:
 def test_questions_sent_together_are_answered_in_turn(listener: Listener) -> None:
     one = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
     answered = exchange(
-        listener, one + b"HEAD /healthz HTTP/1.1\r\n\r\n" + one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        listener, one + one.replace(b"GET", b"HEAD") + one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     )
     assert (answered.count(b"HTTP/1.1 200 OK"), answered.count(b'"status"')) == (3, 2)
 
 
 def test_a_body_is_never_taken_for_the_next_question(listener: Listener) -> None:
-    inner = b"GET /healthz HTTP/1.1\r\n\r\n"
-    sent = b"GET /nowhere HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(inner), inner)
+    inner = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+    sent = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(inner), inner)
     assert exchange(listener, sent).count(b"HTTP/1.1 ") == 1
 
 
-@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1\r\nConnection: close"])
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1\r\nHost: a\r\nConnection: close"])
 def test_a_caller_who_wants_to_go_is_let_go(listener: Listener, version: bytes) -> None:
     answer = exchange(listener, b"GET /healthz " + version + b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -195,6 +196,23 @@ def test_what_is_no_request_gets_an_error_in_the_one_shape(listener: Listener, s
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert code_of(body)
     assert ask_once(listener, "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"HTTP/1.1\r\n", 400),
+        (b"HTTP/1.1\r\nHost: a\r\nHost: a\r\n", 400),
+        (b"HTTP/1.0\r\nHost: a\r\nhost: b\r\n", 400),
+        *((b"HTTP/1.1\r\nHost:" + bad + b"\r\n", 400) for bad in BAD_HOSTS),
+        *((b"HTTP/1.1\r\nHost: " + good + b"\r\n", 200) for good in GOOD_HOSTS),
+    ],
+)
+def test_a_question_names_one_host(listener: Listener, head: bytes, status: int) -> None:
+    sent = b"GET /healthz " + head + b"\r\n" + b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answered = exchange(listener, sent)
+    assert answered.startswith(b"HTTP/1.1 %d " % status)
+    assert answered.count(b"HTTP/1.1 ") == (2 if status == 200 else 1)
 
 
 def test_callers_who_only_connect_or_dawdle_keep_nobody_out(
@@ -232,7 +250,7 @@ def test_a_kept_connection_that_is_silent_too_long_is_closed(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listen, "IDLE_SECONDS", 0.1)
-    assert exchange(listener, b"GET /healthz HTTP/1.1\r\n\r\n").count(b"HTTP/1.1 200 OK") == 1
+    assert exchange(listener, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_two_hundred_callers_at_once_are_all_answered(listener: Listener) -> None:
@@ -272,7 +290,7 @@ def test_when_every_seat_is_busy_a_newcomer_is_turned_away_politely(listener: Li
 def test_stopping_ends_connections_that_are_open(token_file: Path) -> None:
     with running(LOOPBACK, Token(token_file)) as listener:
         caller = socket.create_connection(("127.0.0.1", listener.port), 20)
-        caller.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         assert caller.recv(4096).startswith(b"HTTP/1.1 200")
         port = listener.port
     with caller:

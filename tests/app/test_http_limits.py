@@ -11,6 +11,7 @@ import pytest
 
 from app.wall import serving
 from fakes.doors import make_door
+from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
 from fakes.hubs import HubProcess, running_hub, wait_until
 from fakes.reports import make_envelope
 from gpudeck.api.limits import LimitedApp
@@ -27,6 +28,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     (folder / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
     with running_hub(folder) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def wall_port() -> Iterator[int]:
+    with serving(Wall()) as port:
+        yield port
 
 
 def send_until_cut_off(hub: HubProcess, start: bytes, piece: bytes, most: int) -> int:
@@ -63,6 +70,33 @@ def test_a_large_report_is_no_endless_head(hub: HubProcess, tmp_path: Path) -> N
             + b"x" * 900_000
         )
         assert connection.recv(64).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "told"),
+    [
+        (b"HTTP/1.1\r\n", 400, b"no Host header"),
+        (b"HTTP/1.1\r\nHost: a\r\nHost: a\r\n", 400, b"more than one Host header"),
+        (b"HTTP/1.0\r\nHost: a\r\nhost: b\r\n", 400, b"more than one Host header"),
+        *((b"HTTP/1.1\r\nHost:" + bad + b"\r\n", 400, b"not a host name") for bad in BAD_HOSTS),
+        *((b"HTTP/1.1\r\nHost: " + good + b"\r\n", 200, b"http 0") for good in GOOD_HOSTS),
+        (b"HTTP/1.0\r\n", 200, b"http 0"),
+    ],
+)
+def test_a_request_names_one_host(wall_port: int, head: bytes, status: int, told: bytes) -> None:
+    with connect(wall_port) as caller:
+        caller.sendall(b"GET / " + head + b"Connection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: caller.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert told in answer
+
+
+def test_a_connection_ends_with_a_request_that_names_no_host(wall_port: int) -> None:
+    """The rest of it could be anything."""
+    with connect(wall_port) as caller:
+        caller.sendall(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: caller.recv(4096), b""))
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 def connect(port: int) -> socket.socket:

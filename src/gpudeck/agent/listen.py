@@ -26,6 +26,7 @@ from gpudeck.agent.desk import Answer, Desk, answer_error
 from gpudeck.agent.push import read_token
 from gpudeck.agent.seats import Seats
 from gpudeck.model.errors import UsageError
+from gpudeck.model.http_host import find_host_problem
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +241,7 @@ class _Conversation(BaseHTTPRequestHandler):
         # Out of `rfile` parse_request reads the headers; to `wfile` it writes its complaints.
         self.rfile = io.BytesIO(head)
         self.raw_requestline = self.rfile.readline()
-        if self.parse_request():
+        if self.parse_request() and not self._refuse_host():
             post = self._listener.posts.get(self.path.partition("?")[0])
             self._write(self._answer() if post is None else self._answer_post(post))
         self._send()
@@ -267,6 +268,13 @@ class _Conversation(BaseHTTPRequestHandler):
         self.request_version, self.requestline, self.command = self.protocol_version, "", "GET"
         self.send_error(431, "the request's head is too large")
         self._send()
+
+    def _refuse_host(self) -> bool:
+        hosts = [value.encode("latin-1", "replace").strip() for value in self.headers.get_all("Host", [])]
+        problem = find_host_problem(hosts, self.request_version.removeprefix("HTTP/"))
+        if problem is not None:
+            self.send_error(400, problem)
+        return problem is not None
 
     def _answer(self) -> Answer:
         path, desk = self.path.partition("?")[0], self._listener.desk

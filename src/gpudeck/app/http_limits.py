@@ -17,6 +17,7 @@ from gpudeck.api.addresses import Networks, count_as
 from gpudeck.api.errors import encode_error
 from gpudeck.api.headers import SAFE_HEADERS
 from gpudeck.api.limits import COSTLY_REPORT, OPENING, Measure, Seats
+from gpudeck.model.http_host import find_host_problem
 from gpudeck.model.limits_settings import LimitsSettings
 
 MOST_HEAD_BYTES = 64 * 1024
@@ -130,6 +131,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """One connection. It ends when a part of a request takes too long or is too large, or an answer is not taken."""
 
     _head_bytes = 0
+    _problem: str | None = None
     _part = _Part.HEAD
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
@@ -174,16 +176,24 @@ class LimitedProtocol(HttpToolsProtocol):
         self._visit.note_question()
         if len(self.pipeline) >= MOST_WAITING_REQUESTS:
             self._wall.hits["requests_ahead"] += 1
-            raise ValueError("too many requests are sent ahead")  # The parser answers 400.
+            self._refuse("too many requests are sent ahead")
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if problem := find_host_problem(hosts, self.parser.get_http_version()):
+            self._refuse(problem)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._go_on_to(_Part.NOTHING)
         super().on_message_complete()
 
+    def _refuse(self, problem: str) -> None:
+        """The parser answers 400 for what is raised within it."""
+        self._problem = problem
+        raise ValueError(problem)
+
     def send_400_response(self, msg: str) -> None:
         """In the one shape of errors."""
-        body = encode_error("bad_request", "this is no HTTP request that this hub understands", msg)
+        body = encode_error("bad_request", "this is no HTTP request that this hub understands", self._problem or msg)
         lines = [b"%b: %b\r\n" % header for header in SAFE_HEADERS]
         self.transport.write(
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n%bcontent-length: %d"
