@@ -33,7 +33,7 @@ class Stage:
 
     def refusal(self, secret: str, name: str = "ada", password: str = PASSWORD) -> str:
         with pytest.raises(UsageError) as refused:
-            run(self.first.redeem(secret, name, password))
+            run(self.first.redeem(secret, name, password, lambda _: ()))
         return str(refused.value)
 
 
@@ -44,7 +44,7 @@ def stage(database: Database) -> Stage:
 
 def test_the_secret_makes_one_admin_once(stage: Stage) -> None:
     secret = stage.make()
-    made = run(stage.first.redeem(secret, "Ada", PASSWORD))
+    made = run(stage.first.redeem(secret, "Ada", PASSWORD, lambda _: ()))
     assert (made.name, made.role, made.has_password) == ("ada", "admin", True)
     assert "this link does not work" in stage.refusal(secret, "mallory")
     assert [account.name for account in run(stage.accounts.list())] == ["ada"]
@@ -58,7 +58,7 @@ def test_there_is_none_where_there_is_an_account(stage: Stage) -> None:
 
 def test_an_account_that_was_made_meanwhile_ends_it(stage: Stage) -> None:
     secret = stage.make()
-    run(stage.accounts.add("ada", "admin", PASSWORD))
+    run(stage.accounts.add("ada", "admin", PASSWORD, lambda _: ()))
     assert "this hub has accounts by now" in stage.refusal(secret, "mallory")
     assert run(stage.accounts.count()) == 1
 
@@ -68,7 +68,7 @@ def test_it_works_for_an_hour(stage: Stage) -> None:
     stage.clock.advance(VALID_SECONDS + 1)
     assert "this link does not work" in stage.refusal(secret)
     stage.clock.advance(-1)
-    assert run(stage.first.redeem(secret, "ada", PASSWORD)).name == "ada"
+    assert run(stage.first.redeem(secret, "ada", PASSWORD, lambda _: ())).name == "ada"
 
 
 def test_another_secret_does_nothing(stage: Stage) -> None:
@@ -76,7 +76,7 @@ def test_another_secret_does_nothing(stage: Stage) -> None:
     secret = stage.make()
     for wrong in ("", older, secret[:-1], f"{secret}x", "ü", "\ud800"):
         assert "this link does not work" in stage.refusal(wrong)
-    assert run(stage.first.redeem(secret, "ada", PASSWORD)).name == "ada"
+    assert run(stage.first.redeem(secret, "ada", PASSWORD, lambda _: ())).name == "ada"
 
 
 def test_before_any_was_made_none_works(stage: Stage) -> None:
@@ -87,14 +87,14 @@ def test_a_bad_name_or_password_can_be_mended(stage: Stage) -> None:
     secret = stage.make()
     assert "fewer than 10" in stage.refusal(secret, password="short")
     assert "is no name" in stage.refusal(secret, name="a b")
-    assert run(stage.first.redeem(secret, "ada", PASSWORD)).name == "ada"
+    assert run(stage.first.redeem(secret, "ada", PASSWORD, lambda _: ())).name == "ada"
 
 
 def test_of_two_who_come_at_once_one_is_refused(stage: Stage) -> None:
     secret = stage.make()
 
     async def coming() -> list[object]:
-        both = (stage.first.redeem(secret, name, PASSWORD) for name in ("ada", "mallory"))
+        both = (stage.first.redeem(secret, name, PASSWORD, lambda _: ()) for name in ("ada", "mallory"))
         return list(await asyncio.gather(*both, return_exceptions=True))
 
     first, second = run(coming())

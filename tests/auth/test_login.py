@@ -57,7 +57,7 @@ class Stage:
         self.login = Login(self.accounts, self.sessions, self.passwords, self.throttle, self.audit)
         self.ada = run(self.accounts.add("ada", "admin", PASSWORD))
         run(self.accounts.add("grace", "user", PASSWORD))
-        run(self.accounts.set_disabled("grace", True))
+        run(self.accounts.change("grace", is_disabled=True))
         run(self.accounts.add("hal", "user", None))
         self.hasher.hashed = 0
 
@@ -197,8 +197,8 @@ def test_too_many_logins_at_once_are_sent_away(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda accounts: accounts.set_password("mia", "another good password"),
-        lambda accounts: accounts.set_disabled("mia", True),
+        lambda accounts: accounts.change("mia", password="another good password"),
+        lambda accounts: accounts.change("mia", is_disabled=True),
         lambda accounts: accounts.remove("mia"),
     ],
     ids=["new password", "disabled", "removed"],
@@ -215,16 +215,16 @@ def test_an_account_that_changes_while_its_password_is_compared_stays_out(
 
 def test_a_password_that_an_admin_sets_meanwhile_is_not_replaced(stage: Stage) -> None:
     run(stage.accounts.add("mia", "user", PASSWORD))
-    stage.passwords.meanwhile = lambda: stage.accounts.set_password("mia", "what the admin chose")
+    stage.passwords.meanwhile = lambda: stage.accounts.change("mia", password="what the admin chose")
     with pytest.raises(LoginRefused):
-        run(stage.login.change_password("mia", PASSWORD, "what mia chose", HOME))
+        run(stage.login.change_password("mia", PASSWORD, "what mia chose", HOME, "Firefox"))
     assert run(stage.log_in("mia", "what the admin chose"))[0].name == "mia"
 
 
 def test_who_guesses_the_old_password_waits_as_who_logs_in(stage: Stage) -> None:
     for _ in range(FREE_TRIES):
         with pytest.raises(LoginRefused):
-            run(stage.login.change_password("ada", "wrong password", "what ada chose", HOME))
+            run(stage.login.change_password("ada", "wrong password", "what ada chose", HOME, "Firefox"))
     assert stage.refusal("ada").retry_after > 0
 
 
@@ -232,7 +232,7 @@ def test_disabling_somebody_counts_at_once(stage: Stage) -> None:
     run(stage.accounts.add("mia", "user", PASSWORD))
     _, secret = run(stage.log_in("mia"))
     before = run(stage.sessions.find(secret))
-    run(stage.accounts.set_disabled("mia", True))
+    run(stage.accounts.change("mia", is_disabled=True))
     assert before is not None
     assert run(stage.sessions.find(secret)) is None
 

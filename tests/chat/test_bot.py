@@ -274,7 +274,7 @@ def test_guests_of_other_organisations_are_not_answered(lab: Lab) -> None:
 
 def test_a_disabled_account_is_nobody(lab: Lab) -> None:
     asyncio.run(lab.auth.accounts.add("root", "admin", None))
-    asyncio.run(lab.auth.accounts.set_disabled("ada", True))
+    asyncio.run(lab.auth.accounts.change("ada", is_disabled=True))
     assert "the account ada is disabled" in lab.say("free")
     assert "disabled" in lab.say("book gpu02 for 4h")
 
@@ -367,7 +367,7 @@ def test_an_offer_is_for_whoever_asked(lab: Lab) -> None:
 def test_an_offer_made_before_the_account_was_disabled_books_nothing(lab: Lab) -> None:
     lab.ask("book gpu02:0 for 4h", BOB)
     [button] = buttons_in(lab.ask("book gpu02:0 for 2h"))
-    asyncio.run(lab.auth.accounts.set_disabled("ada", True))
+    asyncio.run(lab.auth.accounts.change("ada", is_disabled=True))
     assert "disabled" in lab.press(button)
     assert {one.user for one in lab.calendar.near} == {"bob"}
 

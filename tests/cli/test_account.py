@@ -17,6 +17,7 @@ import pytest
 
 from fakes.commands import gpudeck_here
 from fakes.hubs import environment, gpudeck
+from fakes.sessions import start_session
 from gpudeck.auth.accounts import Accounts
 from gpudeck.auth.audit import Audit, AuditEntry
 from gpudeck.auth.passwords import Passwords
@@ -109,7 +110,7 @@ def test_accounts_live_through_all_their_changes(settings: Path, database: Datab
     grace = asyncio.run(Accounts(database, Passwords()).find("grace"))
     assert grace is not None
     sessions = Sessions(database, AuthSettings())
-    secret = asyncio.run(sessions.start(grace, "", ""))
+    secret = asyncio.run(start_session(sessions, grace))
     (settings / "new").write_text(NEW_PASSWORD)
     assert "new password" in done(settings, "password", "grace", "--password-file", "new")
     assert asyncio.run(sessions.find(secret)) is None

@@ -11,7 +11,8 @@ from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow, documented
 from gpudeck.api.errors import ErrorBody
 from gpudeck.api.login import AuthRequest, Done, Name, Password, TheAuth
-from gpudeck.auth.accounts import Account
+from gpudeck.auth.accounts import Account, Also
+from gpudeck.auth.parts import Auth
 from gpudeck.model.errors import UsageError
 
 AccountRole = Literal["viewer", "user", "admin"]
@@ -55,11 +56,12 @@ async def list_accounts(auth: TheAuth) -> AccountList:
 async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: TheAuth) -> Account:
     """Make an account."""
     try:
-        account = await auth.accounts.add(data.name, data.role, data.password)
+        account = await auth.accounts.add(
+            data.name, data.role, data.password, _entry(request, auth, "add account", f"role {data.role}")
+        )
     except UsageError as error:
         raise ValidationException(str(error)) from error
     auth.has_accounts = True
-    await auth.audit.record(caller_of(request), "add account", account.name, details=f"role {account.role}")
     return account
 
 
@@ -76,13 +78,14 @@ async def change_account(
     request: AuthRequest, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth
 ) -> Account:
     """Change an account's role or password, or switch it off: all that is asked, or nothing."""
-    before = await _find(auth, name)
+    await _find(auth, name)
+    also = _entry(request, auth, "change account", _describe(data))
     try:
-        account = await auth.accounts.change(name, role=data.role, is_disabled=data.is_disabled, password=data.password)
+        return await auth.accounts.change(
+            name, role=data.role, is_disabled=data.is_disabled, password=data.password, also=also
+        )
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    await auth.audit.record(caller_of(request), "change account", before.name, details=_describe(data))
-    return account
 
 
 @delete(
@@ -97,19 +100,22 @@ async def change_account(
 )
 async def remove_account(request: AuthRequest, name: AccountName, auth: TheAuth) -> Done:
     """Remove an account, its sessions and its tokens."""
-    account = await _find(auth, name)
+    await _find(auth, name)
     try:
-        await auth.accounts.remove(name)
+        await auth.accounts.remove(name, _entry(request, auth, "remove account"))
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    await auth.sessions.end_all(account.id)
     await auth.refresh()
-    await auth.audit.record(caller_of(request), "remove account", account.name)
     return Done()
 
 
 allow_accounts = allow("/api/v1/accounts", "GET", "POST")
 allow_account = allow("/api/v1/accounts/{name:str}", "DELETE", "PATCH")
+
+
+def _entry(request: AuthRequest, auth: Auth, action: str, details: str = "") -> Also:
+    """The change's entry in the audit log, which is written with it or not at all."""
+    return lambda account: [auth.audit.entry(caller_of(request), action, account.name, details=details)]
 
 
 def _describe(change: AccountChange) -> str:

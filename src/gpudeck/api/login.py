@@ -127,8 +127,7 @@ async def log_out(request: AuthRequest, auth: TheAuth) -> Response[Done]:
     caller = caller_of(request)
     # Strangers with a made-up cookie would fill the audit log.
     if secret and caller.role != "nobody":
-        await auth.sessions.end(secret)
-        await auth.audit.record(caller, "logout")
+        await auth.sessions.end(secret, auth.audit.entry(caller, "logout"))
     return _without_cookie(request)
 
 
@@ -137,8 +136,7 @@ async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Do
     """End all of your sessions, on every device."""
     caller = caller_of(request)
     if caller.account_id is not None:
-        await auth.sessions.end_all(caller.account_id)
-    await auth.audit.record(caller, "logout everywhere")
+        await auth.sessions.end_all(caller.account_id, auth.audit.entry(caller, "logout everywhere"))
     return _without_cookie(request)
 
 
@@ -168,8 +166,7 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
     caller = caller_of(request)
     agent = request.headers.get("user-agent", "")[:256]
     try:
-        account = await auth.login.change_password(caller.name, data.old, data.new, caller.address)
-        secret = await auth.sessions.start(account, caller.address, agent)
+        account, secret = await auth.login.change_password(caller.name, data.old, data.new, caller.address, agent)
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     except UsageError as error:
@@ -193,19 +190,15 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     address = request.client.host if request.client else ""
     agent = request.headers.get("user-agent", "")[:256]
     try:
-        account = await auth.first_admin.redeem(data.secret, data.name, data.password)
+        # Without the limits for those who guess: whoever has the link need not wait for others at this address.
+        secret, also = auth.login.begin("make first admin", address, agent)
+        account = await auth.first_admin.redeem(data.secret, data.name, data.password, also)
     except LinkRefused as refusal:
         raise PermissionDeniedException(str(refusal)) from refusal
     except UsageError as error:
         raise ValidationException(str(error)) from error
     auth.has_accounts = True
     caller = auth.caller_of(account, address)
-    await auth.audit.record(caller, "make first admin", account.name)
-    try:
-        _, secret = await auth.login.log_in(data.name, data.password, address, agent)
-    except LoginRefused:
-        # Somebody at this address has guessed before. Whoever had the link need not wait for that.
-        secret = await auth.sessions.start(account, address, agent)
     return _with_cookie(describe(caller, policy_of(request), auth), secret, request, status=201)
 
 

@@ -71,10 +71,12 @@ async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: The
             expires_at=data.expires_at,
             account_id=owner,
             created_by=caller.name,
+            also=lambda made: auth.audit.entry(
+                caller, "create token", f"{made.id} {made.name}", details=f"role {made.role}"
+            ),
         )
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    await auth.audit.record(caller, "create token", f"{token.id} {token.name}", details=f"role {token.role}")
     return MadeToken(token, secret)
 
 
@@ -92,8 +94,9 @@ async def revoke_token(
     known = next((token for token in await auth.tokens.list() if token.id == token_id), None)
     if known is None or not _is_theirs(known, caller):
         raise NotFoundException(f"there is no token {token_id}")
-    await auth.tokens.revoke(token_id)
-    await auth.audit.record(caller, "revoke token", f"{known.id} {known.name}")
+    await auth.tokens.revoke(
+        token_id, lambda token: auth.audit.entry(caller, "revoke token", f"{token.id} {token.name}")
+    )
     return Done()
 
 

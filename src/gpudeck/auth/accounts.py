@@ -1,15 +1,14 @@
 """The people who may log in, in the hub's database. Their passwords are there as hashes only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Executable, Row, Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.auth.passwords import Passwords
-from gpudeck.auth.secret import hash_secret
 from gpudeck.auth.settings import NAME_WORDS, ROLES, AccountRole, read_name
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
@@ -34,8 +33,16 @@ class Account(Struct, frozen=True):
     last_login_at: float | None
 
 
+Also = Callable[[Account], Iterable[Executable]]
+"""What is written with a change of an account, such as its entry in the audit log: all of it or nothing."""
+
+
+def _nothing(_: Account) -> Iterable[Executable]:
+    return ()
+
+
 class Accounts:
-    """All of them. Names are taken in any case and kept in lower case.
+    """All of them. Names are taken in any case and kept in lower case. Each change is one transaction with `also`.
 
     What changes an account raises UsageError when there is none of that name, and when it would leave the hub without
     any admin who is enabled. Everything raises Temporary when the database does not answer.
@@ -51,33 +58,31 @@ class Accounts:
         """Call `changed` with the id of each account that is changed or removed from here, as soon as it is."""
         self._watchers.append(changed)
 
-    async def add(self, name: str, role: AccountRole, password: str | None) -> Account:
-        """Raises UsageError for a name that is taken or cannot be one, and for a bad password."""
-        name, values = check_name(name), {"role": check_role(role), "created_at": self._now()}
+    async def add(
+        self,
+        name: str,
+        role: AccountRole,
+        password: str | None,
+        also: Also = _nothing,
+        *,
+        logs_in: bool = False,
+    ) -> Account:
+        """Raises UsageError for a name that is taken or cannot be one, and for a bad password. `logs_in`: its first
+        session begins with it."""
+        name, now = check_name(name), self._now()
+        values = {"role": check_role(role), "created_at": now, "last_login_at": now if logs_in else None}
         if password is not None:
             self._passwords.check(password, name)
             values["password_hash"] = await self._passwords.hash(password)
         try:
             async with self._database.begin() as connection:
                 await connection.execute(insert(_table).values(name=name, **values))
-                return await _get(connection, name)
+                return await _complete(connection, name, also)
         except IntegrityError as error:
             raise UsageError(f"there is an account {name} already.", "Choose another name.") from error
 
     async def find(self, name: str) -> Account | None:
         return (await self.find_with_hash(name))[0]
-
-    async def find_or_add(self, name: str, role: AccountRole) -> Account:
-        """The account of a name that a proxy tells, made without a password where it is new."""
-        if (found := await self.find(name)) is not None:
-            return found
-        try:
-            return await self.add(name, role, None)
-        except UsageError:
-            # Somebody else was faster, as when a page asks for two things at once; or it can be no name.
-            if (found := await self.find(name)) is not None:
-                return found
-            raise
 
     async def find_with_hash(self, name: str) -> tuple[Account | None, str | None]:
         """The account and the hash of its password, as far as there are any."""
@@ -95,12 +100,14 @@ class Accounts:
         async with self._database.begin() as connection:
             return int((await connection.execute(select(func.count()).select_from(_table))).scalar_one())
 
-    async def remove(self, name: str) -> Account:
+    async def remove(self, name: str, also: Also = _nothing) -> Account:
         """With it go its sessions and its tokens. Returns what it was."""
         async with self._database.begin() as connection:
             account = await _get(connection, name)
             await _check_admin_is_left(connection, account, "removed")
             await connection.execute(delete(_table).where(_table.c.id == account.id))
+            for statement in also(account):
+                await connection.execute(statement)
         self._tell(account)
         return account
 
@@ -111,12 +118,12 @@ class Accounts:
         role: AccountRole | None = None,
         is_disabled: bool | None = None,
         password: str | None = None,
-        keep: str | None = None,
+        also: Also = _nothing,
     ) -> Account:
         """All of it or nothing; what is None stays. Returns what it is now. Raises UsageError for what will not do.
 
-        A new password ends the account's sessions, but for the one whose secret is `keep`. Somebody who is disabled is
-        logged out everywhere, and nobody until they are enabled again.
+        A new password ends the account's sessions. Somebody who is disabled is logged out everywhere, and nobody until
+        they are enabled again.
         """
         values = await self._read_change(name, role, is_disabled, password)
         async with self._database.begin() as connection:
@@ -125,21 +132,14 @@ class Accounts:
                 await _check_admin_is_left(connection, account, "disabled")
             if role not in {None, "admin"}:
                 await _check_admin_is_left(connection, account, f"made a {role}")
-            # The account first, then the sessions: who logs in meanwhile relies on that order (see `note_login`).
-            changed = await _change(connection, account, **values) if values else account
+            # The account first: whoever logs in meanwhile waits for its row, and is refused then.
+            if values:
+                await connection.execute(update(_table).where(_table.c.id == account.id).values(values))
             if is_disabled is not None or password is not None:
-                await _end_sessions(connection, account, keep if is_disabled is None else None)
+                await _end_sessions(connection, account)
+            changed = await _complete(connection, name, also)
         self._tell(account)
         return changed
-
-    async def set_role(self, name: str, role: AccountRole) -> Account:
-        return await self.change(name, role=role)
-
-    async def set_password(self, name: str, password: str, *, keep: str | None = None) -> Account:
-        return await self.change(name, password=password, keep=keep)
-
-    async def set_disabled(self, name: str, is_disabled: bool) -> Account:
-        return await self.change(name, is_disabled=is_disabled)
 
     def check_password(self, name: str, password: str) -> None:
         """Raises UsageError when the account of that name cannot have that password."""
@@ -159,7 +159,9 @@ class Accounts:
             values["password_hash"] = await self._passwords.hash(password)
         return values
 
-    async def note_login(self, account: Account, password_hash: str, renewed: str | None = None) -> Account | None:
+    async def note_login(
+        self, account: Account, password_hash: str, renewed: str | None = None, also: Also = _nothing
+    ) -> Account | None:
         """Write down that somebody logged in with the password of that hash, and a newer hash of it if there is one.
 
         None when it counts no more: the account was removed or disabled, or its password changed, in the meantime.
@@ -167,18 +169,20 @@ class Accounts:
         values = {"last_login_at": self._now(), "password_hash": renewed or password_hash}
         async with self._database.begin() as connection:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
-            return await _get(connection, account.name) if changed.rowcount else None
+            return await _complete(connection, account.name, also) if changed.rowcount else None
 
-    async def replace_password(self, account: Account, password_hash: str, password: str) -> Account | None:
-        """As `set_password`, if the account's password still is the one of that hash; else None."""
+    async def replace_password(
+        self, account: Account, password_hash: str, password: str, also: Also = _nothing
+    ) -> Account | None:
+        """A new password, if the account's still is the one of that hash; else None. All its sessions end."""
         self.check_password(account.name, password)
         values = {"password_hash": await self._passwords.hash(password)}
         async with self._database.begin() as connection:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
             if not changed.rowcount:
                 return None
-            await _end_sessions(connection, account, None)
-            replaced = await _get(connection, account.name)
+            await _end_sessions(connection, account)
+            replaced = await _complete(connection, account.name, also)
         self._tell(account)
         return replaced
 
@@ -229,9 +233,12 @@ async def _get(connection: AsyncConnection, name: str) -> Account:
     return read_account(row)
 
 
-async def _change(connection: AsyncConnection, account: Account, **values: object) -> Account:
-    await connection.execute(update(_table).where(_table.c.id == account.id).values(values))
-    return await _get(connection, account.name)
+async def _complete(connection: AsyncConnection, name: str, also: Also) -> Account:
+    """The account as it is now, with everything else that is to be written."""
+    account = await _get(connection, name)
+    for statement in also(account):
+        await connection.execute(statement)
+    return account
 
 
 async def _check_admin_is_left(connection: AsyncConnection, account: Account, done: str) -> None:
@@ -241,8 +248,5 @@ async def _check_admin_is_left(connection: AsyncConnection, account: Account, do
         raise UsageError(f"{account.name} is the last admin and cannot be {done}.", _LAST_ADMIN_HINT)
 
 
-async def _end_sessions(connection: AsyncConnection, account: Account, keep: str | None) -> None:
-    ended: list[ColumnElement[bool]] = [schema.sessions.c.account_id == account.id]
-    if keep is not None:
-        ended.append(schema.sessions.c.hash != hash_secret(keep))
-    await connection.execute(delete(schema.sessions).where(*ended))
+async def _end_sessions(connection: AsyncConnection, account: Account) -> None:
+    await connection.execute(delete(schema.sessions).where(schema.sessions.c.account_id == account.id))

@@ -3,7 +3,7 @@
 import logging
 
 from msgspec import Struct
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Executable, delete, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpudeck.auth.caller import Caller
@@ -47,10 +47,7 @@ class Audit:
         self, caller: Caller, action: str, subject: str = "", *, outcome: str = "done", details: str = ""
     ) -> None:
         """Add an entry. Where the database cannot take it, it goes into the hub's own log, and the caller goes on."""
-        texts = {"who": _name(caller), "action": action, "subject": subject, "outcome": outcome}
-        row = {
-            name: _fit(name, text) for name, text in (texts | {"address": caller.address, "details": details}).items()
-        }
+        row = _fit_all(caller, action, subject, outcome, details)
         try:
             async with self._database.begin() as connection:
                 await connection.execute(insert(table).values(at=self._now(), **row))
@@ -58,6 +55,10 @@ class Audit:
             log.warning("not in the audit log: %s; because %s", _write(row), error)
         except SQLAlchemyError:
             log.exception("not in the audit log: %s", _write(row))
+
+    def entry(self, caller: Caller, action: str, subject: str = "", *, details: str = "") -> Executable:
+        """What adds an entry, for the transaction of the change that it is about."""
+        return insert(table).values(at=self._now(), **_fit_all(caller, action, subject, "done", details))
 
     async def list(self, limit: int = 100, before_id: int | None = None) -> list[AuditEntry]:
         """The newest first; `before_id` goes on below an entry. Raises Temporary."""
@@ -78,6 +79,11 @@ def _name(caller: Caller) -> str:
     if caller.kind == "token" and caller.account_id is not None:
         return f"{caller.name} (token {caller.token_id})"
     return caller.name or "nobody"
+
+
+def _fit_all(caller: Caller, action: str, subject: str, outcome: str, details: str) -> dict[str, str]:
+    texts = (_name(caller), action, subject, outcome, caller.address, details)
+    return {name: _fit(name, text) for name, text in zip(_TEXTS, texts, strict=True)}
 
 
 def _fit(column: str, text: str) -> str:

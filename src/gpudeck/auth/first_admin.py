@@ -2,7 +2,7 @@
 
 import hmac
 
-from gpudeck.auth.accounts import Account, Accounts
+from gpudeck.auth.accounts import Account, Accounts, Also
 from gpudeck.auth.secret import hash_secret, make_secret
 from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
@@ -33,20 +33,20 @@ class FirstAdmin:
         self._hash, self._made_at = hash_secret(secret), self._now()
         return secret
 
-    async def redeem(self, secret: str, name: str, password: str) -> Account:
-        """The new admin. Raises UsageError for a secret that is wrong, used or old, and when there is an account by
-        now; also for a bad name or password, and then the secret can be used again."""
+    async def redeem(self, secret: str, name: str, password: str, also: Also) -> Account:
+        """The new admin; `also` starts their session. Raises UsageError for a secret that is wrong, used or old, and
+        when there is an account by now; also for a bad name or password, and then the secret can be used again."""
         wanted = self._take(secret)
         try:
-            return await self._add(name, password)
+            return await self._add(name, password, also)
         except BaseException:
             self._hash = wanted
             raise
 
-    async def _add(self, name: str, password: str) -> Account:
+    async def _add(self, name: str, password: str, also: Also) -> Account:
         if await self._accounts.count():
             raise LinkRefused("this hub has accounts by now.", "Log in with one of them.")
-        return await self._accounts.add(name, "admin", password)
+        return await self._accounts.add(name, "admin", password, also, logs_in=True)
 
     def _take(self, secret: str) -> str:
         """Whoever takes it is the only one: of two who come at once the second is refused."""

@@ -5,14 +5,16 @@ import math
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from gpudeck.auth.accounts import Account, Accounts
+from sqlalchemy import Executable
+
+from gpudeck.auth.accounts import Account, Accounts, Also
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
 from gpudeck.auth.throttle import Throttle
-from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.errors import GpudeckError
 
 MOST_AT_ONCE = 32
 """Logins under way. More would only wait for each other: two passwords are compared at a time."""
@@ -53,11 +55,12 @@ class Login:
             started = None
             if account is not None and password_hash is not None:
                 started = await self._start(account, password_hash, password, address, user_agent)
-            await self._record("log in", account, address, is_done=started is not None)
-            return self._pass(started, tried, address)
+            return await self._pass("log in", started, account, tried, address)
 
-    async def change_password(self, name: str, old: str, new: str, address: str) -> Account:
-        """The account with its new password, and without any session.
+    async def change_password(
+        self, name: str, old: str, new: str, address: str, user_agent: str
+    ) -> tuple[Account, str]:
+        """The account with its new password, and the secret for the cookie of its only session.
 
         Raises UsageError for a new one that will not do, before the old one is looked at, and LoginRefused and
         Temporary as `log_in` does. Then everything stays as it was.
@@ -67,9 +70,10 @@ class Login:
             account, password_hash = await self._compare(tried, old)
             changed = None
             if account is not None and password_hash is not None:
-                changed = await self._accounts.replace_password(account, password_hash, new)
-            await self._record("change password", account, address, is_done=changed is not None)
-            return self._pass(changed, tried, address)
+                secret, also = self.begin("change password", address, user_agent)
+                replaced = await self._accounts.replace_password(account, password_hash, new, also)
+                changed = None if replaced is None else (replaced, secret)
+            return await self._pass("change password", changed, account, tried, address)
 
     @contextlib.asynccontextmanager
     async def _turn(self, name: str, address: str) -> AsyncIterator[str]:
@@ -100,8 +104,12 @@ class Login:
         is_right = await self._passwords.verify(password_hash, password)
         return account, password_hash if is_right and account is not None and not account.is_disabled else None
 
-    def _pass(self, done: _T | None, name: str, address: str) -> _T:
+    async def _pass(self, action: str, done: _T | None, account: Account | None, name: str, address: str) -> _T:
+        """Raises LoginRefused where it was not done. Names that nobody has are left out of the audit log: people type
+        their password there by mistake."""
         if done is None:
+            subject = account.name if account is not None else "a name that nobody has"
+            await self._audit.record(Caller(address=address), action, subject, outcome="refused")
             raise LoginRefused("the name or the password is wrong.", "Ask an admin of this hub if you cannot log in.")
         self._throttle.note_success(name, address)
         return done
@@ -111,24 +119,21 @@ class Login:
     ) -> tuple[Account, str] | None:
         """None when the account changed while its password was compared: that password counts no more."""
         renewed = await self._passwords.hash(password) if self._passwords.is_outdated(password_hash) else None
-        try:
-            secret = await self._sessions.start(account, address, user_agent)
-        except UsageError:
-            return None
-        # Only now is it asked whether the password still counts: a change of it ends all sessions that it finds.
-        seen = await self._accounts.note_login(account, password_hash, renewed)
-        if seen is None:
-            await self._sessions.end(secret)
-            return None
-        return seen, secret
+        secret, also = self.begin("log in", address, user_agent)
+        seen = await self._accounts.note_login(account, password_hash, renewed, also)
+        self._sessions.forget(account.id)
+        return None if seen is None else (seen, secret)
 
-    async def _record(self, action: str, account: Account | None, address: str, *, is_done: bool) -> None:
-        """Names that nobody has are left out: people type their password there by mistake."""
-        caller = Caller(address=address)
-        if account is not None and is_done:
+    def begin(self, action: str, address: str, user_agent: str) -> tuple[str, Also]:
+        """The secret of a new session, and what starts it, with an entry in the audit log, when it is written with a
+        change of the account."""
+        secret, start = self._sessions.begin(address, user_agent)
+
+        def also(account: Account) -> list[Executable]:
             caller = Caller("account", account.role, account.name, account.id, address=address)
-        subject = account.name if account is not None else "a name that nobody has"
-        await self._audit.record(caller, action, subject, outcome="done" if is_done else "refused")
+            return [*start(account), self._audit.entry(caller, action, account.name)]
+
+        return secret, also
 
 
 def describe_wait(seconds: float) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from sqlalchemy import Executable
+
 from gpudeck.auth.accounts import Account, Accounts
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller, Kind
@@ -103,8 +105,12 @@ class Auth:
         )
 
     async def _welcome(self, name: str, address: str) -> Account:
+        def also(made: Account) -> list[Executable]:
+            caller = self.caller_of(made, address, kind="proxy")
+            return [self.audit.entry(caller, "add account", made.name, details="by the proxy")]
+
         try:
-            account = await self.accounts.add(name, self._proxy.role, None)
+            account = await self.accounts.add(name, self._proxy.role, None, also)
         except UsageError:
             # Two first requests at once: the other one made it.
             known = await self.accounts.find(name)
@@ -112,6 +118,4 @@ class Auth:
                 raise
             return known
         self.has_accounts = True
-        caller = self.caller_of(account, address, kind="proxy")
-        await self.audit.record(caller, "add account", name, details="by the proxy")
         return account

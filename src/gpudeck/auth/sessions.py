@@ -3,16 +3,14 @@
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import ColumnElement, Executable, Row, delete, insert, or_, select, update
 
-from gpudeck.auth.accounts import Account, read_account
+from gpudeck.auth.accounts import Account, Also, read_account
 from gpudeck.auth.secret import LENGTH, hash_secret, make_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
-from gpudeck.model.errors import UsageError
 from gpudeck.views.safe import clean
 
 CACHE_SECONDS = 2.0
@@ -54,20 +52,17 @@ class Sessions:
         self._cache: dict[str, _Cached] = {}
         self._forgotten = 0
 
-    async def start(self, account: Account, address: str, user_agent: str) -> str:
-        """Log somebody in: a new secret each time, for the cookie. Raises UsageError when the account is gone."""
+    def begin(self, address: str, user_agent: str) -> tuple[str, Also]:
+        """A new secret for the cookie, and what starts its session when it is written with a change of the account."""
         secret, now = make_secret(), self._now()
-        values = {"hash": hash_secret(secret), "account_id": account.id, "created_at": now, "seen_at": now}
+        values = {"hash": hash_secret(secret), "created_at": now, "seen_at": now}
         # Text of a stranger's request: PostgreSQL takes none that is too long, and no character 0.
         shown = {"address": clean(address[:64]), "user_agent": clean(user_agent[:256])}
-        try:
-            async with self._database.begin() as connection:
-                await connection.execute(insert(_table).values(**values, **shown))
-                await connection.execute(_end_of_surplus(account.id))
-        except IntegrityError as error:
-            raise UsageError(f"there is no account {account.name} any more.") from error
-        self.forget(account.id)
-        return secret
+
+        def start(account: Account) -> list[Executable]:
+            return [insert(_table).values(account_id=account.id, **values, **shown), _end_of_surplus(account.id)]
+
+        return secret, start
 
     async def find(self, secret: str) -> Account | None:
         """Who is behind a cookie; None for everything that is not the secret of a session that still counts."""
@@ -79,14 +74,13 @@ class Sessions:
             cached = await self._read(secret_hash, now)
         return cached.account if cached is not None and self._counts(cached, now) else None
 
-    async def end(self, secret: str) -> None:
-        """Log out. Nothing happens where nobody was logged in."""
-        await self._delete(_table.c.hash == hash_secret(secret))
+    async def end(self, secret: str, *also: Executable) -> None:
+        """Log out, and write `also` with it. Nobody need be logged in."""
+        await self._delete(_table.c.hash == hash_secret(secret), *also)
 
-    async def end_all(self, account_id: int, *, keep: str | None = None) -> None:
-        """Log somebody out everywhere, or everywhere but in the session whose secret is `keep`."""
-        kept = [] if keep is None else [_table.c.hash != hash_secret(keep)]
-        await self._delete(and_(_table.c.account_id == account_id, *kept))
+    async def end_all(self, account_id: int, *also: Executable) -> None:
+        """Log somebody out everywhere, and write `also` with it."""
+        await self._delete(_table.c.account_id == account_id, *also)
 
     async def list(self, account_id: int) -> list[Session]:
         """Those that still count, the one used last first."""
@@ -105,10 +99,11 @@ class Sessions:
         self._forgotten += 1  # also what is being read right now: it may be from before the change
         self._cache = {} if account_id is None else _without(self._cache, account_id)
 
-    async def _delete(self, which: ColumnElement[bool]) -> None:
+    async def _delete(self, which: ColumnElement[bool], *also: Executable) -> None:
         try:
             async with self._database.begin() as connection:
-                await connection.execute(delete(_table).where(which))
+                for statement in (delete(_table).where(which), *also):
+                    await connection.execute(statement)
         finally:
             self.forget()
 

@@ -7,12 +7,12 @@ in memory by the hash of their secret; the database is read when another process
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, structs
-from sqlalchemy import ColumnElement, bindparam, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Executable, bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.auth.caller import RANKS, Role
@@ -136,10 +136,12 @@ class Tokens:
         account_id: int | None = None,
         created_by: str = "",
         is_only: bool = False,
+        also: Callable[[Token], Executable] | None = None,
     ) -> tuple[Token, str]:
         """A new token and its secret, which is kept nowhere. Raises UsageError for what makes no sense, Temporary.
 
         With `is_only` it takes the place of the agents' tokens for the same hosts: those are revoked with it, or none.
+        `also`, such as its entry in the audit log, is written with it or not at all.
         """
         now = self.now()
         check_token(name, role, hosts, expires_at, now)
@@ -162,11 +164,17 @@ class Tokens:
                 ended = await self._end(connection, _is_of_agent(hosts)) if is_only and hosts else frozenset()
                 added = await connection.execute(insert(_table).values(values).returning(_table.c.id))
                 token = await _read_token(connection, added.scalar_one())
+                if also is not None:
+                    await connection.execute(also(token))
             self._forget(ended)
             self._live[bytes.fromhex(hash_secret(secret))] = token
         return token, secret
 
-    async def revoke(self, id: int) -> Token | None:  # noqa: A002 - the word that the column and the API have
+    async def revoke(
+        self,
+        id: int,  # noqa: A002 - the word that the column and the API have
+        also: Callable[[Token], Executable] | None = None,
+    ) -> Token | None:
         """Take a token back, for ever: here at once, elsewhere at the next `refresh`. None where none has that id.
 
         Raises Temporary, and then it may not have been taken back.
@@ -180,7 +188,10 @@ class Tokens:
                 is_it = (_table.c.id == id) & _table.c.revoked_at.is_(None)
                 await connection.execute(update(_table).where(is_it).values(revoked_at=self.now()))
                 row = (await connection.execute(_EVERYTHING.where(_table.c.id == id))).one_or_none()
-        return self._with_use(_token_of(row)) if row is not None else None
+                token = None if row is None else self._with_use(_token_of(row))
+                if token is not None and also is not None:
+                    await connection.execute(also(token))
+        return token
 
     async def revoke_of_host(self, hosts: str) -> frozenset[int]:
         """Take back all tokens of agents that are for exactly those hosts, or none of them. Returns their ids.

@@ -18,7 +18,7 @@ from gpudeck.model.quantity import show_span
 from gpudeck.views.table import Cell, Column, render
 
 if TYPE_CHECKING:
-    from gpudeck.auth.accounts import Account, Accounts
+    from gpudeck.auth.accounts import Account, Accounts, Also
     from gpudeck.database.engine import Database
 
 _T = TypeVar("_T")
@@ -67,9 +67,9 @@ def add_account(
     if no_password and password_file is not None:
         raise UsageError("--password-file names a password, and --no-password wants none.", "Leave out one of the two.")
 
-    async def add(accounts: "Accounts") -> "Account":
+    async def add(accounts: "Accounts", also: "Also") -> "Account":
         await _check_free(accounts, name)
-        added = await accounts.add(name, role, None if no_password else _read_password(password_file))
+        added = await accounts.add(name, role, None if no_password else _read_password(password_file), also)
         if not any(account.role == "admin" for account in await accounts.list()):
             click.echo(f"Note: no account is an admin yet; `gpudeck account role {added.name} admin`.", err=True)
         return added
@@ -101,7 +101,7 @@ def list_accounts(*, as_json: bool, config: Path | None) -> None:
 @_CONFIG
 def remove_account(name: str, *, config: Path | None) -> None:
     """Forget NAME, with all sessions and tokens."""
-    removed = _change(config, "remove account", lambda accounts: accounts.remove(name))
+    removed = _change(config, "remove account", lambda accounts, also: accounts.remove(name, also))
     click.echo(f"{removed.name} is removed.")
 
 
@@ -112,9 +112,9 @@ def remove_account(name: str, *, config: Path | None) -> None:
 def set_password(name: str, *, password_file: str | None, config: Path | None) -> None:
     """Give NAME a new password. Ends all sessions of NAME."""
 
-    async def change(accounts: "Accounts") -> "Account":
+    async def change(accounts: "Accounts", also: "Also") -> "Account":
         await _check_there(accounts, name)
-        return await accounts.set_password(name, _read_password(password_file))
+        return await accounts.change(name, password=_read_password(password_file), also=also)
 
     changed = _change(config, "change password", change)
     click.echo(f"{changed.name} has a new password, and is logged out everywhere.")
@@ -126,7 +126,7 @@ def set_password(name: str, *, password_file: str | None, config: Path | None) -
 @_CONFIG
 def set_role(name: str, role: AccountRole, *, config: Path | None) -> None:
     """Say what NAME may do: a viewer looks, a user also changes what is their own, an admin does everything."""
-    changed = _change(config, "change role", lambda accounts: accounts.set_role(name, role), role)
+    changed = _change(config, "change role", lambda accounts, also: accounts.change(name, role=role, also=also), role)
     click.echo(f"{changed.name} is {role} from now on.")
 
 
@@ -135,7 +135,9 @@ def set_role(name: str, role: AccountRole, *, config: Path | None) -> None:
 @_CONFIG
 def disable_account(name: str, *, config: Path | None) -> None:
     """Keep NAME out, and everything of NAME's as it is."""
-    changed = _change(config, "disable account", lambda accounts: accounts.set_disabled(name, True))
+    changed = _change(
+        config, "disable account", lambda accounts, also: accounts.change(name, is_disabled=True, also=also)
+    )
     click.echo(f"{changed.name} is disabled, and logged out everywhere.")
 
 
@@ -144,22 +146,23 @@ def disable_account(name: str, *, config: Path | None) -> None:
 @_CONFIG
 def enable_account(name: str, *, config: Path | None) -> None:
     """Let NAME in again."""
-    changed = _change(config, "enable account", lambda accounts: accounts.set_disabled(name, False))
+    changed = _change(
+        config, "enable account", lambda accounts, also: accounts.change(name, is_disabled=False, also=also)
+    )
     click.echo(f"{changed.name} is enabled.")
 
 
 def _change(
-    config: Path | None, action: str, work: "Callable[[Accounts], Awaitable[Account]]", details: str = ""
+    config: Path | None, action: str, work: "Callable[[Accounts, Also], Awaitable[Account]]", details: str = ""
 ) -> "Account":
-    """Change an account, and write down who did it."""
+    """Change an account, and write down who did it; both or nothing."""
 
     async def change(database: "Database") -> "Account":
         from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
         from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the same
 
-        changed = await work(_open(database))
-        await Audit(database).record(caller_here(), action, changed.name, details=details)
-        return changed
+        caller, audit = caller_here(), Audit(database)
+        return await work(_open(database), lambda account: [audit.entry(caller, action, account.name, details=details)])
 
     return use_database(config, "accounts", change)
 

@@ -17,6 +17,10 @@ from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Executable
+
     from gpudeck.auth.caller import Caller, Role
     from gpudeck.auth.tokens import Token, Tokens
     from gpudeck.database.engine import Database
@@ -78,10 +82,21 @@ def create_token(
         tokens, caller = _open_tokens(database), caller_here()
         account_id = await _find_account(database, account) if account is not None else None
         token, secret = await tokens.create(
-            name, role, hosts=host, expires_at=expires_at, account_id=account_id, created_by=caller.name
+            name,
+            role,
+            hosts=host,
+            expires_at=expires_at,
+            account_id=account_id,
+            created_by=caller.name,
+            also=_entry(database, caller, "create token"),
         )
-        await _show_once(tokens, token, secret)
-        await _record(database, caller, "create token", token)
+        try:
+            click.echo(secret)
+            sys.stdout.flush()
+        except OSError:
+            # A secret that nobody could read, on a full disk for example, is taken back.
+            await tokens.revoke(token.id, _entry(database, caller, "revoke token"))
+            raise
         click.echo(f"Token {token.id} is kept in {database.place}; its secret is shown only now.", err=True)
         click.echo(f"`gpudeck token revoke {token.id}` takes it back.", err=True)
 
@@ -116,10 +131,9 @@ def revoke_token(token_id: int, *, config: Path | None) -> None:
     async def revoke(database: "Database") -> "Token":
         from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
 
-        token = await _open_tokens(database).revoke(token_id)
+        token = await _open_tokens(database).revoke(token_id, _entry(database, caller_here(), "revoke token"))
         if token is None:
             raise GpudeckError(f"no token has the id {token_id} in {database.place}.", "`gpudeck token list` has all.")
-        await _record(database, caller_here(), "revoke token", token)
         return token
 
     token = use_database(config, "tokens", revoke)
@@ -132,16 +146,6 @@ def _open_tokens(database: "Database") -> "Tokens":
     return Tokens(database, time.time)
 
 
-async def _show_once(tokens: "Tokens", token: "Token", secret: str) -> None:
-    """A secret that nobody could read, on a full disk for example, is taken back."""
-    try:
-        click.echo(secret)
-        sys.stdout.flush()
-    except OSError:
-        await tokens.revoke(token.id)
-        raise
-
-
 async def _find_account(database: "Database", name: str) -> int:
     from gpudeck.auth.accounts import Accounts  # noqa: PLC0415 - the hub may not be installed
     from gpudeck.auth.passwords import Passwords  # noqa: PLC0415 - the same
@@ -152,11 +156,14 @@ async def _find_account(database: "Database", name: str) -> int:
     return account.id
 
 
-async def _record(database: "Database", caller: "Caller", action: str, token: "Token") -> None:
+def _entry(database: "Database", caller: "Caller", action: str) -> "Callable[[Token], Executable]":
     from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the hub may not be installed
 
-    details = ", ".join(filter(None, [token.role, f"for {token.hosts}" if token.hosts else ""]))
-    await Audit(database, time.time).record(caller, action, f"{token.id} {token.name}", details=details)
+    def write(token: "Token") -> "Executable":
+        details = ", ".join(filter(None, [token.role, f"for {token.hosts}" if token.hosts else ""]))
+        return Audit(database, time.time).entry(caller, action, f"{token.id} {token.name}", details=details)
+
+    return write
 
 
 def _parse_duration(text: str) -> float:
