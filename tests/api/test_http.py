@@ -71,6 +71,10 @@ def test_the_counts_are_to_be_had_alone(api: Api) -> None:
     assert api.get("/api/v1/totals").json() == api.get("/api/v1/fleet").json()["totals"]
 
 
+def test_agents_are_told_that_late_reports_are_taken(api: Api) -> None:
+    assert [api.report(sequence=5).headers["Gpudeck-Late-Reports"] for _ in range(2)] == ["1", "1"]
+
+
 def test_a_repeated_report_is_answered_kindly(api: Api) -> None:
     api.report(sequence=5)
     assert (api.report(sequence=5).status_code, api.report(sequence=5).json()) == (200, {"status": "repeated"})

@@ -142,7 +142,7 @@ def test_one_silent_host_leaves_its_neighbours_alone(stage: Stage) -> None:
 def test_a_report_that_waited_in_an_outbox_does_not_make_a_host_fresh(stage: Stage) -> None:
     collected = stage.clock() - 500
     stage.send(make_envelope(collected_at=collected), sent_at=stage.clock() + 0.2)
-    assert stage.host()["status"] == "down"
+    assert stage.host()["status"] == "late"
     assert stage.host()["clock_skew_seconds"] == 0.2
     assert stage.gpu()["availability"] == "unknown"
 

@@ -42,8 +42,9 @@ from gpudeck.model.view import HostStatus
 
 _STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never")
 _COUNTERS = {
-    "reports_taken": "Reports that changed the fleet",
-    "reports_outdated": "Reports that were seen before, or came too late",
+    "reports_taken": "Reports that were taken",
+    "reports_late": "Reports among them that came after newer ones of their host",
+    "reports_outdated": "Reports that were seen before",
     "reports_second_way": "Reports of hosts that report on a better way too",
     "values_rejected": "Values in reports that cannot be",
     "poll_failures": "Times that a host could not be read",

@@ -25,6 +25,8 @@ FindGrant = Callable[[str], Grant | None]
 
 _TAKEN = b'{"status":"taken"}'
 _REPEATED = b'{"status":"repeated"}'
+_LATE_REPORTS = (b"gpudeck-late-reports", b"1")
+"""Tells the agent that it may send its newest report before those that wait: this hub takes late ones as such."""
 
 
 class ReportsRoute:
@@ -56,7 +58,7 @@ class ReportsRoute:
             log.exception("bug while taking a report")
             await send_error(send, 500, "bug", "the hub made a mistake with this report", "Its log has the details.")
             return
-        await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED)
+        await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED, _LATE_REPORTS)
 
     def _authorize(self, authorization: str) -> Grant:
         scheme, _, token = authorization.partition(" ")

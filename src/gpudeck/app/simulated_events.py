@@ -7,9 +7,9 @@ after each of them, and the same code as in a running hub says what happened.
 from gpudeck import __version__
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.happenings import QUIET, Happenings
+from gpudeck.hub.happenings import Happenings
 from gpudeck.model.event import Event
-from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.wire import VERSION, Envelope
 
 _BEAT = 2.0
@@ -27,7 +27,7 @@ class _Onlooker:
         self._simulated = simulated
         self._host = host
         self._events: list[Event] = []
-        self._happenings = Happenings(self._events.append, start - QUIET, {} if is_new else None)
+        self._happenings = Happenings(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
         self._fleet = Fleet(FleetSettings())
         self._fleet.happenings = self._happenings
         self._sequence = 0

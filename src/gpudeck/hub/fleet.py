@@ -11,11 +11,13 @@ import msgspec
 from gpudeck import __version__
 from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.host import HostState
+from gpudeck.hub.late import LateReports
 from gpudeck.hub.recorder import Recorder
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.alert import Alert
 from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
@@ -32,11 +34,13 @@ class Fleet:
 
     `alerts` are those that fire, the worst first, as many as everybody is shown; whoever changes them puts another list
     there. `recorder` is told of every report that is taken, where a history is kept; `happenings` looks at every host
-    of which there may be news.
+    of which there may be news. `uptime` is a clock that nobody sets, by which silence is judged; without one the time
+    of each call counts.
     """
 
-    def __init__(self, settings: FleetSettings, names: Names | None = None) -> None:
+    def __init__(self, settings: FleetSettings, names: Names | None = None, uptime: Clock | None = None) -> None:
         self.settings = settings
+        self._uptime = uptime
         self.counters: Counter[str] = Counter()
         self._marks: dict[str, Mark] = {}
         self._register = Register(settings, names or Names(), self._marks)
@@ -46,6 +50,7 @@ class Fleet:
         self.alerts: list[Alert] = []
         self.recorder: Recorder | None = None
         self.happenings: Happenings | None = None
+        self._late = LateReports(self._marks)
 
     def apply(
         self,
@@ -67,21 +72,31 @@ class Fleet:
         if self._has_better_way(host, via):
             self.counters["reports_second_way"] += 1
             return False
+        uptime = now if self._uptime is None else self._uptime()
+        waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
+        skew = None if sent_at is None else round(sent_at - now, 1) + 0.0  # no -0.0
+        # What the hub fetches itself is always the newest.
+        is_sent = target is None and sent_at is not None
+        if is_sent and self._late.is_late(host, envelope, now - waited, now):
+            return self._take_late(host, envelope, now - waited, skew, now, uptime)
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope, now)
+            host.hear(now, uptime)
             return False
-        waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
-        skew = None if sent_at is None else round(sent_at - now, 1) + 0.0  # no -0.0
+        if is_sent and not host.is_next(envelope):
+            self._late.note_gap(host, envelope, now - waited, uptime, self.happenings)
         host.via = via
         envelope = self._register.name(host, envelope)
         self._register.settle(host, host_id, envelope, target)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
+        host.hear(now, uptime)
         if self.recorder is not None:
-            self.recorder.note(host, now - waited)
-        host.age(now)
+            self.recorder.note(host, host.observed_at)
         if host.has_news and self.happenings is not None:
             self.happenings.look(host, now)
+        # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
+        host.age(now, uptime)
         self.counters["reports_taken"] += 1
         self._register.dirty.add(host.id)
         return True
@@ -97,6 +112,8 @@ class Fleet:
         changed = {uuid for uuid in marks.keys() | self._marks.keys() if marks.get(uuid) != self._marks.get(uuid)}
         if not changed:
             return
+        for uuid in changed:
+            self._late.marks.note_end(uuid, marks.get(uuid), now)
         self._marks.clear()
         self._marks.update(marks)
         for host in self.hosts.values():
@@ -135,11 +152,10 @@ class Fleet:
         forgotten = []
         if self.happenings is not None:
             self.happenings.pass_time(now)
+        uptime = now if self._uptime is None else self._uptime()
+        self._late.pass_time(uptime, self.happenings)
         for host in self.hosts.values():
-            if host.age(now):
-                self._register.dirty.add(host.id)
-                if self.happenings is not None:
-                    self.happenings.look(host, now)
+            self._age(host, now, uptime)
             if host.target is None and now - host.observed_at > self.settings.forget_after:
                 forgotten.append(host.id)
         for host_id in forgotten:
@@ -200,6 +216,31 @@ class Fleet:
         }
         hosts = b",".join(host.encoded(sight) for host in self.ordered())
         return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
+
+    def _age(self, host: HostState, now: float, uptime: float) -> None:
+        if host.age(now, uptime):
+            self._register.dirty.add(host.id)
+            if self.happenings is not None:
+                self.happenings.look(host, now)
+
+    def _take_late(  # noqa: PLR0917 - what `apply` has found out
+        self, host: HostState, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float
+    ) -> bool:
+        """A report of before the one that is shown: it goes into the history, and says that the host is there."""
+        is_new = self._late.take(
+            host,
+            envelope,
+            observed_at,
+            skew=skew,
+            uptime=uptime,
+            recorder=self.recorder,
+            happenings=self.happenings,
+        )
+        host.hear(now, uptime)
+        self._age(host, now, uptime)
+        for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
+            self.counters[counter] += 1
+        return is_new
 
     def _refuse_rival(self, host: HostState, envelope: Envelope, now: float) -> None:
         """Two agents at once that claim to be one host: the newer is believed, and both hear of it."""

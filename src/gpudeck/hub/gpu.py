@@ -5,6 +5,7 @@ costs. So a view is changed in place; whoever needs a moment to stand still enco
 """
 
 from collections.abc import Mapping
+from copy import copy
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -80,12 +81,16 @@ class GpuState:
         self._verdict: tuple[Availability, str | None, float, Health] | None = None
         self.update(reading, collected_at, now)
 
-    def update(self, reading: GpuReading, collected_at: float, now: float) -> View:
+    def update(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> View:
         """Take a reading of this GPU; returns the fields of its view that changed.
 
-        `collected_at` is the host's clock, on which the starts of its processes were read; `now` is ours.
+        `collected_at` is the host's clock, on which the starts of its processes were read; `now` is the same moment on
+        ours. `after_gap`: readings are missing between the last one and this, and its agent has made them: what it
+        says of the work in between counts.
         """
         view = self.view
+        if after_gap and reading.idle_seconds is not None:
+            self._last_work_at = max(self._last_work_at, now - reading.idle_seconds)
         changes: View = {}
         if reading.events != list(self.faults):
             self._take_events(reading)
@@ -103,7 +108,7 @@ class GpuState:
             changes["reasons"] = reasons
         if _label(reading) != view["label"] or reading.name != view["name"]:
             note(view, changes, _identity(reading, self._names))
-        self._take_mark(reading.uuid, changes)
+        self._take_mark(reading.uuid, changes, now)
         view.update(changes)
         self._take_verdict(reading, changes, collected_at, now)
         self._is_new = False
@@ -120,7 +125,7 @@ class GpuState:
     def remark(self, now: float) -> View:
         """What reservations say of it has changed: a GPU that nobody is on becomes booked, or free again, at once."""
         changes: View = {}
-        self._take_mark(self.view["uuid"], changes)
+        self._take_mark(self.view["uuid"], changes, now)
         self.view.update(changes)
         word: Availability = "free" if self._mark.reservation is None else "booked"
         if self._verdict is not None and self._availability in {"free", "booked"} and word != self._availability:
@@ -148,8 +153,17 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def _take_mark(self, uuid: str, changes: View) -> None:
+    def fork(self, marks: Mapping[str, Mark]) -> "GpuState":
+        """A second state that goes on from this one by itself. What is in a view is replaced, never changed in place,
+        so that both may share it."""
+        other = copy(self)
+        other.view, other._marks = dict(self.view), marks
+        return other
+
+    def _take_mark(self, uuid: str, changes: View, now: float) -> None:
         mark = self._marks.get(uuid, _UNMARKED)
+        if mark.since > now:
+            mark = _UNMARKED
         if mark is not self._mark:
             self._mark = mark
             note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})

@@ -2,11 +2,16 @@
 
 The fleet calls `look` only where a host has news (see `HostState.has_news`), which is rare: a report that brings none
 costs nothing here. A hub that has just started knows nothing of before, and so tells no old news.
+
+While late reports of a host come in, what is new of the live host waits: what happened before it is told first, each at
+its own time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
+
+from msgspec import Struct, field, structs
 
 from gpudeck.hub.damper import Damper
 from gpudeck.hub.gpu import GpuState
@@ -14,16 +19,22 @@ from gpudeck.hub.host import HostState
 from gpudeck.hub.news import News
 from gpudeck.hub.portrait import GpuPortrait, Portrait
 from gpudeck.model.event import Event, make_event
+from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
 
-QUIET: Final = 60.0
-"""Seconds after a start, and after a hub that was stuck goes on, in which hosts come back one after the other."""
-STUCK: Final = 20.0
 _OVERDUE_EVERY: Final = 60.0
 _MOST_PLACES: Final = 100_000
 _MOST_AN_HOUR: Final = 200
+_MOST_HELD: Final = 100
 _HOUR: Final = 3600.0
 
 Take = Callable[[Event], None]
+
+
+class _Held(Struct):
+    """What a live host was before, and what it became while late reports of it came in, with each one's time."""
+
+    before: Portrait | None
+    portraits: list[tuple[float, Portrait]] = field(default_factory=list)
 
 
 class Happenings:
@@ -34,21 +45,21 @@ class Happenings:
         self._take = take
         self._known: dict[str, float | None] = dict(known or {})
         self._knows_all = known is None
-        self._quiet_until = started_at + QUIET
-        self._stuck_until = 0.0
+        self._starting_until = self._returning_until = started_at + RETURN_SECONDS
         self._passed_at: float | None = None
         self._looked_overdue_at = started_at
         self._waiting: dict[int, HostState] = {}
+        self._held: dict[HostState, _Held] = {}
         self._damper = Damper()
         self._places: dict[str, tuple[str, str]] = {}
         self._quotas: dict[str, tuple[float, int]] = {}
 
     def pass_time(self, now: float) -> None:
         """Once a second, before hosts age. Where a second took much longer, it was the hub that was away, not them."""
-        if self._passed_at is not None and not 0 <= now - self._passed_at < STUCK:
-            self._stuck_until = now + QUIET
+        if self._passed_at is not None and not 0 <= now - self._passed_at < STUCK_SECONDS:
+            self._returning_until = now + RETURN_SECONDS
         self._passed_at = now
-        if self._waiting and now >= self._stuck_until:
+        if self._waiting and now >= self._returning_until:
             waiting, self._waiting = self._waiting, {}
             for host in waiting.values():
                 self.look(host, now)
@@ -58,21 +69,74 @@ class Happenings:
                 self._tell(event)
 
     def look(self, host: HostState, now: float) -> None:
-        """Tell what is new of that host since the last look."""
-        before = host.portrait
-        if before is not None and now < self._stuck_until:
-            self._waiting[id(host)] = host
-            return
+        """Tell what is new of that host since the last look: whether it is heard of at once, and what changed on it as
+        of its newest report."""
         host.has_news = False
         if host.status == "never":
             return
-        after = host.portrait = portray(host, before)
+        before, after = host.portrait, portray(host, host.portrait)
+        if before is not None and not before.is_down and after.is_down and self._may_return(host, now):
+            after = structs.replace(after, is_down=False)
+            self._waiting[id(host)] = host
+        host.portrait = after
+        held = self._held.get(host)
+        at = now if after.is_down else min(now, host.observed_at)
         if before is None:
             self._welcome(host, after, now)
-        elif now >= self._quiet_until:
-            for event in News(host.id, before, after, now, self._damper).tell():
-                self._tell(event)
+        else:
+            news = News(host.id, before, after, now, self._damper)
+            is_muted = self._tell_all(news.tell_status())
+            if held is None:
+                self._tell_changes(host, before, after, at, is_muted=is_muted)
+        if held is not None and len(held.portraits) < _MOST_HELD:
+            held.portraits.append((at, after))
         self._note_places(host, before, after, now)
+
+    def hold(self, host: HostState) -> None:
+        """Late reports of that host come in, or may: what changes on the live host waits for `release`."""
+        if host not in self._held:
+            self._held[host] = _Held(host.portrait)
+
+    def look_late(self, replay: HostState, at: float) -> None:
+        """Tell what a late report brings, at its own time. `replay` is the host as it was then."""
+        replay.has_news = False
+        before = replay.portrait
+        after = replay.portrait = portray(replay, before)
+        if before is not None:
+            self._tell_all(News(replay.id, before, after, at, self._damper).tell_changes())
+
+    def release(self, host: HostState, before: Portrait | None) -> None:
+        """No more late reports come: tell what changed on the live host since `before`, the last of them; None: since
+        it was held."""
+        held = self._held.pop(host, None)
+        if held is None:
+            return
+        if before is not None and held.portraits:
+            # Which hosts cannot be told apart is not the agent's to say.
+            before = structs.replace(before, twins=(held.before or held.portraits[0][1]).twins)
+        before = before or held.before
+        for at, after in held.portraits:
+            if before is not None:
+                self._tell_changes(host, before, after, at)
+            before = after
+
+    def _may_return(self, host: HostState, now: float) -> bool:
+        """Whether it is too early to say that the host is gone: the hub was away, and has not heard of it since."""
+        return now < self._returning_until and host.silent_since <= self._returning_until - RETURN_SECONDS
+
+    def _tell_changes(
+        self, host: HostState, before: Portrait, after: Portrait, at: float, *, is_muted: bool = False
+    ) -> None:
+        news = News(host.id, before, after, at, self._damper)
+        self._tell_all(news.tell_changes(is_muted=is_muted, at_start=at < self._starting_until))
+
+    def _tell_all(self, events: Iterator[Event]) -> bool:
+        """Returns what the generator does, where it returns anything."""
+        while True:
+            try:
+                self._tell(next(events))
+            except StopIteration as end:
+                return bool(end.value)
 
     def _welcome(self, host: HostState, portrait: Portrait, now: float) -> None:
         is_known = self._knows_all or host.id in self._known
@@ -84,7 +148,7 @@ class Happenings:
             detail = f"{count} GPU{'s' if count != 1 else ''}, by way of {portrait.via}."
             self._take(tell("host_seen", f"{portrait.name} reports for the first time", detail=detail))
         elif down_since is not None and not portrait.is_down:
-            # Also in the first minute: whoever was told that it is down waits for this.
+            # Also right after a start: whoever was told that it is down waits for this.
             self._take(tell("host_up", f"{portrait.name} reports again"))
 
     def _note_places(self, host: HostState, before: Portrait | None, after: Portrait, now: float) -> None:
@@ -93,7 +157,7 @@ class Happenings:
                 continue
             place = self._places.pop(uuid, None)
             self._places[uuid] = (host.id, after.name)
-            if place is not None and place[0] != host.id and place[1] != after.name and now >= self._quiet_until:
+            if place is not None and place[0] != host.id and place[1] != after.name and now >= self._starting_until:
                 title = f"{gpu.model}, once in {place[1]}, is now GPU {gpu.label} of {after.name}"
                 where = {"host": after.name, "host_id": host.id, "gpu": uuid, "label": gpu.label}
                 self._tell(make_event(now, "gpu_moved", title, **where))  # type: ignore[arg-type]
@@ -122,12 +186,13 @@ def portray(host: HostState, before: Portrait | None) -> Portrait:
         name=host.name,
         via=host.via,
         is_down=host.status == "down",
-        silent_since=host.observed_at,
+        silent_since=host.silent_since,
         boot_id=host.boot_id,
         driver_version=view["driver_version"] or (before.driver_version if before else None),
         agent_version=view["agent_version"] or (before.agent_version if before else ""),
         twins=host.twins(),
         gpus=dict(_portray_gpus(host.gpus, before.gpus if before else {})),
+        skew=view["clock_skew_seconds"] or 0.0,
     )
 
 

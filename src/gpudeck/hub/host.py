@@ -1,6 +1,7 @@
 """One host of the live fleet: the order of its reports, its status, its view, and what of it is not published yet."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 
 import msgspec
 
@@ -37,6 +38,9 @@ class HostState:
     `target` is the name under which it is configured, None for one that is known by its reports alone. `sampled_slot`
     is the recorder's: of which moment it was sampled last. `portrait` is what was last looked at for events, and
     `has_news` says that it may be another by now.
+
+    `observed_at` is the newest report's own time on the hub's clock, `heard_at` when any report of it last arrived,
+    late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class HostState:
         self.via = via
         self.name = host_id
         self.status: HostStatus = "never"
-        self.observed_at = 0.0
+        self.observed_at = self.heard_at = self.run_began_at = 0.0
         self.interval = 0.0
         self.view: View = _BLANK | {"gpus": []}
         self.counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
@@ -67,6 +71,7 @@ class HostState:
         self._settings = settings
         self._names = names
         self._marks = {} if marks is None else marks
+        self._heard_uptime = float("-inf")
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
@@ -90,6 +95,10 @@ class HostState:
     def is_run_of(self, envelope: Envelope) -> bool:
         return (envelope.boot_id, envelope.run_id) == self._run
 
+    def is_next(self, envelope: Envelope) -> bool:
+        """Whether it is the report that follows the newest one, with none missing between them."""
+        return envelope.sequence == self._sequence + 1 and self.is_run_of(envelope)
+
     def is_other_machine(self, envelope: Envelope) -> bool:
         """Whether the report is of another machine with the same machine id, this one being up all the while."""
         return self.status == "up" and envelope.host != self.name and envelope.boot_id != self._run[0]
@@ -102,6 +111,26 @@ class HostState:
     def boot_id(self) -> str:
         """Of the last report; empty before there was one."""
         return self._run[0]
+
+    @property
+    def run(self) -> tuple[str, str]:
+        """The boot and the agent's run that are shown."""
+        return self._run
+
+    @property
+    def sequence(self) -> int:
+        """Of the newest report; -1 before there was one."""
+        return self._sequence
+
+    @property
+    def late_after(self) -> float:
+        """Seconds after which its newest values are too old to claim anything."""
+        return LATE_BEATS * self.interval
+
+    @property
+    def silent_since(self) -> float:
+        """When something was last heard of it."""
+        return max(self.observed_at, self.heard_at)
 
     @property
     def gpus(self) -> dict[str, GpuState]:
@@ -161,8 +190,13 @@ class HostState:
         self.id = host_id
         self._other_gpus = True
 
+    def hear(self, now: float, uptime: float | None = None) -> None:
+        """Any report of it has arrived: it is not down. `uptime` is a clock that nobody sets."""
+        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+
     def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
-        """Make the report this host's state; returns how many of its values were not believed."""
+        """Make the report this host's state as of its own time; returns how many of its values were not believed."""
+        after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
         self.name = envelope.host
         self.interval = envelope.interval_seconds
         # Where the hub's clock was set back, the times from before are worth nothing.
@@ -180,9 +214,9 @@ class HostState:
         reasons |= {name: "not reported" for name in _MAY_BE_ABSENT if facts[name] is None}
         if report.gpus is None:
             reasons["gpus"] = report.gpus_reason or "the GPUs of this host could not be read"
-            self._silence_gpus(reasons["gpus"], now)
+            self._silence_gpus(reasons["gpus"], self.observed_at)
         else:
-            self._take_gpus(report.gpus, envelope.collected_at, now)
+            self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap)
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
         note(self.view, changes, facts | {"reasons": reasons})
         self.has_news |= "driver_version" in changes or "agent_version" in changes
@@ -190,9 +224,23 @@ class HostState:
         self._advance(envelope)
         return rejected
 
-    def age(self, now: float) -> bool:
+    def fork(self, marks: Mapping[str, Mark]) -> "HostState":
+        """A second state that goes on from this one by itself, with what reservations say to it."""
+        other = copy(self)
+        other._marks = marks
+        other._gpus = {uuid: gpu.fork(marks) for uuid, gpu in self._gpus.items()}
+        other.view = self.view | {"gpus": [gpu.view for gpu in other._gpus.values()]}
+        other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
+        other._encoded, other._host_changes, other._gpu_changes = {}, {}, {}
+        return other
+
+    def start_anew(self, marks: Mapping[str, Mark]) -> "HostState":
+        """The same host as if nothing had been reported of it yet."""
+        return HostState(self.id, self.via, self._settings, self._names, marks)
+
+    def age(self, now: float, uptime: float | None = None) -> bool:
         """Let time pass: up becomes late becomes down. Returns whether anything changed."""
-        status = self._status_at(now)
+        status = self._status_at(now, now if uptime is None else uptime)
         if status == self.status:
             return False
         self.has_news |= "down" in {status, self.status}
@@ -248,18 +296,24 @@ class HostState:
                 del self._ended_runs[next(iter(self._ended_runs))]
             self._ended_runs.pop(run, None)
             self._run = run
+            self.run_began_at = self.observed_at
             self.has_news = True
         self._sequence = envelope.sequence
 
-    def _status_at(self, now: float) -> HostStatus:
+    def _has_missed(self, envelope: Envelope) -> bool:
+        """Whether the same agent has made reports since the last one that was taken."""
+        run = (envelope.boot_id, envelope.run_id)
+        return run == self._run and envelope.sequence > self._sequence + 1
+
+    def _status_at(self, now: float, uptime: float) -> HostStatus:
+        """Down is who is not heard of: by the clock that nobody sets. Late is also who sends nothing but old values."""
         if self.status == "never":
             return "never"
-        self.observed_at = min(self.observed_at, now)
-        silent = now - self.observed_at
-        late_after = LATE_BEATS * self.interval
-        if silent > max(self._settings.down_after, late_after + self.interval):
+        self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
+        silent = uptime - self._heard_uptime
+        if silent > max(self._settings.down_after, self.late_after + self.interval):
             return "down"
-        return "late" if silent > late_after else "up"
+        return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
 
     def _facts(self, envelope: Envelope, skew: float | None) -> View:
         report = envelope.report
@@ -284,15 +338,16 @@ class HostState:
     def _problems(self) -> list[str]:
         return [*self._said, *self._flags.values()] if self._flags else self._said
 
-    def _take_gpus(self, readings: list[GpuReading], collected_at: float, now: float) -> None:
+    def _take_gpus(self, readings: list[GpuReading], collected_at: float, *, after_gap: bool) -> None:
         """Update the GPUs that are known; where the set of them changed, the host is sent whole."""
         states: dict[str, GpuState] = {}
+        now = self.observed_at
         for reading in readings:
             state = self._gpus.get(reading.uuid)
             if state is None:
                 state = GpuState(reading, collected_at, now, self._settings, self._names, marks=self._marks)
             else:
-                self._note(reading.uuid, state.update(reading, collected_at, now))
+                self._note(reading.uuid, state.update(reading, collected_at, now, after_gap=after_gap))
             if state.has_news:
                 self.has_news, state.has_news = True, False
             states[reading.uuid] = state

@@ -1,5 +1,6 @@
 """The hub's three parts as one: what the API and the wiring hold on to."""
 
+import time
 from collections.abc import Callable
 
 from gpudeck.hub.fleet import Fleet
@@ -25,7 +26,9 @@ class Hub:
         names: Names | None = None,
         demo: bool = False,
     ) -> None:
-        self.fleet = Fleet(settings or FleetSettings(), names)
+        # Where a test brings a clock of its own, that one alone counts.
+        uptime = time.monotonic if now is clock.wall else None
+        self.fleet = Fleet(settings or FleetSettings(), names, uptime)
         self.stream = Stream(self.fleet, now, demo=demo)
         self.ingest = Ingest(self.fleet, now, demo=demo)
         self.started_at = now()

@@ -48,7 +48,7 @@ class Lookout:
             view=view,
             gpus=[gpu for gpu in view["gpus"] if gpu["last_seen"] is None],
             boards=gpus,
-            silent_since=host.observed_at,
+            silent_since=host.silent_since,
             late_times=_count(past.returns, now) if past.returns else 0,
             gone=self._gone(host, past, now) if past.gone else (),
         )

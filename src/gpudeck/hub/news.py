@@ -16,7 +16,7 @@ _OLD_FAULT = 2 * 86_400.0
 
 
 class News:
-    """One comparison: of the host with that id, at `now`."""
+    """One comparison: of the host with that id, at `now`, which is the report's own time."""
 
     def __init__(self, host_id: str, before: Portrait, after: Portrait, now: float, damper: Damper) -> None:
         self._id = host_id
@@ -25,23 +25,21 @@ class News:
         self._now = now
         self._damper = damper
 
-    def tell(self) -> Iterator[Event]:
-        """All that is new, the host itself first."""
-        is_muted = yield from self._tell_status()
+    def tell_changes(self, *, is_muted: bool = False, at_start: bool = False) -> Iterator[Event]:
+        """What changed on the host, the host itself first. `at_start`: the hub has just been started, and learns of
+        hosts one after the other what was so before."""
         if not is_muted:
             yield from self._tell_software()
-        for kind, sentence in self._after.twins.items():
-            if kind not in self._before.twins:
-                fall = self._make("twin", f"{self._after.name}: {sentence}", severity="warning")
-                yield from self._damp(("twin", kind, self._id), fall, fall.title)
-        yield from self._tell_inventory()
+        if not at_start:
+            yield from self._tell_twins()
+            yield from self._tell_inventory()
         for uuid, gpu in self._after.gpus.items():
             last = self._before.gpus.get(uuid)
             if last is not None:
                 yield from self._tell_gpu(uuid, last, gpu)
 
-    def _tell_status(self) -> Generator[Event, None, bool]:
-        """Returns whether the host comes and goes so often that its return is not told."""
+    def tell_status(self) -> Generator[Event, None, bool]:
+        """Whether it is heard of. Returns whether it comes and goes so often that its return is not told."""
         before, after, name = self._before, self._after, self._after.name
         key = ("status", self._id)
         if after.is_down and not before.is_down:
@@ -66,6 +64,12 @@ class News:
         if before.via == after.via and before.agent_version and before.agent_version != after.agent_version:
             title = f"{after.name} has agent {after.agent_version}, after {before.agent_version}"
             yield self._make("agent_changed", title)
+
+    def _tell_twins(self) -> Iterator[Event]:
+        for kind, sentence in self._after.twins.items():
+            if kind not in self._before.twins:
+                fall = self._make("twin", f"{self._after.name}: {sentence}", severity="warning")
+                yield from self._damp(("twin", kind, self._id), fall, fall.title)
 
     def _tell_inventory(self) -> Iterator[Event]:
         """GPUs that are no longer told of, and new ones. A board that is cut into instances is not lost, nor are they
@@ -95,8 +99,9 @@ class News:
         process = f"process {fault.process}" if fault.process is not None else ""
         said = ", ".join(part for part in (fault.text.rstrip("."), process) if part)
         return make_event(
-            # By the host's clock; one that is far off must not put it into another year.
-            min(self._now, max(fault.at, self._now - _OLD_FAULT)),
+            # By the host's clock, set right; one of which nobody knows that it is wrong must not put it into another
+            # year.
+            min(self._now, max(fault.at - self._after.skew, self._now - _OLD_FAULT)),
             "xid",
             f"XID {fault.code} on {self._name(gpu)}: {xid.text}",
             severity=_SEVERITIES[xid.kind],

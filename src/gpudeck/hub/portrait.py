@@ -24,8 +24,9 @@ class GpuPortrait(Struct, frozen=True):
 
 
 class Portrait(Struct, frozen=True):
-    """`is_down` is not so while it is merely late. `silent_since` is when it last reported. `gpus` are by UUID, and
-    those of the last time where they could not be read. `twins` are sentences, by kind."""
+    """`is_down` is not so while it is merely late. `silent_since` is when something was last heard of it. `gpus` are by
+    UUID, and those of the last time where they could not be read. `twins` are sentences, by kind. `skew` is by how many
+    seconds its clock is ahead of the hub's."""
 
     name: str
     via: str
@@ -36,3 +37,4 @@ class Portrait(Struct, frozen=True):
     agent_version: str
     twins: dict[str, str]
     gpus: dict[str, GpuPortrait]
+    skew: float = 0.0

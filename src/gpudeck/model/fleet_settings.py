@@ -3,13 +3,19 @@
 Here and not in the hub's room, so that reading the configuration file needs no hub to be installed.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
 from gpudeck.model.availability import AvailabilitySettings
 from gpudeck.model.health import HealthSettings
 from gpudeck.model.settings import Duration
+
+STUCK_SECONDS: Final = 20.0
+"""Where a second took longer than this, it was the hub that was away, and all that it believes to know is old."""
+RETURN_SECONDS: Final = 120.0
+"""Seconds after a start, and after a hub that was away goes on, in which agents return: they try again after pauses of
+up to a minute. No host is said to have stopped reporting before that."""
 
 
 class FleetSettings(Struct, frozen=True):

@@ -73,7 +73,9 @@ class GpuReservation(Struct, frozen=True):
 
 
 class Mark(Struct, frozen=True):
-    """What reservations say of one GPU now. `conflict` is a sentence about somebody who is on it and should not be."""
+    """What reservations say of one GPU now. `conflict` is a sentence about somebody who is on it and should not be.
+    `since` is when the reservation began: a report of before that is not judged by it."""
 
     reservation: GpuReservation | None
     conflict: str | None = None
+    since: float = 0.0

@@ -62,7 +62,7 @@ class Reconciler:
         logins = self._logins_of(one.user)
         for gpu in one.gpus:
             strangers = _strangers(seen.get(gpu.uuid), logins)
-            found.marks[gpu.uuid] = Mark(show_at_gpu(one), _describe_conflict(one, strangers))
+            found.marks[gpu.uuid] = Mark(show_at_gpu(one), _describe_conflict(one, strangers), one.start)
             for stranger in strangers:
                 self._tell_conflict(one, gpu, stranger, now, found)
         if one.used_at is None and any(_has_owner(seen.get(gpu.uuid), logins) for gpu in one.gpus):

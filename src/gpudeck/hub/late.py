@@ -1,0 +1,197 @@
+"""Reports that arrive after newer ones of their host: what waited in an agent's outbox while the hub was away.
+
+An agent sends its newest report first and the backlog behind it. A late report never changes the live fleet. A second
+state of its host, the replay, takes the backlog in order, each report at its own time: it gives the samples of that
+time to the history and tells the events of that time. It goes on from the live state of before the gap where the hub
+was there then, and begins anew where it was not.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from gpudeck.hub.happenings import Happenings
+from gpudeck.hub.host import HostState
+from gpudeck.hub.recorder import Recorder
+from gpudeck.model.reservation import Mark
+from gpudeck.wire import Envelope
+
+BACKLOG_PAUSE: Final = 10.0
+"""Seconds without a late report after which a backlog counts as complete."""
+REPLAY_KEPT: Final = 600.0
+"""Seconds after that in which the replay is kept: a hub that is busy may have asked the agent to wait."""
+MOST_RANGES: Final = 64
+_MOST_PAST_MARKS: Final = 8
+_FIRST: Final = 1
+"""The sequence of an agent's first report."""
+_OPEN: Final = 2**53
+_OUT_OF_ORDER: Final = 60.0
+"""A backlog whose reports took different times to arrive is still in order; one that is older is another backlog."""
+
+Run = tuple[str, str]
+
+
+class MissingReports:
+    """The sequences of a host that have not arrived, as ranges of a run: what is in none of them is a repeated report.
+
+    Of a run that has ended nobody knows how many reports it made: its range has no end.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[Run, int, int]] = []
+
+    def add(self, run: Run, first: int, end: int = _OPEN) -> None:
+        """All from `first` until before `end` are missing."""
+        if first < end:
+            self._ranges.append((run, first, end))
+            del self._ranges[:-MOST_RANGES]
+
+    def close(self, run: Run, sequence: int) -> bool:
+        """Whether that report was missing. A backlog comes in order: all before it in its range never come."""
+        for place, (of, first, end) in enumerate(self._ranges):
+            if of == run and first <= sequence < end:
+                self._ranges[place : place + 1] = [(run, sequence + 1, end)] if sequence + 1 < end else []
+                return True
+        return False
+
+    def cut(self, run: Run, end: int) -> None:
+        """That run goes on from `end`: no more than those before are missing."""
+        self._ranges = [
+            (of, first, min(last, end) if of == run else last)
+            for of, first, last in self._ranges
+            if of != run or first < end
+        ]
+
+    def knows(self, run: Run) -> bool:
+        return any(of == run for of, _, _ in self._ranges)
+
+
+class MarksThen(Mapping[str, Mark]):
+    """What reservations said of GPUs at another moment, `at`: those that count now, and the last ones that did."""
+
+    def __init__(self, marks: Mapping[str, Mark]) -> None:
+        self._marks = marks
+        self._past: dict[str, list[tuple[Mark, float]]] = {}
+        self.at = 0.0
+
+    def note_end(self, uuid: str, after: Mark | None, now: float) -> None:
+        """`after` is what counts of that GPU from here on."""
+        mark = self._marks.get(uuid)
+        if mark is None or mark.reservation is None:
+            return
+        if after is None or after.reservation is None or after.reservation.id != mark.reservation.id:
+            self._past[uuid] = [*self._past.get(uuid, ()), (mark, now)][-_MOST_PAST_MARKS:]
+
+    def __getitem__(self, uuid: str) -> Mark:
+        for mark, end in self._past.get(uuid, ()):
+            if mark.since <= self.at < end:
+                return mark
+        return self._marks[uuid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._marks)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+
+class _Backlog:
+    """One host's. `until` is when it counts as complete, unless more comes; `is_held`: live events wait for that."""
+
+    def __init__(self) -> None:
+        self.missing = MissingReports()
+        self.replay: HostState | None = None
+        self.until = 0.0
+        self.is_held = False
+
+
+class LateReports:
+    """Of all hosts. `uptime` is a clock that nobody sets. One event loop owns it."""
+
+    def __init__(self, marks: Mapping[str, Mark]) -> None:
+        self.marks = MarksThen(marks)
+        self._backlogs: WeakKeyDictionary[HostState, _Backlog] = WeakKeyDictionary()
+        self._open: dict[HostState, _Backlog] = {}
+
+    def is_late(self, host: HostState, envelope: Envelope, observed_at: float, now: float) -> bool:
+        """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run
+        is late if it was made before the run that is shown was first heard of: an agent that reports beside that one
+        goes on after it."""
+        if host.is_run_of(envelope):
+            return envelope.sequence < host.sequence
+        return observed_at < host.run_began_at <= now
+
+    def note_gap(
+        self, host: HostState, envelope: Envelope, observed_at: float, uptime: float, happenings: Happenings | None
+    ) -> None:
+        """This report is to be shown next, and is not the one that follows the last: those between may come later."""
+        run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
+        missing = backlog.missing
+        if host.is_run_of(envelope):
+            missing.add(run, host.sequence + 1, envelope.sequence)
+        else:
+            if host.sequence >= 0:
+                missing.add(host.run, host.sequence + 1)
+            if missing.knows(run):
+                missing.cut(run, envelope.sequence)
+            else:
+                missing.add(run, _FIRST, envelope.sequence)
+        if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.sequence >= 0):
+            return
+        if not backlog.is_held and host.sequence >= 0:
+            backlog.replay = host.fork(self.marks)
+        self._expect_more(host, backlog, uptime, happenings)
+
+    def take(
+        self,
+        host: HostState,
+        envelope: Envelope,
+        observed_at: float,
+        *,
+        skew: float | None,
+        uptime: float,
+        recorder: Recorder | None,
+        happenings: Happenings | None,
+    ) -> bool:
+        """Take a late report; False where it was taken before."""
+        run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
+        if not backlog.missing.close(run, envelope.sequence):
+            if run == host.run or backlog.missing.knows(run):
+                return False
+            backlog.missing.add(run, envelope.sequence + 1)
+        replay = backlog.replay
+        if replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
+            replay = backlog.replay = host.start_anew(self.marks)
+        replay.id = host.id
+        observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
+        self.marks.at = observed_at
+        if envelope.host != host.name:
+            envelope = replace(envelope, host=host.name)
+        replay.take(envelope, observed_at, skew, observed_at)
+        if recorder is not None:
+            recorder.note(replay, observed_at)
+        if replay.has_news and happenings is not None:
+            happenings.look_late(replay, observed_at)
+        self._expect_more(host, backlog, uptime, happenings)
+        if run == host.run and not backlog.missing.knows(run):
+            backlog.until = uptime
+        return True
+
+    def pass_time(self, uptime: float, happenings: Happenings | None) -> None:
+        """Once a second: backlogs of which nothing more came are complete."""
+        for host, backlog in list(self._open.items()):
+            if backlog.is_held and uptime >= backlog.until:
+                backlog.is_held = False
+                if happenings is not None:
+                    happenings.release(host, None if backlog.replay is None else backlog.replay.portrait)
+            elif uptime >= backlog.until + REPLAY_KEPT:
+                backlog.replay = None
+                del self._open[host]
+
+    def _expect_more(self, host: HostState, backlog: _Backlog, uptime: float, happenings: Happenings | None) -> None:
+        backlog.until, backlog.is_held = uptime + BACKLOG_PAUSE, True
+        self._open[host] = backlog
+        if happenings is not None:
+            happenings.hold(host)
