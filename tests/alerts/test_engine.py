@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alerts.watched import NOW, Watched
-from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
+from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.alerts.life import Life
 from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 from gpudeck.model.alert import Silence
+from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.report import GpuEvent, Report
 
 HOT = make_gpu(metrics={"temperature_celsius": 91})
@@ -291,6 +292,58 @@ def test_hub_that_was_away_believes_nothing_for_a_while() -> None:
     watched._reports = report
     watched.run(120)
     assert (watched.firing(), watched.events) == ([], [])
+
+
+def test_hosts_have_time_to_return_after_a_start() -> None:
+    """Known from before, and not heard of yet: agents try again after pauses of up to a minute."""
+    watched = Watched()
+    for name in ("gpu01", "gpu02", "gpu03"):
+        watched.report(name)
+    watched.run(60)
+    watched.hush("gpu01", "gpu02", "gpu03")
+    watched.clock.advance(3600)
+    watched.engine = watched.make_engine()
+    watched.run(RETURN_SECONDS - 20)
+    assert {host.status for host in watched.hub.fleet.hosts.values()} == {"down"}
+    assert (watched.firing(), watched.events) == ([], [])
+    watched.report("gpu01")
+    watched.run(60)
+    assert {life.host for life in watched.engine.firing()} == {"gpu02", "gpu03"}
+
+
+def test_host_that_returned_and_then_dies_is_told_at_once() -> None:
+    watched = Watched()
+    watched.report("gpu01")
+    watched.run(20)
+    watched.hush("gpu01")
+    watched.run(80)
+    assert watched.rules() == ["host_down"]
+
+
+def test_host_that_is_read_rarely_has_time_to_be_read_again() -> None:
+    watched = Watched()
+    watched.hub.fleet.apply(make_envelope(interval_seconds=300.0), via="ssh", now=NOW, target="gpu01")
+    watched.clock.advance(4000)
+    watched.run(RETURN_SECONDS + 100)
+    assert watched.hub.fleet.hosts["gpu01"].status == "down"
+    assert watched.firing() == []
+    watched.run(1000)
+    assert watched.rules() == ["host_down"]
+
+
+def test_network_that_was_cut_for_an_hour_is_told_once_and_ends_once() -> None:
+    watched = Watched()
+    names = [f"gpu{number:02}" for number in range(8)]
+    for name in names:
+        watched.report(name)
+    watched.run(300)
+    reports = dict(watched._reports)
+    watched.hush(*names)
+    watched.run(3600)
+    watched._reports = reports
+    watched.run(1200)
+    told = [title.partition(":")[0] for title in watched.titles()]
+    assert told == ["8 hosts have stopped reporting", "8 hosts report again"]
 
 
 def test_removed_host_takes_its_alerts_along() -> None:

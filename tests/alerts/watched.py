@@ -77,10 +77,10 @@ class Watched:
         now, totals = self.clock.now, self.hub.fleet.totals()
         facts = {"power_limits": self.lookout.power_limits(), "free": totals.free}
         facts |= {"known": totals.gpus - totals.unknown}
-        if self.engine.begin(Around(now=now, **(facts | self.around))):
-            for host in list(self.hub.fleet.hosts.values()):
-                self.engine.look(self.lookout.see(host, now))
-            self.engine.finish()
+        self.engine.begin(Around(now=now, **(facts | self.around)))
+        for host in list(self.hub.fleet.hosts.values()):
+            self.engine.look(self.lookout.see(host, now))
+        self.engine.finish()
         self.post()
 
     def post(self) -> None:

@@ -18,10 +18,10 @@ from gpudeck.alerts.silences import describe
 from gpudeck.alerts.snapshot import HUB, Around, SeenHost, View
 from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
 from gpudeck.model.event import SEVERITIES, Event, make_event
+from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
 
-STUCK: Final = 20.0
-"""Where a second took longer than this, it was the hub that was away, and all that it believes to know is old."""
-CATCH_UP: Final = 60.0
+RETURN_BEATS: Final = 4.0
+"""A host that is read less often than agents return has so many turns to be read again."""
 _LOOK_AROUND: Final = 30.0
 _NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
 
@@ -51,7 +51,7 @@ class Engine(Course):
         self._seen: set[str] = set()
         self._known: set[str] = set()
         self._begun_at: float | None = None
-        self._calm_until = 0.0
+        self._returning_since = float("-inf")
         self._looked_around_at = 0.0
         self._take_limits(settings)
         self.outgoing: list[Outgoing] = []
@@ -83,15 +83,15 @@ class Engine(Course):
         self.outgoing += self._grouping.rebuild(lives, now)
         self.version += 1
 
-    def begin(self, around: Around) -> bool:
-        """Once a second, before hosts are looked at. False: not now, as the hub itself was away."""
+    def begin(self, around: Around) -> None:
+        """Once a second, before hosts are looked at. After a start, and where the hub itself was away, hosts that do
+        not report are given time to return."""
         now = around.now
-        if self._begun_at is not None and not 0 <= now - self._begun_at < STUCK:
-            self._calm_until = now + CATCH_UP
+        if self._begun_at is None or not 0 <= now - self._begun_at < STUCK_SECONDS:
+            self._returning_since = now
         self._begun_at = now
         self._around = around
         self._seen = set()
-        return now >= self._calm_until or now < self._calm_until - CATCH_UP
 
     def look(self, host: SeenHost) -> None:
         """At one host of the fleet."""
@@ -165,8 +165,8 @@ class Engine(Course):
             self.changed[life.id] = life
 
     def _look_at_silent(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
-        for rule, _, _ in self._of_hosts:
-            if rule.sees_silent:
+        for rule, name, _ in self._of_hosts:
+            if rule.sees_silent and ((active and name in active) or not self._may_return(host)):
                 limits = self._thresholds.of(host.name, host.labels)[rule.name]
                 self._apply(rule, host, (), limits, self._active.get(host.id))
         if not active:
@@ -176,6 +176,13 @@ class Engine(Course):
             if not self._rules[name].sees_silent:
                 for life in list(subjects.values()):
                     self._note_unknown(life, why)
+
+    def _may_return(self, host: SeenHost) -> bool:
+        """Whether it is too early to say that the host is gone: the hub was away, and has not heard of it since."""
+        if host.silent_since > self._returning_since:
+            return False
+        seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.get("interval_seconds") or 0.0))
+        return self._around.now < self._returning_since + seconds
 
     def _look_by_model(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
         """Each model has limits of its own. What a rule says of a whole host it says once."""

@@ -124,8 +124,7 @@ class Alarm:
     async def _look_at_all(self) -> None:
         engine, fleet, now = self.alerts.engine, self._hub.fleet, self._now()
         self._care(now)
-        if not engine.begin(self._look_around(now)):
-            return
+        engine.begin(self._look_around(now))
         for number, host in enumerate(list(fleet.hosts.values())):
             if number % HOSTS_AT_ONCE == HOSTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
