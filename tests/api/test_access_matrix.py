@@ -66,6 +66,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
     ("GET", "/api/v1/host-origins"): (ADMINS, ADMINS),
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
+    ("DELETE", "/api/v1/hosts"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/hosts/{host:str}"): (ADMINS, ADMINS),
     # Tokens without an account have no self.
     ("POST", "/api/v1/logout-everywhere"): (NOBODY, NOBODY),

@@ -384,7 +384,7 @@ def test_tokens_of_a_host_are_taken_back_together_and_no_others(tokens: Tokens) 
             (await tokens.create("c", "agent", hosts="gpu0*"))[1],
             (await tokens.create("d", "agent"))[1],
         ]
-        ended = await tokens.revoke_of_host("gpu07")
+        ended = await tokens.revoke_of_hosts(["gpu07"])
         assert len(ended) == 2
         return [tokens.find(secret) is not None for secret in made]
 
@@ -393,7 +393,7 @@ def test_tokens_of_a_host_are_taken_back_together_and_no_others(tokens: Tokens) 
 
 @pytest.mark.parametrize("host", ["a\x00b", "", "x" * 5000, "\x1b"])
 def test_host_that_cannot_be_has_no_tokens_to_take_back(tokens: Tokens, host: str) -> None:
-    assert asyncio.run(tokens.revoke_of_host(host)) == frozenset()
+    assert asyncio.run(tokens.revoke_of_hosts([host])) == frozenset()
 
 
 def test_only_token_of_a_host_takes_the_place_of_those_before(tokens: Tokens) -> None:

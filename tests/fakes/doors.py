@@ -3,7 +3,7 @@
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from fakes.offers import FakeHolds
@@ -58,6 +58,9 @@ class ClosedBook:
 
     async def remove(self, name: str) -> bool:
         raise AssertionError(f"a test removes {name}")
+
+    async def remove_all(self, names: Collection[str]) -> None:
+        raise AssertionError(f"a test removes {len(names)} hosts")
 
     def origin_of(self, name: str) -> str | None:
         return None

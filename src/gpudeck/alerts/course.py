@@ -160,14 +160,16 @@ class Course:
         if now - life.calm_since >= (needed if life.rule != "xid" else 0.0):
             self._resolve(life, None)
 
-    def _resolve(self, life: Life, end: str | None) -> None:
+    def _resolve(self, life: Life, end: str | None, *, is_told: bool = True) -> None:
+        """Without `is_told` there is no event of it: whoever ends many at once tells of all in one."""
         now = self._around.now
         life.state, life.resolved_at, life.ready_at, life.end = "resolved", now, now, end
         self._drop(life)
         self._grouping.end(life)
         self._note(life)
         why = f" ({end})" if end else ""
-        self._tell_of(life, "alert_resolved", f"Over: {life.title}{why}", now)
+        if is_told:
+            self._tell_of(life, "alert_resolved", f"Over: {life.title}{why}", now)
 
     def _note_unknown(self, life: Life, why: str) -> None:
         now = self._around.now

@@ -7,6 +7,8 @@ fires nor resolves anything: an alert whose subject fell silent goes on, and say
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from gpudeck.alerts.course import HOUR, Course, Subjects
 from gpudeck.alerts.finding import Find, Finding, Rule
 from gpudeck.alerts.grouping import Outgoing
@@ -23,6 +25,8 @@ from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
 RETURN_BEATS: Final = 4.0
 """A host that is read less often than agents return has so many turns to be read again."""
 _LOOK_AROUND: Final = 30.0
+_MOST_TOLD: Final = 100
+"""Alerts of removed hosts whose end is an event of its own; of more, one event tells."""
 _NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
 
 
@@ -144,6 +148,29 @@ class Engine(Course):
         self._note(life)
         self._tell_of(life, "alert_acknowledged", f"{by} looks after: {life.title}", now)
         return True
+
+    def hosts_called(self, name: str) -> set[str]:
+        """The ids of hosts with an alert, by their name or id, whether they are in the fleet or not."""
+        return {life.host_id for life in self._lives() if life.host_id and name in {life.host, life.host_id}}
+
+    def remove_hosts(self, host_ids: Iterable[str], now: float) -> int:
+        """Somebody removed these hosts: their alerts are over. Returns how many fired."""
+        self._around = replace(self._around, now=now)
+        lives = [
+            life
+            for host_id in host_ids
+            for subjects in self._active.get(host_id, {}).values()
+            for life in subjects.values()
+        ]
+        firing = [life for life in lives if life.is_firing]
+        for life in lives:
+            if life.is_firing:
+                self._resolve(life, "the host was removed", is_told=len(firing) <= _MOST_TOLD)
+            else:
+                self._drop(life)
+        if len(firing) > _MOST_TOLD:
+            self._tell(make_event(now, "alert_resolved", f"Over: {len(firing)} alerts (their hosts were removed)"))
+        return len(firing)
 
     def refresh_silences(self, now: float) -> None:
         """After one was made or ended: who is silenced now."""

@@ -216,8 +216,17 @@ def _title(lives: Sequence[Life], rule: Rule, *, is_end: bool) -> str:
     if len(lives) == 1:
         still = "Still: " if first.repeats else ""
         return _end_title(first, rule) if is_end else f"{still}{first.title}"
-    words = (rule.over_many if is_end else rule.many).format(count=len(lives))
+    words = _many_over(lives, rule) if is_end else rule.many.format(count=len(lives))
     return f"{words}: {_names(lives)}"
+
+
+def _many_over(lives: Sequence[Life], rule: Rule) -> str:
+    """Of a host that was removed nobody says that it reports again."""
+    if not any(life.end for life in lives):
+        return rule.over_many.format(count=len(lives))
+    ends = {life.end for life in lives}
+    why = f" ({ends.pop()})" if len(ends) == 1 else ""
+    return f"No longer watched: {rule.many.format(count=len(lives))}{why}"
 
 
 def _end_title(life: Life, rule: Rule) -> str:

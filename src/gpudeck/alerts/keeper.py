@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from gpudeck.alerts.engine import Engine
@@ -125,6 +125,12 @@ class Alerts:
         if self.engine.acknowledge(life, by, self._now()):
             await self.flush()
         return life.show()
+
+    def remove_hosts(self, host_ids: Iterable[str]) -> int:
+        """Somebody removed these hosts: their alerts are over, and who was told of them is told that. How many."""
+        count = self.engine.remove_hosts(host_ids, self._now())
+        self.wake()
+        return count
 
     def silences(self) -> list[Silence]:
         """Those that count now or later, by their end."""

@@ -43,6 +43,7 @@ from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
 from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
 from gpudeck.api.host_book import HostBook
+from gpudeck.api.host_removal import HostRemoval
 from gpudeck.api.house import House
 from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.questions import Questions, note_asker, on_refused
@@ -143,6 +144,7 @@ _DESKS: dict[str, type] = {
     "auth": Auth,
     "policy": Policy,
     "book": HostBook,
+    "removal": HostRemoval,
     "texts": TextViews,
     "gatherings": people.Gatherings,
     "metrics": MetricsPage,
@@ -166,6 +168,7 @@ def _make_desks(house: House) -> dict[str, Any]:
         "auth": auth,
         "policy": house.policy,
         "book": house.book,
+        "removal": HostRemoval(hub, house.book, auth.tokens, house.alerts, house.memory),
         "texts": TextViews(),
         "gatherings": people.Gatherings(),
         "metrics": MetricsPage(hub, house.hits, house.outbox, house.alerts),

@@ -1,5 +1,6 @@
 """The hosts that were added while the hub runs, as the routes see them."""
 
+from collections.abc import Collection
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 from litestar.di import NamedDependency
@@ -63,6 +64,10 @@ class HostBook(Protocol):
 
     async def remove(self, name: str) -> bool:
         """Whether a host of that name had been added."""
+        ...
+
+    async def remove_all(self, names: Collection[str]) -> None:
+        """Hosts of these names, some of which may have been added. Their own tokens are worth nothing any more."""
         ...
 
     def origin_of(self, name: str) -> str | None:

@@ -1,20 +1,22 @@
-"""/api/v1/hosts (GET, POST), /api/v1/hosts/{host} (GET, DELETE) and /api/v1/host-origins (GET)."""
+"""/api/v1/hosts (GET, POST, DELETE), /api/v1/hosts/{host} (GET, DELETE) and /api/v1/host-origins (GET)."""
 
 from typing import Annotated
 
 import msgspec
 from litestar import Response, delete, get, post
-from litestar.exceptions import NotFoundException
-from litestar.params import JSONBody, PathParameter
+from litestar.exceptions import NotFoundException, ValidationException
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, allow, answer_json, documented
 from gpudeck.api.errors import ErrorBody
 from gpudeck.api.host_book import AddedHosts, HostOrigin, HostOrigins, NewHost, TheBook
+from gpudeck.api.host_removal import Selection, TheRemoval
 from gpudeck.api.login import TheAuth
 from gpudeck.model.view import Host
 
+_MOST_NAMED = 20
 NOT_KEPT = {"Cache-Control": "no-store"}
 
 
@@ -22,6 +24,15 @@ class RemovedHost(Struct, frozen=True):
     """What was removed."""
 
     name: str
+
+
+class RemovedHosts(Struct, frozen=True):
+    """`count` hosts were removed, or would be; `names` are the first of them. `kept` more are named by a configuration
+    file or by discovery, and can only be removed there."""
+
+    count: int
+    names: list[str]
+    kept: int
 
 
 HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name__)  # type: ignore[valid-type]
@@ -97,17 +108,21 @@ async def add_host(request: HubRequest, data: JSONBody[NewHost], book: TheBook, 
 )
 async def remove_host(
     request: HubRequest,
+    *,
     hub: TheHub,
     book: TheBook,
     auth: TheAuth,
+    removal: TheRemoval,
     host: Annotated[str, PathParameter(description="A host's name or id")],
 ) -> Response[bytes]:
     """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
     agents comes back with its next report."""
     found = hub.fleet.find(host)
     was_added = await book.remove(found.target or found.name if found else host)
-    if found is not None and found.id in hub.fleet.hosts:
-        hub.fleet.remove(found.id)
+    # An alert may be all that is left of a host.
+    gone = ({found.id} if found is not None else set()) | removal.alerts_alone(host)
+    if gone:
+        await removal.forget(gone)
     elif not was_added:
         # Its tokens were revoked all the same: it may have had some before it was ever seen.
         await auth.audit.record(caller_of(request), "remove host", host, outcome="refused", details="no such host")
@@ -117,7 +132,41 @@ async def remove_host(
     return Response(body, media_type="application/json", headers=NOT_KEPT)
 
 
-allow_hosts = allow("/api/v1/hosts", "GET", "POST")
+@delete(
+    "/api/v1/hosts",
+    opt=access("admin"),
+    status_code=200,
+    responses={
+        200: documented(RemovedHosts, "The hosts that were removed, or would be"),
+        400: documented(ErrorBody, "Nothing says which hosts are meant"),
+        401: documented(ErrorBody, "A token that this hub does not know"),
+        403: documented(ErrorBody, "Who asks may not change anything"),
+    },
+)
+async def remove_hosts(
+    request: HubRequest,
+    *,
+    auth: TheAuth,
+    removal: TheRemoval,
+    name: Annotated[str | None, QueryParameter(max_length=253, description="A name, or a pattern such as gpu*")] = None,
+    token: Annotated[
+        str | None, QueryParameter(max_length=128, description="The agent token that reported them: its name or id")
+    ] = None,
+    down: Annotated[bool, QueryParameter(description="Only those that are down")] = False,
+    dry_run: Annotated[bool, QueryParameter(description="Only say which they are")] = False,
+) -> RemovedHosts:
+    """Remove all hosts that fit everything given. One that still reports comes back, unless its token was revoked."""
+    wanted = Selection(name or None, token or None, down)
+    if wanted == Selection():
+        raise ValidationException("say which hosts: give name, token or down")
+    found, kept = await removal.find(wanted)
+    if found and not dry_run:
+        await removal.remove(found)
+        await auth.audit.record(caller_of(request), "remove hosts", str(wanted), details=f"{len(found)} hosts")
+    return RemovedHosts(len(found), [host.name for host in found[:_MOST_NAMED]], kept)
+
+
+allow_hosts = allow("/api/v1/hosts", "DELETE", "GET", "POST")
 allow_host = allow("/api/v1/hosts/{host:str}", "DELETE", "GET")
 
 
@@ -125,4 +174,4 @@ def _no_such(host: str) -> str:
     return f"no host is called {host[:100]!r}; /api/v1/hosts lists them"
 
 
-ROUTES = [allow_hosts, allow_host, list_hosts, list_origins, read_host, add_host, remove_host]
+ROUTES = [allow_hosts, allow_host, list_hosts, list_origins, read_host, add_host, remove_host, remove_hosts]

@@ -15,6 +15,7 @@ from gpudeck.auth.parts import Auth
 from gpudeck.events.log import Events
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.memory import HostMemory
 from gpudeck.queueing.queue import Queue
 from gpudeck.reservations.calendar import Reservations
 
@@ -42,5 +43,6 @@ class House(Struct, frozen=True, kw_only=True):
     outbox: Outbox | None = None
     reaches: Callable[[str | None], bool] | None = None
     alerts: Alerts | None = None
+    memory: HostMemory | None = None
     place: HubPlace | None = None
     agent_port: Callable[[], int] = lambda: 7080

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire import MAX_BODY_BYTES
 
@@ -15,9 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class Grant(Struct, frozen=True):
-    """What an agent's token lets its bearer do: report as that host, or as hosts with such names; None: as any."""
+    """What an agent's token lets its bearer do: report as that host, or as hosts with such names; None: as any.
+    `token` is which token it is."""
 
     hosts: str | None = None
+    token: TokenName | None = None
 
 
 FindGrant = Callable[[str], Grant | None]
@@ -46,7 +49,9 @@ class ReportsRoute:
             body = await read_body(receive, length)
             if body is None:
                 return
-            taken = self._hub.ingest.take(body, media, encoding, sent_at=_parse_time(sent_at), only=grant.hosts)
+            taken = self._hub.ingest.take(
+                body, media, encoding, sent_at=_parse_time(sent_at), only=grant.hosts, token=grant.token
+            )
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
             # A refused body may not have been read to its end: this connection cannot be used again.

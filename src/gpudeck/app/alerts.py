@@ -81,6 +81,9 @@ class Alarm:
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
         self._expect_lost()
+        for host in self._hub.fleet.hosts.values():
+            # A GPU that a host of before no longer has is missed.
+            self._lookout.see(host, self._now())
 
     def start(self) -> None:
         self.alerts.start()

@@ -19,6 +19,7 @@ from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
 from gpudeck.database.engine import open_database
 from gpudeck.database.sqlite import FILE_NAME
+from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.settings import is_loopback
 
@@ -121,7 +122,7 @@ def grant_by(auth: Auth) -> FindGrant:
         if token is None or token.role != "agent":
             return None
         auth.tokens.note_use(token)
-        return Grant(token.hosts)
+        return Grant(token.hosts, TokenName(token.id, token.name))
 
     return find_grant
 

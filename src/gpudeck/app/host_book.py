@@ -5,7 +5,7 @@ import contextlib
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -74,9 +74,10 @@ class ManagedHosts:
             yield
 
     @contextlib.contextmanager
-    def removing(self, name: str) -> Iterator[bool]:
-        """Whether it was there. A range loses that one host. Undone if the block raises. Raises OSError."""
-        left = self._without(name)
+    def removing(self, names: Collection[str]) -> Iterator[bool]:
+        """Whether one of them was there. A range loses those hosts alone. Undone if the block raises. Raises
+        OSError."""
+        left = self._without(names)
         if left == self._entries:
             yield False
             return
@@ -103,14 +104,14 @@ class ManagedHosts:
         except OSError:
             log.exception("%s has hosts that should not be there, or misses some", self._file)
 
-    def _without(self, name: str) -> list[HostEntry]:
+    def _without(self, names: Collection[str]) -> list[HostEntry]:
         left: list[HostEntry] = []
         for entry in self._entries:
-            names = [target.name for target in entry.targets(ORIGIN)]
-            if name not in names:
+            own = [target.name for target in entry.targets(ORIGIN)]
+            if not any(name in names for name in own):
                 left.append(entry)
             else:
-                left += [msgspec.structs.replace(entry, name=other) for other in names if other != name]
+                left += [msgspec.structs.replace(entry, name=other) for other in own if other not in names]
         return left
 
     def _write(self, entries: list[HostEntry]) -> None:
@@ -165,21 +166,28 @@ class Book:
         target = self._find(name)
         if target is not None and target.origin != ORIGIN:
             raise _Conflict(f"{name} is named by {target.origin}: take it out there")
+        return await self._remove({name})
+
+    async def remove_all(self, names: Collection[str]) -> None:
+        await self._remove(frozenset(names))
+
+    async def _remove(self, names: Collection[str]) -> bool:
+        """Whether one of them had been added."""
         try:
-            with self._managed.removing(name) as was_there:
-                await self._tokens.revoke_of_host(name)
+            with self._managed.removing(names) as was_there:
+                await self._tokens.revoke_of_hosts(names)
         except OSError as error:
             raise _cannot_write(error) from error
         if was_there:
-            await self._wait_until_gone(name)
+            await self._wait_until_gone(names)
         return was_there
 
-    async def _wait_until_gone(self, name: str) -> None:
+    async def _wait_until_gone(self, names: Collection[str]) -> None:
         """Whoever adds the host again at once is then not told that it is there, and adds it anew."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GONE_SECONDS):
                 # Discovery takes lists in a task of its own, and tells nobody when it has.
-                while (target := self._configured(name)) is not None and target.origin == ORIGIN:  # noqa: ASYNC110
+                while any(self.has(name) for name in names):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
     async def _make_token(self, host: str, created_by: str) -> str:

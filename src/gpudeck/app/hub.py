@@ -255,6 +255,7 @@ class HubServer:
             reservations=rooms.bookings.calendar,
             waiting=rooms.line.queue,
             alerts=rooms.alarm.alerts,
+            memory=rooms.memory,
             watches=rooms.messages.watches,
             mutes=rooms.messages.mutes,
             outbox=rooms.messages.outbox,

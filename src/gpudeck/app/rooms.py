@@ -13,6 +13,7 @@ from gpudeck.app.settings import Settings
 from gpudeck.auth.parts import Auth
 from gpudeck.chat.post import BotPost
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.memory import HostMemory
 
 
 class Rooms:
@@ -22,6 +23,8 @@ class Rooms:
     def __init__(self, hub: Hub, auth: Auth, settings: Settings, archive: Archive, *, demo: int | None = None) -> None:
         """`demo` is how many hosts are simulated, None when none are."""
         self.archive = archive
+        self._hub = hub
+        self.memory = HostMemory(hub, auth.database)
         self.diary = Diary(hub, auth.database, settings.events, demo=demo)
         self.bookings = Bookings(hub, auth, settings.reservations, self.diary.events, demo=demo)
         self.line = WaitingLine(
@@ -71,6 +74,7 @@ class Rooms:
 
     async def open(self) -> None:
         """Raises UsageError when the database does not answer."""
+        await self.memory.open()
         await self.diary.open()
         await self.bookings.open()
         await self.line.open()
@@ -78,6 +82,7 @@ class Rooms:
         await self.alarm.open()
 
     def start(self) -> None:
+        self.memory.start()
         self.line.start()
         self.messages.start()
         self.alarm.start()
@@ -89,6 +94,8 @@ class Rooms:
         self.bookings.tick()
         self.messages.tick()
         self.alarm.tick()
+        problem = self.memory.problem
+        self._hub.fleet.say("memory", [] if problem is None else [problem])
         self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
 
     def end_demo(self) -> None:
@@ -107,6 +114,7 @@ class Rooms:
     async def close(self) -> None:
         await self.chat.stop()
         await self.line.stop()
+        await self.memory.stop()
         await self.alarm.close()
         await self.messages.close()
         await self.bookings.close()

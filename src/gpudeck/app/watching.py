@@ -9,6 +9,7 @@ from gpudeck.discovery.base import Provider
 from gpudeck.discovery.roster import Roster
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import ReportRefused, UsageError
+from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.poller import Poller, Way
@@ -32,11 +33,15 @@ class Watching:
         self._list_problems: list[str] = []
         self._poller = Poller(ways, self._deliver, self._note_failure)
         self._roster = Roster(providers, self._take, self._note_problems)
+        self._dismissing: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._roster.start()
+        self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
     async def stop(self) -> None:
+        if self._dismissing is not None:
+            self._dismissing.cancel()
         await self._roster.stop()
         for _, timer in self._leaving.values():
             timer.cancel()
@@ -68,6 +73,13 @@ class Watching:
         for name in before.keys() - self._targets.keys():
             self._part_with(before[name])
         self._watch()
+
+    def _dismiss_recalled(self) -> None:
+        """Hosts that the hub read before this start, and that no list names any more."""
+        if self._roster.is_complete:
+            self._hub.fleet.dismiss_recalled()
+        else:
+            self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
     def _part_with(self, target: Target) -> None:
         """One that a person removed goes at once."""

@@ -7,7 +7,7 @@ in memory by the hash of their secret; the database is read when another process
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -29,6 +29,7 @@ FLUSH_SECONDS = 60.0
 SECRET_LENGTH = 1024
 """Nothing longer is a token: it is not even hashed."""
 _CREATED_BY_LENGTH = 128
+_AT_ONCE = 500
 _HIGHEST_ID = 2**63 - 1
 
 _table, _accounts = schema.tokens, schema.accounts
@@ -193,17 +194,19 @@ class Tokens:
                     await connection.execute(also(token))
         return token
 
-    async def revoke_of_host(self, hosts: str) -> frozenset[int]:
-        """Take back all tokens of agents that are for exactly those hosts, or none of them. Returns their ids.
+    async def revoke_of_hosts(self, names: Collection[str]) -> frozenset[int]:
+        """Take back all tokens of agents that are for exactly one of those hosts, or none of them. Returns their ids.
 
         Raises Temporary, and then they may not have been taken back.
         """
-        if not hosts.isprintable():
-            return frozenset()  # no token is for such a host, and PostgreSQL takes no character 0
+        # No token is for a host whose name cannot be shown, and PostgreSQL takes no character 0.
+        known = [name for name in names if name.isprintable()]
+        ended: frozenset[int] = frozenset()
         async with self._changing:
             self._mark = None
             async with self.database.begin() as connection:
-                ended = await self._end(connection, _is_of_agent(hosts))
+                for start in range(0, len(known), _AT_ONCE):
+                    ended |= await self._end(connection, _is_of_agent(*known[start : start + _AT_ONCE]))
             self._forget(ended)
         return ended
 
@@ -266,8 +269,8 @@ class Tokens:
         self._is_failing = False
 
 
-def _is_of_agent(hosts: str) -> ColumnElement[bool]:
-    return (_table.c.role == "agent") & (_table.c.hosts == hosts)
+def _is_of_agent(*hosts: str) -> ColumnElement[bool]:
+    return (_table.c.role == "agent") & _table.c.hosts.in_(hosts)
 
 
 def _is_worth_something(now: float) -> list[ColumnElement[bool]]:

@@ -1,13 +1,17 @@
 """gpudeck hosts: which hosts a hub watches; add one, remove one, try one."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.views.safe import clean
+
+if TYPE_CHECKING:
+    from gpudeck.client import Client
 
 _EXAMPLES = """\b
 Examples:
@@ -16,6 +20,7 @@ Examples:
   gpudeck hosts test gpu07                    what works, step by step
   gpudeck hosts list                          all hosts with their state
   gpudeck hosts remove gpu07                  forgotten, and its token taken back
+  gpudeck hosts remove --token rack3 --down   all that this token brought and that are down
 """
 _HUB = click.option(
     "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
@@ -90,16 +95,51 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
 
 
 @command.command("remove")
-@click.argument("name", shell_complete=_complete_hosts)
+@click.argument("name", required=False, shell_complete=_complete_hosts)
+@click.option("--token", metavar="NAME-OR-ID", help="Only hosts that this agent token reported.")
+@click.option("--down", is_flag=True, help="Only hosts that are down.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @_HUB
 @_CONFIG
-def remove_host(name: str, hub: str, config: Path | None) -> None:
-    """Forget NAME, and take back its token. A host that still reports with the token of all agents comes back."""
+def remove_host(name: str | None, *, token: str | None, down: bool, yes: bool, hub: str, config: Path | None) -> None:
+    """Forget NAME, and take back its token. A host that still reports with the token of all agents comes back.
+
+    NAME may be a pattern such as 'gpu*'. With a pattern, --token or --down all hosts that fit are removed, after a
+    question."""
     from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Client  # noqa: PLC0415 - the same
 
-    Client(hub, token=find_own_token(hub, config)).remove_host(name)
-    click.echo(f"{name} is removed.")
+    client = Client(hub, token=find_own_token(hub, config))
+    if name is not None and token is None and not down and not set(name) & set("*?["):
+        client.remove_host(name)
+        click.echo(f"{name} is removed.")
+        return
+    query = {"name": name, "token": token, "down": "true" if down else None}
+    given = {key: value for key, value in query.items() if value is not None}
+    if not given:
+        raise UsageError("no host is named.", "Give a NAME, a pattern, --token or --down.")
+    _remove_all(client, given, yes=yes)
+
+
+def _remove_all(client: "Client", query: dict[str, str], *, yes: bool) -> None:
+    found = client.remove_hosts(query | {"dry_run": "true"})
+    if found["kept"]:
+        click.echo(f"{found['kept']} more fit, but a configuration file or discovery names them: remove them there.")
+    if not found["count"]:
+        raise GpudeckError("no host fits.", "`gpudeck hosts list` shows all.")
+    names = ", ".join(clean(name) for name in found["names"])
+    more = found["count"] - len(found["names"])
+    click.echo(f"{_count(found['count'])}: {names}{f', … and {more} more' if more else ''}")
+    if not yes:
+        click.confirm(f"Remove {'it' if found['count'] == 1 else 'them'}?", abort=True)
+    removed = client.remove_hosts(query)
+    click.echo(f"{_count(removed['count'])} removed.")
+    if "token" in query:
+        click.echo("What still reports with this token comes back: `gpudeck token revoke ID` ends that.")
+
+
+def _count(number: int) -> str:
+    return f"{number} host{'' if number == 1 else 's'}"
 
 
 @command.command("test")

@@ -164,6 +164,11 @@ class Client:
         """Have a host forgotten."""
         self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
 
+    def remove_hosts(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Have all hosts forgotten that fit `query`, which is what stands behind the question mark: how many."""
+        answer: dict[str, Any] = msgspec.json.decode(self._ask("DELETE", f"/api/v1/hosts?{_write(query)}"))
+        return answer
+
     def me(self) -> dict[str, Any]:
         """Whom the hub takes the asker for."""
         answer: dict[str, Any] = msgspec.json.decode(self._get("/api/v1/me"))

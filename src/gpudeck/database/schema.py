@@ -278,3 +278,20 @@ alert_silences = Table(
     Column("body", Text, nullable=False),  # JSON: what it fits, who made it, and why
 )
 """Of what nobody is told for a while."""
+
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("id", String(384), primary_key=True),
+    Column("last_report_at", Float(53), nullable=False),
+    Column("is_down", Integer, nullable=False),
+)
+"""The real hosts that have reported, and when each last did. Rows are small: all of them are written once a minute."""
+
+host_facts = Table(
+    "host_facts",
+    metadata,
+    Column("id", String(384), primary_key=True),
+    Column("body", Text, nullable=False),  # JSON: name, GPUs and whatever else seldom changes
+)
+"""What those hosts are; see `hub.host_store`."""

@@ -17,12 +17,14 @@ class _Watch:
     def __init__(self, provider: Provider, on_change: Callable[[], None]) -> None:
         self.provider = provider
         self.targets: list[Target] = []
+        self.has_answered = False
         self.trouble: str | None = None
         self.refresh = Refresh(provider, self._take, self._note)
         self._on_change = on_change
 
     def _take(self, targets: list[Target]) -> None:
         self.targets = targets
+        self.has_answered = True
         self._on_change()
 
     def _note(self, origin: str, trouble: str | None) -> None:
@@ -51,6 +53,11 @@ class Roster:
         self._watches = [_Watch(provider, self._put_together) for provider in providers]
         self.targets: list[Target] = []
         self.problems: list[str] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every provider has answered once: whom none of them names is configured nowhere."""
+        return all(watch.has_answered for watch in self._watches)
 
     def start(self) -> None:
         for watch in self._watches:

@@ -15,6 +15,7 @@ from gpudeck.hub.late import LateReports
 from gpudeck.hub.recorder import Recorder
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.alert import Alert
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.clock import Clock
@@ -22,10 +23,13 @@ from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.reservation import Mark
-from gpudeck.model.target import WAYS, Target
+from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
 
+FORGET_TICKS = 3600
+"""So many seconds lie between two looks for hosts to forget."""
+_CLOCKS_AGREE = 3600.0
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
@@ -51,6 +55,8 @@ class Fleet:
         self.recorder: Recorder | None = None
         self.happenings: Happenings | None = None
         self._late = LateReports(self._marks)
+        self._recalled: dict[str, HostState] = {}
+        self._ticks = 0
 
     def apply(
         self,
@@ -61,14 +67,16 @@ class Fleet:
         sent_at: float | None = None,
         target: str | None = None,
         only: str | None = None,
+        token: TokenName | None = None,
     ) -> bool:
         """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
 
         `sent_at` is the agent's clock at the moment of sending: with it the hub tells a wrong clock from a report that
         waited in an outbox, and dates the report by its own clock. `target` is the configured host that was asked for
-        it. `only` are the names, or the pattern of names, that its sender may report as. Raises ReportRefused.
+        it. `only` are the names, or the pattern of names, that its sender may report as, `token` is what it showed.
+        Raises ReportRefused.
         """
-        host, host_id = self._register.find(envelope, via, target, only)
+        host, host_id = self._register.find(envelope, via, target, only, token)
         if self._has_better_way(host, via):
             self.counters["reports_second_way"] += 1
             return False
@@ -89,6 +97,10 @@ class Fleet:
         host.via = via
         envelope = self._register.name(host, envelope)
         self._register.settle(host, host_id, envelope, target)
+        if token is not None and host.token != token.id:
+            self._register.tokens.charge(host, token.id)
+        if self._recalled:
+            self._take_over(host, envelope)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
         host.hear(now, uptime)
         if self.recorder is not None:
@@ -147,22 +159,38 @@ class Fleet:
         host = self._register.targeted(target)
         return host is not None and self._has_better_way(host, via)
 
+    def make_host(self, host_id: str, via: str) -> HostState:
+        """A host that is not in the fleet yet."""
+        return self._register.make(host_id, via)
+
+    def recall(self, host: HostState) -> bool:
+        """Put back a host of before this start. False where it reports already, or where there is no room."""
+        is_back = self._register.recall(host)
+        if is_back:
+            self._recalled |= dict.fromkeys(host.gpus, host)
+        return is_back
+
+    def dismiss_recalled(self) -> None:
+        """Let go of hosts of before this start that were read by the hub and are no longer configured."""
+        for host in [host for host in self.hosts.values() if host.is_recalled and host.target is None]:
+            if host.via in READ_WAYS:
+                self.remove(host.id)
+
     def age(self, now: float) -> None:
-        """Let time pass for every host: late, down, and at last forgotten."""
-        forgotten = []
+        """Once a second, let time pass for every host: late, down, and at last forgotten."""
         if self.happenings is not None:
             self.happenings.pass_time(now)
         uptime = now if self._uptime is None else self._uptime()
         self._late.pass_time(uptime, self.happenings)
         for host in self.hosts.values():
             self._age(host, now, uptime)
-            if host.target is None and now - host.observed_at > self.settings.forget_after:
-                forgotten.append(host.id)
-        for host_id in forgotten:
-            self.remove(host_id)
+        self.say("tokens", self._register.tokens.problems(now))
+        self._ticks += 1
+        if self._ticks % FORGET_TICKS == 0:
+            self._forget(now)
 
     def remove(self, host_id: str) -> None:
-        """Forget a host; it comes back with its next report."""
+        """Forget a host; it comes back with its next report. Its place in the limit of its token is free again."""
         self._register.remove(host_id)
 
     def take_changes(self) -> tuple[list[HostState], list[str]]:
@@ -241,6 +269,28 @@ class Fleet:
         for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
             self.counters[counter] += 1
         return is_new
+
+    def _forget(self, now: float) -> None:
+        """A clock that jumped ahead must not cost every host that is silent: hosts that report have to agree with it.
+        Nor is anybody forgotten in the first hour of a start, when the hub's own machine may be the only one that
+        reports."""
+        after = self.settings.forget_after
+        forgotten = [host.id for host in self.hosts.values() if host.target is None and now - host.observed_at > after]
+        skews = [host.view["clock_skew_seconds"] for host in self.hosts.values() if host.status == "up"]
+        told = [abs(skew) <= _CLOCKS_AGREE for skew in skews if skew is not None]
+        if forgotten and 2 * sum(told) > len(told):
+            for host_id in forgotten:
+                self.remove(host_id)
+
+    def _take_over(self, host: HostState, envelope: Envelope) -> None:
+        """GPUs of this report that a host of before this start had are no longer there."""
+        for gpu in envelope.report.gpus or ():
+            before = self._recalled.pop(gpu.uuid, None)
+            if before is None or before is host or not before.is_recalled:
+                continue
+            if self.hosts.get(before.id) is before:
+                before.release_gpu(gpu.uuid)
+                self._register.dirty.add(before.id)
 
     def _refuse_rival(self, host: HostState, envelope: Envelope, now: float) -> None:
         """Two agents at once that claim to be one host: the newer is believed, and both hear of it."""

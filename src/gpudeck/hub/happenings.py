@@ -16,7 +16,7 @@ from msgspec import Struct, field, structs
 from gpudeck.hub.damper import Damper
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
-from gpudeck.hub.news import News
+from gpudeck.hub.news import News, in_words
 from gpudeck.hub.portrait import GpuPortrait, Portrait
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
@@ -143,11 +143,17 @@ class Happenings:
         down_since = self._known.pop(host.id, None)
         self._known[host.id] = None
         tell = partial(make_event, now, host=portrait.name, host_id=host.id)
-        if not is_known:
+        if portrait.is_down:
+            # Known from before this start, and it did not come back.
+            if down_since is None:
+                silent = f"Nothing has come from it for {in_words(now - portrait.silent_since)}."
+                title = f"{portrait.name} has stopped reporting"
+                self._take(tell("host_down", title, severity="critical", detail=silent))
+        elif not is_known:
             count = len(portrait.gpus)
             detail = f"{count} GPU{'s' if count != 1 else ''}, by way of {portrait.via}."
             self._take(tell("host_seen", f"{portrait.name} reports for the first time", detail=detail))
-        elif down_since is not None and not portrait.is_down:
+        elif down_since is not None:
             # Also right after a start: whoever was told that it is down waits for this.
             self._take(tell("host_up", f"{portrait.name} reports again"))
 

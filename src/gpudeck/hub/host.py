@@ -11,7 +11,7 @@ from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import HOST_METRICS
-from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading
 from gpudeck.model.reservation import Mark
@@ -35,9 +35,9 @@ _encoder = msgspec.json.Encoder()
 class HostState:
     """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it.
 
-    `target` is the name under which it is configured, None for one that is known by its reports alone. `sampled_slot`
-    is the recorder's: of which moment it was sampled last. `portrait` is what was last looked at for events, and
-    `has_news` says that it may be another by now.
+    `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
+    id of the agent token that last reported it. `sampled_slot` is the recorder's: of which moment it was sampled last.
+    `portrait` is what was last looked at for events, and `has_news` says that it may be another by now.
 
     `observed_at` is the newest report's own time on the hub's clock, `heard_at` when any report of it last arrived,
     late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
@@ -62,9 +62,11 @@ class HostState:
         self.power_watts: float | None = None
         self.users: frozenset[str] = frozenset()
         self.target: str | None = None
+        self.token: int | None = None
         self.sampled_slot = -1.0
         self.portrait: Portrait | None = None
         self.has_news = True
+        self._recalled_until: float | None = None
         self._target_labels: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._said: list[str] = []
@@ -137,6 +139,16 @@ class HostState:
         """By UUID, in the order in which the host tells them."""
         return self._gpus
 
+    @property
+    def is_recalled(self) -> bool:
+        """Whether it is known from before this start of the hub alone: it has not reported since."""
+        return self._recalled_until is not None
+
+    @property
+    def last_report_at(self) -> float:
+        """By the hub's clock, as everybody is shown it; only of a host that has reported."""
+        return float(self.view["last_report_at"])
+
     def twins(self) -> dict[str, str]:
         """The problems that say that it cannot be told from another host, by kind."""
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
@@ -185,6 +197,22 @@ class HostState:
         note(self.view, changes, facts | {"reasons": reasons})
         self._show(changes)
 
+    def recall(self, envelope: Envelope, last_report_at: float, *, until: float) -> None:
+        """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
+        until then or, after `until`, down. With 0.0 it was down already."""
+        self.take(envelope, last_report_at, None, last_report_at)
+        self._recalled_until = until
+        self.status = "late" if until else "down"
+        self._silence_gpus(f"the host is {self.status}: it has not reported since the hub was started", last_report_at)
+        self._show({"status": self.status})
+
+    def release_gpu(self, uuid: str) -> None:
+        """That GPU is in another host now."""
+        del self._gpus[uuid]
+        self._other_gpus = self.has_news = True
+        self.view["gpus"] = [state.view for state in self._gpus.values()]
+        self._show({})
+
     def rename_id(self, host_id: str) -> None:
         """The same host under another id, now that its machine id is known."""
         self.id = host_id
@@ -199,6 +227,7 @@ class HostState:
         after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
         self.name = envelope.host
         self.interval = envelope.interval_seconds
+        self._recalled_until = None
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
         self.has_news |= self.status == "down"
@@ -310,8 +339,13 @@ class HostState:
         if self.status == "never":
             return "never"
         self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
+        down_after = max(self._settings.down_after, self.late_after + self.interval)
+        if self._recalled_until is not None:
+            is_overdue = now - self.observed_at > down_after
+            is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
+            return "late" if self._recalled_until and is_awaited else "down"
         silent = uptime - self._heard_uptime
-        if silent > max(self._settings.down_after, self.late_after + self.interval):
+        if silent > down_after:
             return "down"
         return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
 

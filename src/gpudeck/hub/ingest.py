@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire import Envelope, decode
@@ -31,10 +32,12 @@ class Ingest:
         via: str = "push",
         sent_at: float | None = None,
         only: str | None = None,
+        token: TokenName | None = None,
     ) -> bool:
         """Take one report; False when it was a repeated one. Raises ReportRefused: whoever catches it counts it.
 
-        `only` is the host, or the pattern of names, that its sender may report as; None: any.
+        `only` is the host, or the pattern of names, that its sender may report as; None: any. `token` is what it
+        showed: each brings only so many real hosts into the fleet.
         """
         envelope = decode(body, content_type, encoding)
         if not is_for(only, envelope.host):
@@ -45,8 +48,9 @@ class Ingest:
                 f"Start the agent with --name {only}, or make a token for {envelope.host} on the hub.",
             )
         self._check_demo(envelope)
-        via = "simulated" if envelope.simulated else via
-        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only)
+        if envelope.simulated:
+            via, token = "simulated", None
+        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only, token=token)
 
     def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
         """Take a report that the hub itself fetched from a configured host.

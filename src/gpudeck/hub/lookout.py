@@ -36,9 +36,10 @@ class Lookout:
         past = self._past[host.id]
         if past.status == "late" and host.status == "up":
             past.returns.append(now)
-        past.status = host.status
+        # One that comes back after a start of the hub was not late.
+        past.status = "never" if host.is_recalled else host.status
         gpus = host.gpus
-        if host.status == "up" and past.had.keys() != gpus.keys():
+        if (host.status == "up" or host.is_recalled) and past.had.keys() != gpus.keys():
             self._note_gone(host, past, now)
         view = host.view
         return SeenHost(
@@ -49,6 +50,7 @@ class Lookout:
             gpus=[gpu for gpu in view["gpus"] if gpu["last_seen"] is None],
             boards=gpus,
             silent_since=host.silent_since,
+            is_recalled=host.is_recalled,
             late_times=_count(past.returns, now) if past.returns else 0,
             gone=self._gone(host, past, now) if past.gone else (),
         )

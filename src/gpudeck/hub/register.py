@@ -9,6 +9,7 @@ import msgspec
 
 from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.host import HostState
+from gpudeck.hub.token_limit import TokenLimit, TokenName
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
@@ -33,20 +34,49 @@ class Register:
         self._targets: dict[str, Target] = {}
         self._targeted: dict[str, HostState] = {}
         self._named: dict[str, set[str]] = {}
+        self.tokens = TokenLimit(settings.max_hosts_per_token)
 
-    def find(self, envelope: Envelope, via: str, target: str | None, only: str | None = None) -> tuple[HostState, str]:
+    def find(
+        self,
+        envelope: Envelope,
+        via: str,
+        target: str | None,
+        only: str | None = None,
+        token: TokenName | None = None,
+    ) -> tuple[HostState, str]:
         """The host that a report is of, and the id it is to have. It is in the fleet only when it is settled there.
 
-        `target` is the configured host that was asked for the report; `only` says which hosts its sender may report of.
-        Raises ReportRefused when there is no room, or when the answer is of a host that is there under another name.
+        `target` is the configured host that was asked for the report; `only` says which hosts its sender may report of,
+        and `token` is what it showed. Raises ReportRefused when there is no room, or when the answer is of a host that
+        is there under another name.
         """
         host_id = self._id_of(envelope, target, only)
         host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
         if host is None:
             self._check_crowd(envelope.host, only)
+            if token is not None:
+                self.tokens.check(token, envelope.host)
             return self._make(host_id, via), host_id
         self._check_claim(host, target)
         return host, host_id
+
+    def make(self, host_id: str, via: str) -> HostState:
+        """A host that is not in the fleet yet."""
+        return HostState(host_id, via, self._settings, self._names, self._marks)
+
+    def recall(self, host: HostState) -> bool:
+        """Put back a host of before this start. False where it reports already, or where there is no room."""
+        known = self.hosts.get(host.id)
+        if known is not None and known.status == "never":
+            self.remove(known.id)
+        elif known is not None or len(self.hosts) >= self._settings.max_hosts:
+            return False
+        token, host.token = host.token, None
+        self._add(host)
+        self.tokens.charge(host, token)
+        self._link(host, host.name)
+        self.dirty.add(host.id)
+        return True
 
     def name(self, host: HostState, envelope: Envelope) -> Envelope:
         """The report under the name that people gave the host which the hub reads, whatever its own agent calls it.
@@ -102,6 +132,7 @@ class Register:
     def remove(self, host_id: str) -> None:
         """Forget a host; it comes back with its next report."""
         host = self.hosts.pop(host_id)
+        self.tokens.charge(host, None)
         if host.target is not None:
             self._targeted.pop(host.target, None)
         self.dirty.discard(host_id)
@@ -167,7 +198,7 @@ class Register:
                 f"this hub already watches {len(self.hosts)} hosts",
                 "Raise fleet.max_hosts in its configuration.",
             )
-        return HostState(host_id, via, self._settings, self._names, self._marks)
+        return self.make(host_id, via)
 
     def _find_unidentified(self, envelope: Envelope, target: str | None) -> HostState | None:
         """The host known by the name alone whose machine id this report tells for the first time."""
@@ -192,7 +223,7 @@ class Register:
 
     def _stand_for(self, target: Target, host: HostState | None) -> None:
         """None: a host that was never seen."""
-        host = host or self._add(HostState(target.name, target.via, self._settings, self._names, self._marks))
+        host = host or self._add(self.make(target.name, target.via))
         self._targeted[target.name] = host
         host.expect(target.name, target.via, target.labels)
         self.dirty.add(host.id)

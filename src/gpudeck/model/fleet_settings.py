@@ -27,5 +27,8 @@ class FleetSettings(Struct, frozen=True):
     """A host that has not reported for this long is removed from the fleet."""
     max_hosts: Annotated[int, Meta(ge=1)] = 20_000
     """Reports of further hosts are refused."""
+    max_hosts_per_token: Annotated[int, Meta(ge=1)] = 2_000
+    """Reports of further hosts with the same agent token are refused: a stolen token cannot fill the fleet. A fleet of
+    more hosts that share one token needs a higher number."""
     availability: AvailabilitySettings = field(default_factory=AvailabilitySettings)
     health: HealthSettings = field(default_factory=HealthSettings)

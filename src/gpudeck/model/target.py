@@ -11,6 +11,8 @@ Via = Literal["push", "pull", "ssh", "scrape", "gpu-cluster-status", "gpumonitor
 WAYS: tuple[str, ...] = (*get_args(Via), "vesta")
 """Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner. Nobody can be
 configured `via` vesta: its senders come by themselves."""
+READ_WAYS = frozenset(get_args(Via)) - {"push"}
+"""Those on which the hub reads the host: it is watched as long as it is configured."""
 
 
 class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):

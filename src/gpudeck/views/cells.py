@@ -104,4 +104,7 @@ def show_number(value: float | None, unit: str) -> str:
 def _host_note(host: Json, now: float) -> str:
     if host["status"] in {"up", "never"} or host["last_report_at"] is None:
         return ""
-    return f"{host['status']}: last report {show_span(now - host['last_report_at'])} ago, values are from then"
+    note = f"{host['status']}: last report {show_span(now - host['last_report_at'])} ago"
+    # Of a host that is remembered from before the hub was started there are none.
+    has_values = any(gpu["memory_used_bytes"] is not None for gpu in host["gpus"])
+    return f"{note}, values are from then" if has_values else note

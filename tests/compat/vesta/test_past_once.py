@@ -241,6 +241,8 @@ def test_a_past_that_was_imported_with_an_earlier_version_is_not_taken_again(tmp
 
     asyncio.run(
         ask(
+            "DROP TABLE hosts",
+            "DROP TABLE host_facts",
             "DROP TABLE vesta_spans",
             'CREATE TABLE vesta_past (id VARCHAR(64) PRIMARY KEY, start FLOAT NOT NULL, "end" FLOAT NOT NULL)',
             "INSERT INTO vesta_past VALUES ('abc1', 10.5, 20.0)",

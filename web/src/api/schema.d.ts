@@ -291,7 +291,11 @@ export interface paths {
          *     is told only this once, and the line to run there.
          */
         post: operations["ApiV1HostsAddHost"];
-        delete?: never;
+        /**
+         * RemoveHosts
+         * @description Remove all hosts that fit everything given. One that still reports comes back, unless its token was revoked.
+         */
+        delete: operations["ApiV1HostsRemoveHosts"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1753,6 +1757,12 @@ export interface components {
         /** RemovedHost */
         RemovedHost: {
             name: string;
+        };
+        /** RemovedHosts */
+        RemovedHosts: {
+            count: number;
+            kept: number;
+            names: string[];
         };
         /**
          * Report
@@ -3485,6 +3495,98 @@ export interface operations {
             };
             /** @description A host of that name is there already */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A bug of the hub */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not now: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HostsRemoveHosts: {
+        parameters: {
+            query?: {
+                /** @description A name, or a pattern such as gpu* */
+                name?: string | null;
+                /** @description The agent token that reported them: its name or id */
+                token?: string | null;
+                /** @description Only those that are down */
+                down?: boolean;
+                /** @description Only say which they are */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The hosts that were removed, or would be */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemovedHosts"];
+                };
+            };
+            /** @description Nothing says which hosts are meant */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A token that this hub does not know */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Who asks may not change anything */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

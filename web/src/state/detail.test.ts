@@ -133,6 +133,7 @@ describe('faults', () => {
 it('says how old the picture of a silent host is', () => {
   const silent = host('gpu01', [], { status: 'down', last_report_at: NOW - 180 })
   expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW).state).toBe('unknown; free 3 min ago, when the host last reported')
+  expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'unknown' }), silent, NOW).state).toBe('unknown; last report 3 min ago')
 })
 
 it('says nothing about an age that cannot be', () => {

@@ -91,6 +91,7 @@ function stateText(gpu: Gpu, host: Host, now: number): string {
   const time = elapsed(gpu.since, now)
   if (host.status === 'up') return Number.isNaN(time) ? gpu.availability : `${gpu.availability} for ${duration(time)}, since ${clockTime(gpu.since, now)}`
   const age = host.last_report_at === null ? '' : ` ${duration(elapsed(host.last_report_at, now))} ago`
+  if (gpu.last_seen === 'unknown') return `unknown; last report${age}`
   return `unknown; ${gpu.last_seen ?? 'last seen'}${age}, when the host last reported`
 }
 

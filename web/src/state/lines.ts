@@ -98,7 +98,7 @@ function whoText(gpu: Gpu, isPast: boolean, now: number): Figure {
 
 function lastText(gpu: Gpu): string {
   if (gpu.users.length > 0) return people(gpu)
-  return gpu.last_seen ?? DASH
+  return gpu.last_seen === 'unknown' ? DASH : (gpu.last_seen ?? DASH)
 }
 
 function bookedText(gpu: Gpu, now: number): string {

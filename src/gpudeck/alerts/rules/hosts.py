@@ -22,6 +22,10 @@ def find_down(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> 
     return (Finding(title=f"{host.name} has stopped reporting", since=min(around.now, host.silent_since)),)
 
 
+def why_awaited(host: SeenHost, _: str, __: str) -> str | None:
+    return "the host has not reported since the hub was started" if host.is_recalled else None
+
+
 def find_late(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
     above, clear = limits.begin, limits.end
     if host.late_times < max(clear, 1.0):
@@ -123,6 +127,7 @@ HOST_RULES = (
         many="{count} hosts have stopped reporting",
         over="{place} reports again",
         over_many="{count} hosts report again",
+        why_unknown=why_awaited,
         sees_silent=True,
     ),
     Rule(
