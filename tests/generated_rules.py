@@ -48,6 +48,11 @@ def _ask() -> dict[str, tuple[str, str]]:
             f"gpudeck_host_report_age_seconds{{{HUB}}} > {FleetSettings().down_after:g}",
             "{{ $labels.host }} has stopped reporting",
         ),
+        "host_unreadable": (
+            # Of a host that was never seen there is no age of its last report.
+            f"gpudeck_host_up{{{HUB}}} == 0 unless on (instance, host) gpudeck_host_report_age_seconds{{{HUB}}}",
+            "{{ $labels.host }} is configured, and has never been read",
+        ),
         "host_late": (
             f"changes(gpudeck_host_up{{{HUB}}}[1h]) >= {2 * (of['host_late'].above or 0.0):g}",
             "{{ $labels.host }} reports late again and again",

@@ -65,6 +65,18 @@ CASES: list[tuple[str, dict[str, str], str, str, int]] = [
     ("gpu_hot", {'gpudeck_gpu_temperature_celsius{job="gpudeck-agents"}': "99x20"}, "20m", "told by an agent too", 0),
     ("host_down", {f'gpudeck_host_report_age_seconds{{{HUB},host="gpu01"}}': "61x3"}, "1m", "silent", 1),
     ("host_down", {f'gpudeck_host_report_age_seconds{{{HUB},host="gpu01"}}': "59x3"}, "1m", "late only", 0),
+    ("host_unreadable", {f'gpudeck_host_up{{{HUB},host="gpu01"}}': "0x12"}, "11m", "never seen", 1),
+    ("host_unreadable", {f'gpudeck_host_up{{{HUB},host="gpu01"}}': "0x9 1x3"}, "11m", "freshly added", 0),
+    (
+        "host_unreadable",
+        {
+            f'gpudeck_host_up{{{HUB},host="gpu01"}}': "0x12",
+            f'gpudeck_host_report_age_seconds{{{HUB},host="gpu01"}}': "61x12",
+        },
+        "11m",
+        "down",
+        0,
+    ),
     ("host_late", {f'gpudeck_host_up{{{HUB},host="gpu01"}}': "1 0 " * 8}, "15m", "comes and goes", 1),
     ("gpu_throttled", {f"gpudeck_gpu_throttled_hardware{{{GPU}}}": "1x9"}, "6m", "slowed", 1),
     ("ecc", {f"gpudeck_gpu_remapped_rows_pending{{{GPU}}}": "1x9"}, "2m", "rows wait", 1),

@@ -16,14 +16,13 @@ from gpudeck.alerts.snapshot import Around
 from gpudeck.database.engine import Database
 from gpudeck.hub.fleet import FORGET_TICKS
 from gpudeck.hub.happenings import Happenings
-from gpudeck.hub.host import RETURN_SECONDS
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
 from gpudeck.hub.memory import HostMemory
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.model.view import Host

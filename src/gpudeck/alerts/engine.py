@@ -101,6 +101,8 @@ class Engine(Course):
         """At one host of the fleet."""
         self._seen.add(host.id)
         active = self._active.get(host.id)
+        if host.status != "never" and host.name != host.id and host.name in self._active:
+            self._note_first_seen(host.name)
         if host.status != "up":
             self._look_at_silent(host, active)
             return
@@ -277,6 +279,11 @@ class Engine(Course):
                     self._note_unknown(life, why)
                 else:
                     self._ease(life, limits)
+
+    def _note_first_seen(self, name: str) -> None:
+        """Until a host reports for the first time its name is its id."""
+        for life in list(self._active[name].get("host_unreadable", {}).values()):
+            self._resolve(life, None) if life.is_firing else self._drop(life)
 
     def _note_unread(self, host: SeenHost, active: Mapping[str, Subjects]) -> None:
         """None of its GPUs can be read now."""

@@ -11,6 +11,7 @@ from gpudeck.model.event import Severity
 
 RuleName = Literal[
     "host_down",
+    "host_unreadable",
     "host_late",
     "gpu_lost",
     "driver_not_answering",
@@ -65,6 +66,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 DEFAULTS: dict[str, Limits] = {
     "host_down": Limits(severity="critical"),
+    # Whoever adds a host needs a while to set it up.
+    "host_unreadable": Limits(severity="critical", wait=10 * _MINUTE),
     "host_late": Limits(severity="warning", above=6.0, clear=2.0, unit="times an hour"),
     "gpu_lost": Limits(severity="critical", wait=_MINUTE, clear_after=_MINUTE),
     "driver_not_answering": Limits(severity="critical", wait=_MINUTE, clear_after=_MINUTE),

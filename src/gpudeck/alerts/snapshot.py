@@ -26,7 +26,8 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     """`view` is its metrics and facts, `gpus` are those of its GPUs whose values are of now. `boards` are all of them,
     by UUID. `silent_since` is when it last reported, `late_times` how often it came late within the last hour.
 
-    `is_recalled`: it is known from before this start of the hub, and has not reported since."""
+    `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_recalled`: it is known from before
+    this start of the hub, and has not reported since."""
 
     id: str
     name: str
@@ -36,6 +37,8 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     boards: Mapping[str, Any] = field(default_factory=dict)
     silent_since: float = 0.0
     late_times: int = 0
+    failure: str | None = None
+    is_expected: bool = False
     is_recalled: bool = False
     gone: tuple[GoneGpu, ...] = ()
 

@@ -149,6 +149,11 @@ class HostState:
         """By the hub's clock, as everybody is shown it; only of a host that has reported."""
         return float(self.view["last_report_at"])
 
+    @property
+    def failure(self) -> str | None:
+        """Why the hub cannot read it, or why it will never report by itself; None where neither is known."""
+        return self._flags.get("read")
+
     def twins(self) -> dict[str, str]:
         """The problems that say that it cannot be told from another host, by kind."""
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}

@@ -50,6 +50,8 @@ class Lookout:
             gpus=[gpu for gpu in view["gpus"] if gpu["last_seen"] is None],
             boards=gpus,
             silent_since=host.silent_since,
+            failure=host.failure,
+            is_expected=host.target is not None,
             is_recalled=host.is_recalled,
             late_times=_count(past.returns, now) if past.returns else 0,
             gone=self._gone(host, past, now) if past.gone else (),

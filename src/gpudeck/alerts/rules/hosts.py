@@ -1,4 +1,4 @@
-"""Rules about hosts: silent, late, without a driver, short of disk or RAM, with a wrong clock or an old agent."""
+"""Rules about hosts: silent, late, never read, without a driver, short of disk or RAM, with a wrong clock or agent."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,23 @@ _FULL_PERCENT: Final = 99.0
 def find_down(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> Sequence[Finding]:
     if host.status != "down":
         return ()
-    return (Finding(title=f"{host.name} has stopped reporting", since=min(around.now, host.silent_since)),)
+    return (Finding(title=_why_silent(host, "has stopped reporting"), since=min(around.now, host.silent_since)),)
 
 
 def why_awaited(host: SeenHost, _: str, __: str) -> str | None:
     return "the host has not reported since the hub was started" if host.is_recalled else None
+
+
+def find_unreadable(host: SeenHost, _: Sequence[View], __: Limits, ___: Around) -> Sequence[Finding]:
+    if host.status != "never" or not host.is_expected:
+        return ()
+    return (Finding(title=_why_silent(host, "has never reported")),)
+
+
+def _why_silent(host: SeenHost, silent: str) -> str:
+    if host.failure is None:
+        return f"{host.name} {silent}"
+    return f"{host.name} cannot be read: {host.failure.rstrip('.')}"
 
 
 def find_late(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
@@ -128,6 +140,16 @@ HOST_RULES = (
         over="{place} reports again",
         over_many="{count} hosts report again",
         why_unknown=why_awaited,
+        sees_silent=True,
+    ),
+    Rule(
+        name="host_unreadable",
+        scope="host",
+        find=find_unreadable,
+        action="Run `gpudeck hosts test` with its name on the hub: it says step by step what works.",
+        many="{count} configured hosts have never been read",
+        over="{place} reports",
+        over_many="{count} hosts report",
         sees_silent=True,
     ),
     Rule(
