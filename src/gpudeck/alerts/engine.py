@@ -208,7 +208,7 @@ class Engine(Course):
 
     def _may_return(self, host: SeenHost) -> bool:
         """Whether it is too early to say that the host is gone: the hub was away, and has not heard of it since."""
-        if host.silent_since > self._returning_since:
+        if host.status == "never" or host.silent_since > self._returning_since:
             return False
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.get("interval_seconds") or 0.0))
         return self._around.now < self._returning_since + seconds

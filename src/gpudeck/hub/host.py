@@ -229,9 +229,13 @@ class HostState:
 
     def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
         """Make the report this host's state as of its own time; returns how many of its values were not believed."""
+        report = envelope.report
         after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
         self.name = envelope.host
         self.interval = envelope.interval_seconds
+        if self.is_recalled and report.gpus is not None:
+            # Of GPUs known from before a start only the identity is: the agent knows for how long they are idle.
+            self._gpus = {}
         self._recalled_until = None
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
@@ -240,7 +244,6 @@ class HostState:
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
         _note_skew(self._flags, skew)
-        report = envelope.report
         self._said = report.problems
         changes: View = {}
         reasons, rejected = note_metrics(self.view, changes, report.metrics, report.unknown, _BOUNDS)

@@ -140,7 +140,7 @@ class LateReports:
                 missing.add(run, _FIRST, envelope.sequence)
         if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.sequence >= 0):
             return
-        if not backlog.is_held and host.sequence >= 0:
+        if not backlog.is_held and host.sequence >= 0 and not host.is_recalled:
             backlog.replay = host.fork(self.marks)
         self._expect_more(host, backlog, uptime, happenings)
 
