@@ -231,7 +231,7 @@ def test_sessions_that_are_over_are_neither_listed_nor_kept(stage: Stage) -> Non
     stage.clock.advance(SETTINGS.idle + 1)
     left = stage.start()
     listed = run(stage.sessions.list(stage.ada.id))
-    trimmed = run(stage.sessions.trim())
+    trimmed = run(stage.sessions.trim(stage.clock.now))
     assert (len(listed), trimmed, len(stage.rows("SELECT 1 FROM sessions"))) == (1, 1, 1)
     assert stage.find(left) == stage.ada
 

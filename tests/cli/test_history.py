@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_missing_history_is_said(tmp_path: Path) -> None:
     result = run("stats", "--file", str(tmp_path / "none.db"))
     assert isinstance(result.exception, UsageError)
     assert "there is no history" in str(result.exception)
+
+
+def test_clock_is_accepted_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUDECK_DATA_DIR", str(tmp_path))
+    before = time.time()
+    result = run("accept-clock")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "clock.json").read_bytes())["certain"] >= before
+    monkeypatch.setenv("GPUDECK_DATA_DIR", str(tmp_path / "nowhere"))
+    assert isinstance(run("accept-clock").exception, UsageError)

@@ -106,6 +106,14 @@ def test_the_last_three_are_kept(tmp_path: Path) -> None:
     assert sorted((tmp_path / copies.FOLDER).iterdir()) == sorted([*made[-2:], last, bystander])
 
 
+def test_the_newest_is_kept_also_where_the_clock_is_behind(tmp_path: Path) -> None:
+    file = make_old_database(tmp_path)
+    for number in range(3):
+        os.utime(keep_before_migration(file, f"{number:04}"), (9e9 + number, 9e9 + number))
+    assert keep_before_migration(file, "0009").exists()
+    assert len(list((tmp_path / copies.FOLDER).iterdir())) == 3
+
+
 def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:
     """Each transaction writes two rows: a copy that has one of them was torn."""
     source = tmp_path / "source.db"

@@ -25,6 +25,7 @@ from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.retention import RetentionClock
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "vesta"
 TOKEN = "0123-token"
@@ -70,7 +71,8 @@ class VestaHub:
 
     def start(self) -> None:
         self.hub = Hub(now=self.clock)
-        self.register = Register(self._auth.database, self.clock, forget_after=30 * 86_400.0)
+        retention = RetentionClock(now=self.clock, monotonic=self.clock)
+        self.register = Register(self._auth.database, self.clock, forget_after=30 * 86_400.0, retention=retention)
         asyncio.run(self.register.load())
         self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
 

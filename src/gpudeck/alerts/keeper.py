@@ -18,6 +18,7 @@ from gpudeck.model import clock
 from gpudeck.model.alert import Alert, AlertState, Silence
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
+from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Alerts:
         settle: Settle | None = None,
         *,
         now: clock.Clock = clock.wall,
+        retention: RetentionClock | None = None,
     ) -> None:
         self.engine = engine
         self._store = store
@@ -53,6 +55,7 @@ class Alerts:
         self._send = send
         self._settle = settle
         self._now = now
+        self._retention = retention or RetentionClock(now=now)
         self._unnoted: list[Outgoing] = []
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -174,9 +177,9 @@ class Alerts:
             self._wake.clear()
             try:
                 await self.flush()
-                if loop.time() >= trim_at:
+                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
                     trim_at = loop.time() + _TRIM_SECONDS
-                    await self._store.trim(self._now())
+                    await self._store.trim(time)
                 self._note_success()
             except Temporary as error:
                 self._note_failure(error)

@@ -13,6 +13,7 @@ from gpudeck.alerts.life import Life
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL
+from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import alert_silences, alerts
 from gpudeck.model.alert import Alert, Silence
 from gpudeck.views.safe import clean
@@ -81,9 +82,9 @@ class AlertStore:
 
     async def trim(self, now: float) -> None:
         """Delete what has been over for long, of every fleet."""
-        async with self._database.begin() as connection:
-            await connection.execute(delete(alerts).where(alerts.c.resolved_at < now - KEEP))
-            await connection.execute(delete(alert_silences).where(alert_silences.c.end < now - KEEP))
+        over, ended = alerts.c.resolved_at, alert_silences.c.end
+        await delete_old(self._database, alerts, over, over < now - KEEP)
+        await delete_old(self._database, alert_silences, ended, ended < now - KEEP)
 
     async def load_silences(self, now: float) -> list[Silence]:
         """Those that are not over."""

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
 from gpudeck.alerts.watch import FoundGpu, Watch
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL
+from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import watches as table
 from gpudeck.model.wanted import Wanted
 
@@ -29,13 +30,15 @@ class WatchStore:
         return self._database.kind == "postgresql"
 
     async def list(self, now: float) -> list[Watch]:
-        """In the order in which they came. What nobody wants to see any more is deleted."""
-        old = or_(table.c.fired_at < now - _LISTED_SECONDS, table.c.fired_at.is_(None) & (table.c.expires_at < now))
+        """Those that are open or fired lately, in the order in which they came."""
         mine = table.c.fleet == self._fleet
         async with self._database.begin() as connection:
-            await connection.execute(delete(table).where(mine, old))
-            found = await connection.execute(select(table).where(mine).order_by(table.c.id))
+            found = await connection.execute(select(table).where(mine, ~_is_over(now)).order_by(table.c.id))
             return [_read(dict(row)) for row in found.mappings()]
+
+    async def trim(self, now: float) -> None:
+        """Delete those that nobody wants to see any more, of every fleet."""
+        await delete_old(self._database, table, table.c.created_at, _is_over(now))
 
     async def add(self, user: str, account: str | None, wanted: Wanted, now: float, expires_at: float) -> Watch:
         row = {name: getattr(wanted, name) for name in _WANTED} | {"same_host": int(wanted.same_host)}
@@ -56,6 +59,11 @@ class WatchStore:
         mine = (table.c.id == number) & (table.c.fleet == self._fleet)
         async with self._database.begin() as connection:
             return (await connection.execute(delete(table).where(mine))).rowcount == 1
+
+
+def _is_over(now: float) -> ColumnElement[bool]:
+    is_expired = table.c.fired_at.is_(None) & (table.c.expires_at < now)
+    return or_(func.coalesce(table.c.fired_at, now) < now - _LISTED_SECONDS, is_expired)
 
 
 def _read(row: dict[str, Any]) -> Watch:

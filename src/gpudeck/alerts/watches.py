@@ -36,6 +36,10 @@ class Watches:
         self._known: dict[int, Watch] = {}
         self._since: dict[int, float] = {}
 
+    async def trim(self, now: float) -> None:
+        """Delete those that are over at that time."""
+        await self._store.trim(now)
+
     async def load(self) -> None:
         """Also what other hubs changed."""
         self._known = {one.id: one for one in await self._store.list(self._now())}

@@ -72,7 +72,7 @@ class Alarm:
         self._ending: asyncio.Task[None] | None = None
         engine = self._make_engine("" if demo is None else DEMO_PREFIX)
         store = AlertStore(auth.database, name_fleet(demo))
-        self.alerts = Alerts(engine, store, events.add, send, settle, now=now)
+        self.alerts = Alerts(engine, store, events.add, send, settle, now=now, retention=hub.retention)
 
     async def open(self) -> None:
         """Raises UsageError when the database does not answer."""

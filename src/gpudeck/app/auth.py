@@ -21,6 +21,7 @@ from gpudeck.database.engine import open_database
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.retention import RetentionClock
 from gpudeck.model.settings import is_loopback
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ async def running_auth(
     token_file: Path,
     config: Path | None = None,
     tell: Callable[[str | None], None] | None = None,
+    *,
+    retention: RetentionClock | None = None,
 ) -> AsyncIterator[Auth]:
     """Accounts, sessions and tokens, as long as the block lasts. `tell` hears what is wrong with the database's file,
     and None when nothing is any more. Raises UsageError."""
@@ -58,7 +61,7 @@ async def running_auth(
                 tell(trouble)
 
         file = DatabaseFile(data_dir / FILE_NAME, note_trouble) if database.kind == "sqlite" else None
-        refreshing = asyncio.create_task(_keep_fresh(auth, files, file))
+        refreshing = asyncio.create_task(_keep_fresh(auth, files, file, retention or RetentionClock()))
         try:
             yield auth
         finally:
@@ -127,7 +130,7 @@ def grant_by(auth: Auth) -> FindGrant:
     return find_grant
 
 
-async def _keep_fresh(auth: Auth, files: TokenFiles, database: DatabaseFile | None) -> None:
+async def _keep_fresh(auth: Auth, files: TokenFiles, database: DatabaseFile | None, retention: RetentionClock) -> None:
     """A database that is away is told of once, by whoever needs it; here the next look comes soon."""
     loop = asyncio.get_running_loop()
     trimmed_at = loop.time()
@@ -138,10 +141,10 @@ async def _keep_fresh(auth: Auth, files: TokenFiles, database: DatabaseFile | No
                 await database.look()
             await files.follow()
             await auth.refresh()
-            if loop.time() - trimmed_at > TRIM_SECONDS:
+            if loop.time() - trimmed_at > TRIM_SECONDS and (time := retention.deletion_time()) is not None:
                 trimmed_at = loop.time()
-                await auth.sessions.trim()
-                await auth.audit.trim(AUDIT_SECONDS)
+                await auth.sessions.trim(time)
+                await auth.audit.trim(time - AUDIT_SECONDS)
         except Temporary as error:
             log.debug("accounts and tokens cannot be read: %s", error)
         except Exception:

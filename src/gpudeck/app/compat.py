@@ -39,7 +39,12 @@ class SideDoors:
         from gpudeck.compat.vesta.taken import Taken  # noqa: PLC0415 - see above
 
         assert self._settings.compat.vesta is not None  # noqa: S101 - whoever calls has looked
-        register = Register(house.auth.database, clock.wall, forget_after=self._settings.fleet.forget_after)
+        register = Register(
+            house.auth.database,
+            clock.wall,
+            forget_after=self._settings.fleet.forget_after,
+            retention=house.hub.retention,
+        )
         try:
             await register.load()
         except Temporary as error:

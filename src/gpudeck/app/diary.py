@@ -31,7 +31,7 @@ class Diary:
         self._demo = demo
         self._history_problem: str | None = None
         self._ending: asyncio.Task[None] | None = None
-        self.events = Events(database, settings, fleet=name_fleet(demo), now=now)
+        self.events = Events(database, settings, fleet=name_fleet(demo), now=now, retention=hub.retention)
         self.events.listener = hub.stream.announce
 
     async def open(self) -> None:
@@ -42,6 +42,8 @@ class Diary:
         except Temporary as error:
             raise UsageError(error.message, error.hint) from error
         detail = f"gpudeck {__version__}."
+        if before is not None:
+            self._hub.retention.limit(before.at)
         if before is not None and before.kind == "hub_started":
             detail += " Before, it ended without being stopped."
         self.events.start()

@@ -22,6 +22,7 @@ from gpudeck.hub.recorder import Recorder
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.retention import RetentionClock
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.store import EmbeddedStore
@@ -256,6 +257,8 @@ class Archive:
             prices=self._usage,
             find_group=unix_group if demo is None else SimulatedFleet(demo, SEED).group_of,
             keep_samples=not is_remote,
+            # Of a simulated fleet nothing can be lost.
+            retention=self._hub.retention if demo is None else RetentionClock(now=self._now),
         )
         if not is_remote:
             return local

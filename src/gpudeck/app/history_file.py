@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpudeck.app.clock_watch import write_certain
 from gpudeck.app.history import DEMO_FILE, FILE
 from gpudeck.app.settings import choose_data_dir, load_settings
 from gpudeck.history.base import HistoryRefused
@@ -15,9 +16,9 @@ from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.view import View
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.model.errors import UsageError
-from gpudeck.model.times import parse_time
+from gpudeck.model.times import parse_time, show_utc
 
-__all__ = ["choose", "export", "find_damage", "measure", "opened", "read_span"]
+__all__ = ["accept_clock", "choose", "export", "find_damage", "measure", "opened", "read_span"]
 
 
 @contextmanager
@@ -40,6 +41,19 @@ def opened(file: Path | None, config: Path | None) -> Iterator[tuple[View, Path]
         ) from error
     except HistoryRefused as error:
         raise UsageError(f"{error.message}.", error.hint) from error
+
+
+def accept_clock(config: Path | None) -> str:
+    """Note that this machine's clock is right; what it says. Raises UsageError."""
+    data_dir, now = choose_data_dir(load_settings(config)[0]), time.time()
+    try:
+        write_certain(data_dir, now)
+    except OSError as error:
+        raise UsageError(
+            f"{data_dir} cannot be written: {(error.strerror or str(error)).lower()}.",
+            "Name the hub's configuration with --config, and run this as the hub's user.",
+        ) from error
+    return show_utc(now)
 
 
 def read_span(since: str, until: str) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from gpudeck.api.house import House
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, note_configuration, running_auth
 from gpudeck.app.child_agent import ChildAgent
+from gpudeck.app.clock_watch import ClockWatch
 from gpudeck.app.compat import SideDoors
 from gpudeck.app.history import Archive
 from gpudeck.app.host_book import Book, ManagedHosts
@@ -100,7 +101,13 @@ class HubServer:
         self._config = config
         self._listening = listening
         self._token_file = token_file
-        self.hub = Hub(settings.fleet, names=settings.names, demo=plan.demo_hosts is not None)
+        self._clock = ClockWatch(data_dir)
+        self.hub = Hub(
+            settings.fleet,
+            names=settings.names,
+            demo=plan.demo_hosts is not None,
+            retention=self._clock.retention,
+        )
         scheme = "http" if settings.tls is None else "https"
         self.url = url_here(settings.listen, listening, scheme)
         self._url_elsewhere = url_elsewhere(settings.listen, listening, scheme, settings.notify.page)
@@ -178,11 +185,16 @@ class HubServer:
 
     async def _serve(self, when_started: Callable[[Started], None]) -> None:
         tell = self._watching.note_problem
-        async with running_auth(self._settings, self._data_dir, self._token_file, self._config, tell) as auth:
+        retention = self._clock.retention
+        async with running_auth(
+            self._settings, self._data_dir, self._token_file, self._config, tell, retention=retention
+        ) as auth:
             policy = make_policy(self._settings)
             first_admin = await auth.first_admin.make() if policy.needs_accounts else None
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
-            self._rooms = rooms = Rooms(self.hub, auth, self._settings, self._archive, demo=self._plan.demo_hosts)
+            self._rooms = rooms = Rooms(
+                self.hub, auth, self._settings, self._archive, self._clock, demo=self._plan.demo_hosts
+            )
             await rooms.open()
             door = await self._open_door(rooms, auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]

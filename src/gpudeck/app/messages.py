@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _RELOAD_SECONDS: Final = 10.0
+_TRIM_SECONDS: Final = 3600.0
 _WITHHELD: Final = "messages about the demo's hosts are not sent; notify.demo in gpudeck.yaml allows it."
 
 SpokenFor = Callable[[], Collection[str]]
@@ -79,6 +80,7 @@ class Messages:
             give_up=settings.give_up,
             tell=self._tell_failure,
             now=now,
+            retention=hub.retention,
         )
         # At once: that the hub was started is an event too.
         self._listen()
@@ -152,7 +154,7 @@ class Messages:
 
     async def _step_forever(self) -> None:
         loop = asyncio.get_running_loop()
-        reload_at = loop.time() + _RELOAD_SECONDS
+        reload_at = trim_at = loop.time() + _RELOAD_SECONDS
         while True:
             await asyncio.sleep(_STEP_SECONDS)
             try:
@@ -161,6 +163,9 @@ class Messages:
                     await self.mutes.load()
                     await self.watches.load()
                     reload_at = loop.time() + _RELOAD_SECONDS
+                if loop.time() >= trim_at and (time := self._hub.retention.deletion_time()) is not None:
+                    trim_at = loop.time() + _TRIM_SECONDS
+                    await self.watches.trim(time)
                 await self._look()
             except Temporary as error:
                 log.debug("watches cannot be told: %s", error)

@@ -4,6 +4,7 @@ order in which each needs the one before."""
 from gpudeck.app.alerts import Alarm
 from gpudeck.app.auth import make_policy
 from gpudeck.app.chat import Chat
+from gpudeck.app.clock_watch import ClockWatch
 from gpudeck.app.diary import Diary
 from gpudeck.app.history import Archive
 from gpudeck.app.messages import Messages
@@ -20,12 +21,17 @@ class Rooms:
     """`open` before the hub serves, `start` when it does, `tick` once a second, `hush` before its door closes, `close`
     at the end, all in the event loop that owns the hub."""
 
-    def __init__(self, hub: Hub, auth: Auth, settings: Settings, archive: Archive, *, demo: int | None = None) -> None:
+    def __init__(
+        self, hub: Hub, auth: Auth, settings: Settings, archive: Archive, clock: ClockWatch, *, demo: int | None = None
+    ) -> None:
         """`demo` is how many hosts are simulated, None when none are."""
+        self._hub = hub
+        self._clock = clock
         self.archive = archive
         self._hub = hub
         self.memory = HostMemory(hub, auth.database)
         self.diary = Diary(hub, auth.database, settings.events, demo=demo)
+        clock.tell = self.diary.events.add
         self.bookings = Bookings(hub, auth, settings.reservations, self.diary.events, demo=demo)
         self.line = WaitingLine(
             hub,
@@ -90,6 +96,7 @@ class Rooms:
         self.chat.start()
 
     def tick(self) -> None:
+        self._clock.tick(self._hub.fleet)
         self.archive.tick()
         self.bookings.tick()
         self.messages.tick()
@@ -120,3 +127,4 @@ class Rooms:
         await self.bookings.close()
         await self.archive.close()
         await self.diary.close()
+        self._clock.close()

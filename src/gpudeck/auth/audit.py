@@ -3,11 +3,12 @@
 import logging
 
 from msgspec import Struct
-from sqlalchemy import Executable, delete, insert, select
+from sqlalchemy import Executable, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpudeck.auth.caller import Caller
 from gpudeck.database.engine import Database
+from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import audit as table
 from gpudeck.model.clock import Clock, wall
 from gpudeck.model.errors import Temporary
@@ -68,10 +69,9 @@ class Audit:
         async with self._database.begin() as connection:
             return [AuditEntry(**row) for row in (await connection.execute(wanted)).mappings()]
 
-    async def trim(self, older_than: float) -> int:
-        """Delete the entries that are older than so many seconds; how many there were. Raises Temporary."""
-        async with self._database.begin() as connection:
-            return (await connection.execute(delete(table).where(table.c.at < self._now() - older_than))).rowcount
+    async def trim(self, before: float) -> int:
+        """Delete the entries from before that time; how many there were. Raises Temporary."""
+        return await delete_old(self._database, table, table.c.at, table.c.at < before)
 
 
 def _name(caller: Caller) -> str:

@@ -10,6 +10,7 @@ from gpudeck.auth.secret import LENGTH, hash_secret, make_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
+from gpudeck.database.retention import delete_old
 from gpudeck.model import clock
 from gpudeck.views.safe import clean
 
@@ -84,15 +85,14 @@ class Sessions:
 
     async def list(self, account_id: int) -> list[Session]:
         """Those that still count, the one used last first."""
-        wanted = select(_table).where(_table.c.account_id == account_id, ~self._is_over())
+        wanted = select(_table).where(_table.c.account_id == account_id, ~self._is_over(self._now()))
         async with self._database.begin() as connection:
             rows = await connection.execute(wanted.order_by(_table.c.seen_at.desc(), _table.c.hash))
             return [_read_session(row) for row in rows]
 
-    async def trim(self) -> int:
-        """Delete what counts no more. Returns how many."""
-        async with self._database.begin() as connection:
-            return (await connection.execute(delete(_table).where(self._is_over()))).rowcount
+    async def trim(self, now: float) -> int:
+        """Delete what counts no more at that time. Returns how many."""
+        return await delete_old(self._database, _table, _table.c.seen_at, self._is_over(now))
 
     def forget(self, account_id: int | None = None) -> None:
         """Ask the database again about an account's sessions, or about all, however short ago that was done."""
@@ -138,8 +138,7 @@ class Sessions:
     def _counts(self, session: _Cached, now: float) -> bool:
         return now - session.seen_at <= self._settings.idle and now - session.created_at <= self._settings.expire
 
-    def _is_over(self) -> ColumnElement[bool]:
-        now = self._now()
+    def _is_over(self, now: float) -> ColumnElement[bool]:
         return or_(_table.c.seen_at < now - self._settings.idle, _table.c.created_at < now - self._settings.expire)
 
 

@@ -11,6 +11,7 @@ _EXAMPLES = """\b
 Examples:
   gpudeck history stats                                        how large it is, and what is in it
   gpudeck history verify                                       whether all of it can be read; exit code 1 if not
+  gpudeck history accept-clock                                 the clock is right: old data may be deleted
   gpudeck history export --since -24h --host gpu07 > gpu07.csv
   gpudeck history export --since 2026-10-01 --until 2026-11-01 --metric power_watts > october.csv
 """
@@ -85,6 +86,16 @@ def export(  # noqa: PLR0917 - click gives each option by itself
         choice = history_file.choose(start, end, hosts, gpus, metrics)
         for row in history_file.export(view, choice):
             click.echo(write_csv([row]), nl=False)
+
+
+@command.command("accept-clock")
+@_CONFIG
+def accept_clock(*, config: Path | None) -> None:
+    """Confirm that this machine's clock is right, when the hub asks for it.
+
+    A hub whose clock has jumped ahead deletes no old data until its agents' clocks agree, or somebody confirms it here.
+    """
+    click.echo(f"Accepted: it is {_room().accept_clock(config)}. A running hub goes by it within a minute.")
 
 
 def _room() -> ModuleType:

@@ -49,7 +49,7 @@ def keep_before_migration(file: Path, version: str) -> Path:
         copy.unlink(missing_ok=True)  # of a migration that failed within the same second
         copy_file(file, copy)
         _belong_to_owner_of(file, folder, copy)
-        _forget_oldest(folder, f"{file.stem}-[0-9]*{file.suffix}")
+        _forget_oldest(folder, f"{file.stem}-[0-9]*{file.suffix}", newest=copy)
     except (OSError, sqlite3.Error) as error:
         raise UsageError(
             f"the database {file} cannot be copied to {folder} before its tables change: {error}.",
@@ -67,7 +67,9 @@ def _belong_to_owner_of(file: Path, *made: Path) -> None:
             os.chown(path, owner.st_uid, owner.st_gid)
 
 
-def _forget_oldest(folder: Path, pattern: str) -> None:
-    by_age = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime_ns, path.name))
-    for path in by_age[:-KEPT]:
+def _forget_oldest(folder: Path, pattern: str, newest: Path) -> None:
+    """`newest` stays, also where the clock says that it is the oldest."""
+    others = (path for path in folder.glob(pattern) if path != newest)
+    by_age = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in by_age[: 1 - KEPT]:
         path.unlink()

@@ -15,6 +15,7 @@ from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
+from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +35,18 @@ class Events:
     """
 
     def __init__(
-        self, database: Database, settings: EventSettings, *, fleet: str = REAL, now: clock.Clock = clock.wall
+        self,
+        database: Database,
+        settings: EventSettings,
+        *,
+        fleet: str = REAL,
+        now: clock.Clock = clock.wall,
+        retention: RetentionClock | None = None,
     ) -> None:
         self._database = database
         self._store = EventStore(database, fleet)
         self._keep = settings.keep
-        self._now = now
+        self._retention = retention or RetentionClock(now=now)
         self._waiting: list[Event] = []
         self._dropped = 0
         self._trouble: str | None = None
@@ -116,8 +123,8 @@ class Events:
         trim_at = loop.time()
         while True:
             try:
-                if loop.time() >= trim_at:
-                    await self._store.trim(self._now() - self._keep)
+                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
+                    await self._store.trim(time - self._keep)
                     trim_at = loop.time() + TRIM_SECONDS
                 await self._flush()
             except Temporary as error:

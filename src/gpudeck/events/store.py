@@ -5,11 +5,12 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL
+from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import events as table
 from gpudeck.model.event import Event, id_at
 from gpudeck.views.safe import clean
@@ -91,8 +92,7 @@ class EventStore:
         """Delete what happened before that moment, of every fleet, but not that a host was there for the first time;
         how many there were."""
         old = and_(table.c.at < before, table.c.kind != "host_seen")
-        async with self._database.begin() as connection:
-            return (await connection.execute(delete(table).where(old))).rowcount
+        return await delete_old(self._database, table, table.c.at, old)
 
     def _conditions(self, ask: EventAsk) -> list[ColumnElement[bool]]:
         columns = table.c

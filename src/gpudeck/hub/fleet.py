@@ -23,13 +23,13 @@ from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.reservation import Mark
+from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
 
 FORGET_TICKS = 3600
 """So many seconds lie between two looks for hosts to forget."""
-_CLOCKS_AGREE = 3600.0
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
@@ -42,9 +42,16 @@ class Fleet:
     of each call counts.
     """
 
-    def __init__(self, settings: FleetSettings, names: Names | None = None, uptime: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: FleetSettings,
+        names: Names | None = None,
+        uptime: Clock | None = None,
+        retention: RetentionClock | None = None,
+    ) -> None:
         self.settings = settings
         self._uptime = uptime
+        self._retention = retention
         self.counters: Counter[str] = Counter()
         self._marks: dict[str, Mark] = {}
         self._register = Register(settings, names or Names(), self._marks)
@@ -271,16 +278,11 @@ class Fleet:
         return is_new
 
     def _forget(self, now: float) -> None:
-        """A clock that jumped ahead must not cost every host that is silent: hosts that report have to agree with it.
-        Nor is anybody forgotten in the first hour of a start, when the hub's own machine may be the only one that
-        reports."""
-        after = self.settings.forget_after
-        forgotten = [host.id for host in self.hosts.values() if host.target is None and now - host.observed_at > after]
-        skews = [host.view["clock_skew_seconds"] for host in self.hosts.values() if host.status == "up"]
-        told = [abs(skew) <= _CLOCKS_AGREE for skew in skews if skew is not None]
-        if forgotten and 2 * sum(told) > len(told):
-            for host_id in forgotten:
-                self.remove(host_id)
+        """Silent hosts that nobody configured, by a clock that is surely not ahead."""
+        certain = now if self._retention is None else self._retention.certain
+        since = certain - self.settings.forget_after
+        for host in [host for host in self.hosts.values() if host.target is None and host.observed_at < since]:
+            self.remove(host.id)
 
     def _take_over(self, host: HostState, envelope: Envelope) -> None:
         """GPUs of this report that a host of before this start had are no longer there."""

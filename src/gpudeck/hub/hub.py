@@ -10,12 +10,14 @@ from gpudeck.hub.stream import Stream
 from gpudeck.model import clock
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
+from gpudeck.model.retention import RetentionClock
 
 
 class Hub:
     """A live fleet with its way in (`ingest`) and its way out (`stream`). One event loop owns it.
 
-    `pace` is how many reports are taken, where somebody notes it once a second.
+    `pace` is how many reports are taken, where somebody notes it once a second. `retention` is the time by which the
+    hub's data are deleted.
     """
 
     def __init__(
@@ -25,10 +27,12 @@ class Hub:
         *,
         names: Names | None = None,
         demo: bool = False,
+        retention: RetentionClock | None = None,
     ) -> None:
         # Where a test brings a clock of its own, that one alone counts.
         uptime = time.monotonic if now is clock.wall else None
-        self.fleet = Fleet(settings or FleetSettings(), names, uptime)
+        self.retention = retention or RetentionClock(now=now)
+        self.fleet = Fleet(settings or FleetSettings(), names, uptime, retention)
         self.stream = Stream(self.fleet, now, demo=demo)
         self.ingest = Ingest(self.fleet, now, demo=demo)
         self.started_at = now()

@@ -32,6 +32,8 @@ KINDS: dict[str, str] = {
     "hub_stopped": "the hub was stopped",
     "history_problem": "the history is not kept",
     "history_recovered": "the history is kept again",
+    "clock_doubted": "the hub's clock may be wrong, and old data are not deleted",
+    "clock_confirmed": "the hub's clock is right",
     "alert_fired": "something is wrong, and people are told",
     "alert_acknowledged": "somebody looks after an alert",
     "alert_resolved": "what an alert was about is over",

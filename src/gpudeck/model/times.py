@@ -48,3 +48,11 @@ def _parse_iso(text: str, zone: tzinfo) -> float:
 
 def _not_a_time(text: str) -> ValueError:
     return ValueError(f"{text[:40]!r} is not a time: give Unix seconds, 2026-01-31, 2026-01-31T08:30Z, now, or -24h")
+
+
+def show_utc(time: float) -> str:
+    """A moment as logs and messages name it; also one that makes no sense, which damaged data may have."""
+    try:
+        return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError, TypeError):
+        return f"{time!r} s"

@@ -12,10 +12,9 @@ from gpudeck.history.base import Ask, RunsAsk, UsageAsk
 from gpudeck.history.embedded.inspect import find_damage
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.embedded.tables import key_of, open_to_write
-from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.retention import RetentionClock
 from history.embedded.feeding import START, busy_hour, gpu, process, sample
 
 HOUR = 3600.0
@@ -195,11 +194,99 @@ def test_clock_that_was_ahead_hides_nobody_who_comes_or_goes_after(store: Embedd
     assert [run.user for run in store.runs(RunsAsk(now=True)).runs] == ["bob"]
 
 
-def test_clock_that_jumps_ahead_deletes_nothing_for_an_hour(path: Path) -> None:
-    connection = open_to_write(path)
-    connection.execute("INSERT INTO chunks VALUES (?, x'00')", (key_of(1, START),))
-    upkeep = Upkeep(connection, HistorySettings())
-    for now, moment, left in ((HOUR, 0.0, 1), (YEAR, 60.0, 1), (YEAR, 3000.0, 1), (YEAR, 3660.0, 0)):
-        upkeep.run(START + now, moment, [1])
-        assert count(path, "chunks") == left
-    connection.close()
+class Clocks:
+    """The hub's clock, and the seconds that it has really run."""
+
+    def __init__(self, now: float) -> None:
+        self.wall, self.ticks = FakeClock(now), FakeClock(0.0)
+        self.retention = RetentionClock(START, self.wall, self.ticks)
+
+    def run(self, seconds: float) -> None:
+        self.wall.advance(seconds)
+        self.ticks.advance(seconds)
+
+
+def keep_up(store: EmbeddedStore) -> None:
+    """As it does once a minute."""
+    store._writer._next_upkeep = 0.0
+    before = store._writer._upkept
+    wait_until(lambda: store._writer._upkept > before, "the upkeep has run")
+
+
+def test_start_with_the_clock_ahead_deletes_nothing(
+    store: EmbeddedStore, clock: FakeClock, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    keep_hours(store, clock, path, "gpu01", "gpu02")
+    store.close()
+    clocks = Clocks(clock.now + 40 * DAY)
+    again = EmbeddedStore(path, HistorySettings(min_free=0), clocks.wall, retention=clocks.retention)
+    for _ in range(3):
+        keep_up(again)
+        clocks.run(2 * HOUR)
+    assert count(path, "chunks") == 2
+    clocks.retention.confirm(clocks.wall())
+    keep_up(again)
+    assert count(path, "chunks") == 0
+    assert "2 rows of samples from 2023-11-14 23:00 UTC until 2023-11-15 00:00 UTC" in caplog.text
+    assert count(path, "quarters") == 2
+    again.close()
+
+
+def test_nothing_is_deleted_in_the_first_hour_of_a_start(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    keep_hours(store, clock, path, "gpu01")
+    store.close()
+    clocks = Clocks(clock.now + 40 * DAY)
+    clocks.retention.confirm(clocks.wall())
+    again = EmbeddedStore(path, HistorySettings(min_free=0), clocks.wall, retention=clocks.retention)
+    keep_up(again)
+    assert count(path, "chunks") == 1
+    again.close()
+
+
+def test_samples_of_a_clock_that_was_ahead_do_not_stay_in_the_future(
+    store: EmbeddedStore, clock: FakeClock, path: Path
+) -> None:
+    keep_hours(store, clock, path, "gpu01")
+    ahead, false = 40 * DAY, START + 40 * DAY
+    clock.now = false + HOUR
+    store.take(busy_hour(false, "gpu01"))
+    store.flush()
+    clock.now = false + 2 * HOUR
+    wait_until(lambda: count(path, "chunks") == 2, "the hour is sealed")
+    store.close()
+    clocks = Clocks(START + 4 * HOUR)
+    again = EmbeddedStore(path, HistorySettings(min_free=0), clocks.wall, retention=clocks.retention)
+    assert (again.newest or 0) <= clocks.wall.now
+    assert [run.ended_at for run in again.runs(RunsAsk()).runs] == [pytest.approx(clocks.wall.now, abs=1)]
+    keep_up(again)
+    assert count(path, "chunks") == 2  # nobody knows yet which clock is right
+    clocks.retention.confirm(clocks.wall())
+    keep_up(again)
+    assert (count(path, "chunks"), count(path, "set_aside") > 0) == (1, True)
+    for table, column in (("hosts", "last"), ("gpus", "last"), ("runs", "last"), ("uses", "hour")):
+        assert column_max(path, table, column) <= clocks.wall.now
+    # When that time really comes, its samples count once.
+    clocks.run(ahead)
+    again.take(busy_hour(false, "gpu01")[:180])
+    again.flush()
+    usage = again.usage(UsageAsk("user", false, false + DAY))
+    assert {row.user: row.gpu_hours for row in usage.rows} == {"alice": pytest.approx(0.5)}
+    again.close()
+
+
+def test_clock_that_is_behind_sets_nothing_aside(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
+    keep_hours(store, clock, path, "gpu01")
+    store.close()
+    clocks = Clocks(START - 400 * DAY)
+    again = EmbeddedStore(path, HistorySettings(min_free=0), clocks.wall, retention=clocks.retention)
+    clocks.retention.confirm(START + DAY)
+    clocks.run(2 * HOUR)
+    keep_up(again)
+    assert count(path, "chunks") == 1
+    again.close()
+
+
+def column_max(path: Path, table: str, column: str) -> float:
+    with sqlite3.connect(path) as connection:
+        return float(connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0])

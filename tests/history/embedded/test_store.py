@@ -21,6 +21,7 @@ from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
+from gpudeck.model.retention import RetentionClock
 from history.embedded.feeding import GIB, START, busy_hour, gpu, process, sample
 
 HOUR = 3600.0
@@ -331,7 +332,11 @@ def test_samples_beyond_their_age_are_deleted_and_quarter_hours_stay(path: Path,
     wait_until_sealed(path, 1, "quarters")
     store.close()
     clock.now = START + 40 * HOUR
-    store = EmbeddedStore(path, HistorySettings(min_free=0, raw=HOUR), clock)
+    ticks = FakeClock(0.0)
+    retention = RetentionClock(None, clock, ticks)
+    ticks.advance(HOUR)
+    retention.confirm(clock.now)
+    store = EmbeddedStore(path, HistorySettings(min_free=0, raw=HOUR), clock, retention=retention)
     deadline = time.monotonic() + 20
     while count(path, "chunks"):
         assert time.monotonic() < deadline

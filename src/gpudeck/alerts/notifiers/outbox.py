@@ -18,6 +18,7 @@ from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
+from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,13 @@ class Outbox:
         give_up: float = 86_400.0,
         tell: Callable[[Failure], None] | None = None,
         now: clock.Clock = clock.wall,
+        retention: RetentionClock | None = None,
     ) -> None:
         """`posts` send, by the names of the channels. `tell` hears of every message that is given up."""
         self._store = store
         self._find = find
         self._now = now
+        self._retention = retention or RetentionClock(now=now)
         self._unwritten: list[tuple[Message, Destination]] = []
         self._dropped = 0
         self._trouble = ""
@@ -145,8 +148,8 @@ class Outbox:
         while True:
             try:
                 await self.flush()
-                if loop.time() >= trim_at:
-                    await self._store.trim(self._now())
+                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
+                    await self._store.trim(time)
                     trim_at = loop.time() + _TRIM_SECONDS
                 await self._wait()
             except Temporary as error:

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL
+from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import outbox as table
 
 KEPT_SECONDS: Final = 30 * 86_400.0
@@ -104,8 +105,7 @@ class OutboxStore:
         old = (table.c.state != "waiting") & (table.c.done_at < now - KEPT_SECONDS)
         # What waits for a channel that is in no settings any more.
         lost = (table.c.state == "waiting") & (table.c.created_at < now - KEPT_SECONDS)
-        async with self._database.begin() as connection:
-            await connection.execute(delete(table).where(or_(old, lost)))
+        await delete_old(self._database, table, table.c.created_at, or_(old, lost))
 
     def _waiting(self, channel: str) -> tuple[Any, ...]:
         return table.c.fleet == self._fleet, table.c.channel == channel, table.c.state == "waiting"

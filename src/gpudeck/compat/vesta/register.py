@@ -12,6 +12,7 @@ from gpudeck.compat.vesta.names import fleet_name, make_id, make_name
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import vesta_hosts as table
 from gpudeck.model.clock import Clock
+from gpudeck.model.retention import RetentionClock
 
 MOST_HOSTS: Final = 10_000
 SEEN_EVERY: Final = 3600.0
@@ -49,10 +50,19 @@ class Registered(Struct):
 class Register:
     """`load` first. What awaits raises Temporary where the database does not answer."""
 
-    def __init__(self, database: Database, now: Clock, *, most: int = MOST_HOSTS, forget_after: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        now: Clock,
+        *,
+        most: int = MOST_HOSTS,
+        forget_after: float,
+        retention: RetentionClock | None = None,
+    ) -> None:
         """A sender that has not posted for `forget_after` seconds is forgotten when another one registers."""
         self._database = database
         self._now = now
+        self._retention = retention or RetentionClock(now=now)
         self._most = most
         self._forget_after = forget_after
         self._by_id: dict[str, Registered] = {}
@@ -139,7 +149,10 @@ class Register:
             self._bytes_kept -= len(host.posts.popleft()[1])
 
     async def _make_room(self) -> None:
-        old = self._now() - self._forget_after
+        time = self._retention.deletion_time()
+        if time is None:
+            return
+        old = time - self._forget_after
         silent = [host for host in self._by_id.values() if max(host.seen_at, host.posted_at or 0.0) < old]
         for host in silent[:500]:
             self._drop(host)

@@ -134,6 +134,21 @@ class Keys:
             if host.is_changed:
                 self.write_seen(host)
 
+    def end_at(self, now: float) -> None:
+        """Nobody was seen after `now`: times beyond it are of a clock that was ahead."""
+        for table in ("hosts", "gpus", "runs"):
+            self._connection.execute(
+                f"UPDATE {table} SET first = min(first, ?1), last = min(last, ?1) WHERE last > ?1",  # noqa: S608
+                (now,),
+            )
+        for host in self.by_key.values():
+            host.first, host.last = min(host.first, now), min(host.last, now)
+            for run in (*host.runs.values(), *host.past_runs.values()):
+                run.first, run.last = min(run.first, now), min(run.last, now)
+        for gpu in list(self.gpus.values()):
+            if gpu.last > now:
+                self._put(structs.replace(gpu, first=min(gpu.first, now), last=now))
+
     def word(self, text: str | None) -> int:
         """0 stands for None: nobody knows."""
         if text is None:

@@ -96,7 +96,8 @@ def _make_run(
     if live is not None:
         first, last = live.first, host.last
     known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named))]
-    is_there = live is not None and not ended and now - host.last < _SILENT
+    # A host that was last seen in the future tells nothing of now: its clock, or the hub's, was ahead.
+    is_there = live is not None and not ended and abs(now - host.last) < _SILENT
     return Run(
         id=key,
         host=host.host_id,
@@ -111,7 +112,7 @@ def _make_run(
         model=known[0].model if known else None,
         started_at=started_at,
         seen_at=first,
-        ended_at=None if is_there else last,
+        ended_at=None if is_there else min(last, max(now, first)),
         gpu_seconds=part.seconds,
         idle_held_seconds=part.idle,
         # Unknown is never zero: what has no seconds has no figure.

@@ -23,6 +23,7 @@ from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.model import clock
+from gpudeck.model.retention import RetentionClock
 
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
@@ -32,7 +33,7 @@ class EmbeddedStore:
     """`history.base.Store` in one file. Questions may be asked from any thread.
 
     `keep_samples` is False beside another store that has them: then sums and runs alone are kept. `find_group` tells
-    the group of a login.
+    the group of a login. `retention` is the time by which old data are deleted.
     """
 
     def __init__(
@@ -44,12 +45,13 @@ class EmbeddedStore:
         prices: UsageSettings | None = None,
         find_group: Callable[[str], str | None] = lambda _: None,
         keep_samples: bool = True,
+        retention: RetentionClock | None = None,
     ) -> None:
         self.path = path
         self._now = now
         self._prices = prices or UsageSettings()
         self._find_group = find_group
-        self._writer = Writer(path, settings or HistorySettings(), now, keep_samples=keep_samples)
+        self._writer = Writer(path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention)
         self._reader = Reader(self._writer)
 
     @property
@@ -72,7 +74,9 @@ class EmbeddedStore:
     @property
     def newest(self) -> float | None:
         """When the newest sample was taken; None while there is none."""
-        lasts = [host.last for host in list(self._writer.keys.by_key.values())]
+        # Not those of a clock that was ahead.
+        now = self._now()
+        lasts = [min(host.last, now) for host in list(self._writer.keys.by_key.values())]
         return max(lasts, default=None)
 
     @property

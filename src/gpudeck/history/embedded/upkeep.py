@@ -1,55 +1,70 @@
-"""What is too old or too much goes, a little at a time. The room in the file is used again."""
+"""What is too old or too much is deleted, a little at a time, and the log says from when until when. The room in the
+file is used again."""
 
 import logging
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from gpudeck.history.embedded.tables import key_of
+from gpudeck.history.embedded.aside import set_aside
+from gpudeck.history.embedded.tables import key_of, keys_between, split_key
 from gpudeck.history.settings import HistorySettings
+from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
 _HOUR: Final = 3600
 _ENOUGH: Final = 0.95
-_JUMP: Final = 600.0
-_DOUBT: Final = 3600.0
-"""How long a clock that jumped ahead is not believed: what is deleted by mistake is gone."""
+_LAST: Final = 7e9
+"""A time that no hour lies beyond."""
+_OF_HOSTS: Final = {"chunks": "samples", "quarters": "quarter hours", "sealed": None}
+"""What a host's hours in each table are called in the log."""
+
+
+class _Deleted:
+    """What one run has deleted of one kind."""
+
+    def __init__(self) -> None:
+        self.count, self.first, self.last = 0, _LAST, 0.0
+
+    def add(self, count: int, first: float, last: float) -> None:
+        self.count, self.first, self.last = self.count + count, min(self.first, first), max(self.last, last)
 
 
 class Upkeep:
     def __init__(self, connection: sqlite3.Connection, settings: HistorySettings) -> None:
         self._connection = connection
         self._settings = settings
-        self._believed: tuple[float, float] | None = None
+        self._deleted: dict[str, _Deleted] = {}
 
-    def run(self, now: float, moment: float, hosts: Sequence[int]) -> None:
-        """Delete by age, then by size. Each kind is a transaction of its own. `moment` is of a clock that nobody sets:
-        while `now` has jumped ahead of it, nothing is deleted."""
-        if not self._is_believed(now, moment):
-            return
-        settings = self._settings
+    def run(self, time: float, hosts: Sequence[int]) -> None:
+        """Delete by age, then by size. Each kind is a transaction of its own. `time` is that of a `RetentionClock`."""
+        settings, self._deleted = self._settings, {}
         for host in hosts:
-            self._delete_hours("chunks", host, now - settings.raw)
-            self._delete_hours("quarters", host, now - settings.quarter_hour)
+            self._delete_hours("chunks", host, time - settings.raw)
+            self._delete_hours("quarters", host, time - settings.quarter_hour)
             # Only a journal of the last days asks for these.
-            self._delete_hours("sealed", host, now - max(settings.raw, 30 * 86_400))
-        self._delete("DELETE FROM host_hours WHERE hour < ?", now - settings.hour)
-        self._delete("DELETE FROM fleet_quarters WHERE start < ?", now - settings.hour)
-        self._delete("DELETE FROM uses WHERE hour < ?", now - settings.quarter_hour)
-        self._delete("DELETE FROM uses_of_all WHERE hour < ?", now - settings.hour)
-        self._delete("DELETE FROM runs WHERE ended AND last < ?", now - settings.hour)
-        self._shrink(now, hosts)
+            self._delete_hours("sealed", host, time - max(settings.raw, 30 * 86_400))
+        self._delete("host_hours", "hour", time - settings.hour, "hours of hosts")
+        self._delete("fleet_quarters", "start", time - settings.hour, "quarter hours of the fleet")
+        self._delete("uses", "hour", time - settings.quarter_hour, "usage by host")
+        self._delete("uses_of_all", "hour", time - settings.hour, "usage")
+        self._delete("runs", "last", time - settings.hour, "runs", also="ended AND ")
+        self._shrink(time, hosts)
+        if self._deleted:
+            log.info("retention deleted from the history: %s", "; ".join(map(_describe, self._deleted.items())))
 
-    def _is_believed(self, now: float, moment: float) -> bool:
-        """At the start always: the hub may have been away for long."""
-        if self._believed is not None:
-            passed, ticked = now - self._believed[0], moment - self._believed[1]
-            if passed - ticked > _JUMP and ticked < _DOUBT:
-                log.warning("the clock jumped ahead by %.0f s: nothing of the history is deleted yet", passed - ticked)
-                return False
-        self._believed = now, moment
-        return True
+    def set_future_aside(self, now: float, hosts: Sequence[int]) -> int:
+        """Move all hours that begin more than an hour after `now`; how many rows that were. Inside a transaction."""
+        begin, move = now + _HOUR, partial(set_aside, self._connection, reason="of a clock that was ahead", now=now)
+        of_hosts = [
+            move(table, "key > ? AND key <= ?", (key_of(host, begin), key_of(host, _LAST)))
+            for table in ("chunks", "quarters", "sealed")
+            for host in hosts
+        ]
+        tables = (("host_hours", "hour"), ("uses", "hour"), ("uses_of_all", "hour"), ("fleet_quarters", "start"))
+        return sum(of_hosts) + sum(move(table, f"{column} > ?", (begin,)) for table, column in tables)
 
     def used_bytes(self) -> int:
         """How much of the file is in use: what was deleted does not count."""
@@ -60,23 +75,38 @@ class Upkeep:
         return int((pages - free) * size)
 
     def _delete_hours(self, table: str, host: int, before: float) -> None:
-        if before > 0:
-            bounds = key_of(host, 0), key_of(host, before)
-            self._delete(f"DELETE FROM {table} WHERE key >= ? AND key < ?", *bounds)  # noqa: S608
+        """Whole hours: those that end before."""
+        if before <= 0:
+            return
+        bounds = key_of(host, 0), key_of(host, before)
+        where = f"FROM {table} WHERE key >= ? AND key < ?"
+        count, first, last = self._connection.execute(f"SELECT count(*), min(key), max(key) {where}", bounds).fetchone()
+        if count:
+            self._connection.execute(f"DELETE {where}", bounds)
+            if (what := _OF_HOSTS[table]) is not None:
+                self._note(what, count, split_key(first)[1], split_key(last)[1] + _HOUR)
 
-    def _delete(self, statement: str, *values: float) -> None:
-        self._connection.execute(statement, values)
+    def _delete(self, table: str, column: str, before: float, what: str, also: str = "") -> None:
+        where = f"FROM {table} WHERE {also}{column} < ?"
+        found = f"SELECT count(*), min({column}), max({column}) {where}"
+        count, first, last = self._connection.execute(found, (before,)).fetchone()
+        if count:
+            self._connection.execute(f"DELETE {where}", (before,))
+            self._note(what, count, first, last)
 
-    def _shrink(self, now: float, hosts: Sequence[int]) -> None:
+    def _note(self, what: str, count: int, first: float, last: float) -> None:
+        self._deleted.setdefault(what, _Deleted()).add(count, first, last)
+
+    def _shrink(self, time: float, hosts: Sequence[int]) -> None:
         """While the file is too large: the oldest samples, then the oldest quarter hours."""
         used = self.used_bytes()
         if used <= self._settings.max_size:
             return
-        log.warning("the history has reached history.max_size: the oldest samples go")
+        log.warning("the history has reached history.max_size: the oldest samples are deleted")
         for table in ("chunks", "quarters"):
             while used > self._settings.max_size * _ENOUGH and (oldest := self._oldest(table, hosts)) is not None:
                 # The newest day stays whatever happens: a limit that is too small shall not empty every chart.
-                if oldest > now - 24 * _HOUR:
+                if oldest > time - 24 * _HOUR:
                     break
                 self._connection.execute("BEGIN IMMEDIATE")
                 for host in hosts:
@@ -90,9 +120,13 @@ class Upkeep:
         return min((start for start in found if start is not None), default=None)
 
     def _oldest_of(self, table: str, host: int) -> float | None:
-        base, after = key_of(host, 0), key_of(host + 1, 0)
         row = self._connection.execute(
-            f"SELECT min(key) FROM {table} WHERE key >= ? AND key < ?",  # noqa: S608
-            (base, after),
+            f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?",  # noqa: S608
+            keys_between(host, 0, _LAST),
         ).fetchone()
-        return None if row[0] is None else float((row[0] - base) * _HOUR)
+        return None if row[0] is None else float(split_key(row[0])[1])
+
+
+def _describe(deleted: tuple[str, _Deleted]) -> str:
+    what, found = deleted
+    return f"{found.count} rows of {what} from {show_utc(found.first)} until {show_utc(found.last)}"

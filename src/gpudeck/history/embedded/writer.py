@@ -26,6 +26,7 @@ from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.clock import Clock
+from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _MOST_WAITING: Final = 50_000
 _LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
+_AHEAD: Final = 3600.0
+"""What lies so far ahead of a clock that is confirmed was written by one that was wrong."""
 
 
 TailKey = tuple[int, int]
@@ -54,7 +57,15 @@ class Writer:
     `problem` says why nothing can be written at the moment, None when all is well.
     """
 
-    def __init__(self, path: Path, settings: HistorySettings, now: Clock, *, keep_samples: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: HistorySettings,
+        now: Clock,
+        *,
+        keep_samples: bool = True,
+        retention: RetentionClock | None = None,
+    ) -> None:
         self.path = path
         self.lock = threading.Lock()
         self.tails: dict[TailKey, Tail] = {}
@@ -62,6 +73,7 @@ class Writer:
         self.taken = self.dropped = self.late = self.rows = 0
         self._settings = settings
         self._now = now
+        self._retention = retention or RetentionClock(now=now)
         self._queue: queue.SimpleQueue[list[HostSample] | threading.Lock | None] = queue.SimpleQueue()
         self._waiting = 0
         self._claim = claim(path)
@@ -77,10 +89,13 @@ class Writer:
         self._layout = self._own_layout()
         self._upkeep = Upkeep(self._connection, settings)
         self._next_upkeep = self._next_look = 0.0
+        self._upkept = 0
         self._is_stopped = False
         self._rest = _WAIT
         self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
         self._recover()
+        if self.keys.hosts:
+            self._retention.limit(max(host.last for host in self.keys.hosts.values()))
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
 
@@ -279,7 +294,29 @@ class Writer:
         """Now and then: what is too old or too much goes."""
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + _UPKEEP_EVERY
-            self._upkeep.run(self._now(), time.monotonic(), list(self.keys.by_key))
+            if self._retention.is_confirmed:
+                self._set_future_aside(self._now())
+            until = self._retention.deletion_time()
+            if until is not None:
+                self._upkeep.run(until, list(self.keys.by_key))
+            self._upkept += 1
+
+    def _set_future_aside(self, now: float) -> None:
+        """Hours of a clock that ran ahead, now that it is right again: they would be counted a second time when their
+        time comes."""
+        found = 0
+
+        def move() -> None:
+            nonlocal found
+            found = self._upkeep.set_future_aside(now, list(self.keys.by_key))
+            if found or any(host.last > now + _AHEAD for host in self.keys.by_key.values()):
+                self.keys.end_at(now)
+
+        self._transact(move)
+        if found:
+            self._sealer.forget()
+            log.warning("%d rows of the history were of the future, from a clock that was ahead: set aside", found)
+        self._sealed_last = {host: min(last, now) for host, last in self._sealed_last.items()}
 
     def _has_room(self) -> bool:
         if time.monotonic() >= self._next_look:
