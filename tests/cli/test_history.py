@@ -103,3 +103,25 @@ def test_clock_is_accepted_by_a_command(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads((tmp_path / "clock.json").read_bytes())["certain"] >= before
     monkeypatch.setenv("GPUDECK_DATA_DIR", str(tmp_path / "nowhere"))
     assert isinstance(run("accept-clock").exception, UsageError)
+
+
+def test_repair_sets_aside_what_verify_names(file: Path) -> None:
+    assert "nothing is damaged" in run("repair", "--file", str(file)).output
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE chunks SET body = x'01' WHERE key = (SELECT min(key) FROM chunks)")
+    result = run("repair", "--file", str(file))
+    assert result.exit_code == 0, result.output
+    assert "repaired or set aside: chunks: the hour from" in result.output
+    assert "fits together" in run("verify", "--file", str(file)).output
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT source FROM set_aside").fetchall() == [("chunks",)]
+
+
+def test_file_that_is_no_database_is_told_by_verify_and_kept_by_repair(tmp_path: Path) -> None:
+    file = tmp_path / "history.db"
+    file.write_bytes(b"not a database" * 500)
+    result = run("verify", "--file", str(file))
+    assert (result.exit_code, "the file: file is not a database" in result.output) == (1, True)
+    assert "it is now" in run("repair", "--file", str(file)).output
+    (aside,) = tmp_path.glob("history-damaged-*.db")
+    assert aside.read_bytes() == b"not a database" * 500

@@ -43,6 +43,7 @@ FOREIGN = {
         "gpudeck.yaml",
         "gpudeck.db",
         "history.db",
+        "clock.json",
         "hosts.yaml",
         "hub.lock",
         "manifest.json",

@@ -30,6 +30,7 @@ class Diary:
         self._now = now
         self._demo = demo
         self._history_problem: str | None = None
+        self._is_damage_told = False
         self._ending: asyncio.Task[None] | None = None
         self.events = Events(database, settings, fleet=name_fleet(demo), now=now, retention=hub.retention)
         self.events.listener = hub.stream.announce
@@ -49,12 +50,17 @@ class Diary:
         self.events.start()
         self.events.add(make_event(self._now(), "hub_started", "The hub was started", detail=detail))
 
-    def tick(self, history_problem: str | None) -> None:
-        """Once a second, with what keeps the history from being kept."""
+    def tick(self, history_problem: str | None, history_damage: str | None = None) -> None:
+        """Once a second, with what keeps the history from being kept, and what of it is damaged."""
         hub = self._hub
         hub.pace.note(hub.stream.time, hub.fleet.counters["reports_taken"])
         if history_problem != self._history_problem:
             self._tell_history(history_problem)
+        if history_damage is not None and not self._is_damage_told:
+            self._is_damage_told = True
+            title = "A part of the history is damaged"
+            now = self._now()
+            self.events.add(make_event(now, "history_damaged", title, severity="warning", detail=history_damage))
         problem = self.events.problem
         hub.fleet.say("events", [] if problem is None else [problem])
 

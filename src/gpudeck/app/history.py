@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE: Final = 10.0
+_AGAIN: Final = 30.0
+"""Seconds until a history that could not be opened is tried again."""
 _MOST_WAITING: Final = 20_000
 FILE: Final = "history.db"
 DEMO_FILE: Final = "history-demo-{}.db"
@@ -49,6 +51,11 @@ class OpeningStore:
     @property
     def problem(self) -> str | None:
         return self._opening.problem
+
+    @property
+    def damage(self) -> str | None:
+        """What of the past cannot be read, or was set aside; None: nothing that was asked for."""
+        return self._opening.damage
 
     @property
     def has_room(self) -> bool:
@@ -108,11 +115,16 @@ class _Opening:
         self._lock = threading.Lock()
         self._is_decided = threading.Event()
         self._is_closed = False
+        self._closing = threading.Event()
         threading.Thread(target=self._open, name="history-opening", daemon=True).start()
 
     @property
     def problem(self) -> str | None:
         return self._why_not if self._store is None else self._store.problem
+
+    @property
+    def damage(self) -> str | None:
+        return getattr(self._store, "damage", None)
 
     @property
     def has_room(self) -> bool:
@@ -131,6 +143,7 @@ class _Opening:
 
     def close(self) -> None:
         """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
+        self._closing.set()
         with self._lock:
             self._is_closed = True
             store = self._store
@@ -138,17 +151,26 @@ class _Opening:
             store.close()
 
     def _open(self) -> None:
+        """Again and again: a disk may be mounted, made writable or cleared while the hub runs."""
+        while not self._try_to_open() and not self._closing.wait(_AGAIN):
+            pass
+
+    def _try_to_open(self) -> bool:
+        before, store = self._why_not, None
         try:
             store = self._open_store()
         except GpudeckError as error:
             self._why_not = str(error)
-            log.error("%s", error)  # noqa: TRY400 - the message says all
-        except Exception:
+            if self._why_not != before:
+                log.error("%s", error)  # noqa: TRY400 - the message says all
+        except Exception as error:
             self._why_not = "the history cannot be opened: see the hub's log."
-            log.exception("the history cannot be opened")
+            if self._why_not != before:
+                log.exception("the history cannot be opened", exc_info=error)
         else:
             self._hand_over(store)
         self._is_decided.set()
+        return store is not None
 
     def _hand_over(self, store: Store) -> None:
         with self._lock:
@@ -203,6 +225,8 @@ class Archive:
             self._recorder.hand_over()
             problem = self.store.problem
             self._hub.fleet.say("history", [] if problem is None else [problem])
+            damage = self.store.damage
+            self._hub.fleet.say("history damage", [] if damage is None else [damage])
 
     def end_demo(self) -> None:
         """Real hosts report: from here on the real history counts."""

@@ -103,7 +103,8 @@ class Rooms:
         self.alarm.tick()
         problem = self.memory.problem
         self._hub.fleet.say("memory", [] if problem is None else [problem])
-        self.diary.tick(None if self.archive.store is None else self.archive.store.problem)
+        store = self.archive.store
+        self.diary.tick(None if store is None else store.problem, None if store is None else store.damage)
 
     def end_demo(self) -> None:
         """Real hosts report: from here on the real fleet's counts."""

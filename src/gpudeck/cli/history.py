@@ -10,7 +10,8 @@ from gpudeck.model.errors import UsageError
 _EXAMPLES = """\b
 Examples:
   gpudeck history stats                                        how large it is, and what is in it
-  gpudeck history verify                                       whether all of it can be read; exit code 1 if not
+  gpudeck history verify                                       whether all of it is sound; exit code 1 if not
+  gpudeck history repair                                       set damaged parts aside; the hub must be stopped
   gpudeck history accept-clock                                 the clock is right: old data may be deleted
   gpudeck history export --since -24h --host gpu07 > gpu07.csv
   gpudeck history export --since 2026-10-01 --until 2026-11-01 --metric power_watts > october.csv
@@ -47,17 +48,41 @@ def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None
 @_FILE
 @_CONFIG
 def verify(*, file: Path | None, config: Path | None) -> None:
-    """Read every byte; names what is damaged. Exit code 1 if anything is."""
+    """Read every byte, compare sums with samples, and name what is damaged. Exit code 1 if anything is."""
     history_file = _room()
-    count = 0
-    with history_file.opened(file, config) as (view, path):
-        for sentence in history_file.find_damage(view):
-            count += 1
-            click.echo(sentence)
+    path, count = history_file.find_path(file, config), 0
+    for sentence in history_file.verify(path):
+        count += 1
+        click.echo(sentence)
     if count:
-        click.echo(f"{path}: {count} places are damaged; the rest can be read.", err=True)
+        places = "1 place is damaged" if count == 1 else f"{count} places are damaged"
+        click.echo(f"{path}: {places}. Stop the hub, then run: gpudeck history repair", err=True)
         raise SystemExit(1)
-    click.echo(f"{path}: everything can be read.")
+    click.echo(f"{path}: everything can be read and fits together.")
+
+
+@command.command("repair")
+@_FILE
+@_CONFIG
+def repair(*, file: Path | None, config: Path | None) -> None:
+    """Set damaged parts aside, and make sums again from samples. The hub must be stopped.
+
+    Nothing is thrown away: a file with damaged pages is kept under another name, damaged rows in the table set_aside.
+    Exit code 1 if something damaged is left.
+    """
+    history_file = _room()
+    path = history_file.find_path(file, config)
+    done = history_file.repair(path)
+    if done.aside is not None:
+        click.echo(f"The file had damaged pages: it is now {done.aside}. {done.copied:,} rows of it were copied.")
+    for sentence in done.found:
+        click.echo(f"repaired or set aside: {sentence}")
+    for sentence in done.left:
+        click.echo(f"still damaged: {sentence}")
+    if done.left:
+        raise SystemExit(1)
+    is_sound = done.aside is None and not done.found
+    click.echo(f"{path}: {'nothing is damaged.' if is_sound else 'everything that is left can be read.'}")
 
 
 @command.command("export")

@@ -76,6 +76,8 @@ def seal(version: int, content: bytes) -> bytes:
 
 def unseal(version: int, body: bytes) -> memoryview:
     """The content. Raises Damaged if a single bit of it has changed."""
+    if not isinstance(body, bytes):
+        raise Damaged("they are no bytes any more")
     if len(body) < 5 or body[0] != version:
         raise Damaged(f"version {body[0] if body else None}; this release reads version {version}")
     content = memoryview(body)[5:]

@@ -32,6 +32,7 @@ KINDS: dict[str, str] = {
     "hub_stopped": "the hub was stopped",
     "history_problem": "the history is not kept",
     "history_recovered": "the history is kept again",
+    "history_damaged": "a part of the history cannot be read and was set aside or left out",
     "clock_doubted": "the hub's clock may be wrong, and old data are not deleted",
     "clock_confirmed": "the hub's clock is right",
     "alert_fired": "something is wrong, and people are told",

@@ -9,7 +9,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.hubs import wait_until
 from gpudeck.history.base import Ask, RunsAsk, UsageAsk
-from gpudeck.history.embedded.inspect import find_damage
+from gpudeck.history.embedded.check import find_damage
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
@@ -99,7 +99,7 @@ def test_damaged_entry_of_the_journal_costs_that_entry(path: Path, clock: FakeCl
     store.close()
     change(path, "UPDATE journal SET body = substr(body, 1, 50) WHERE id = (SELECT max(id) FROM journal)")
     with view_file(path) as view:
-        assert [sentence.partition(":")[0] for sentence in find_damage(view)] == ["journal"]
+        assert [damage.table for damage in find_damage(view.connection)] == ["journal"]
     clock.now = START + HOUR
     again = EmbeddedStore(path, HistorySettings(min_free=0), clock)
     assert hours_of(again) == {"alice": pytest.approx(60 * 10 / HOUR)}
@@ -110,8 +110,8 @@ def test_damaged_entry_of_the_journal_costs_that_entry(path: Path, clock: FakeCl
     ("spoil", "told"),
     [
         (
-            "body = CAST(x'03' || substr(body, 2) AS BLOB)",
-            "entry 1 and 8 more up to 9: it has version 3, and this gpudeck reads",
+            "body = CAST(x'04' || substr(body, 2) AS BLOB)",
+            "entry 1 and 8 more up to 9: it has version 4, and this gpudeck reads",
         ),
         ("body = substr(body, 1, 50)", "entry 1 and 8 more up to 9: an entry of the journal is damaged"),
         ("layout = 99", "entry 1 and 8 more up to 9: layout 99 is missing"),
@@ -131,8 +131,8 @@ def test_many_entries_that_cannot_be_read_are_one_line(
     (line,) = caplog.messages
     assert told in line
     with view_file(path) as view:
-        (sentence,) = find_damage(view)
-    assert told in sentence
+        (damage,) = find_damage(view.connection)
+    assert told in damage.text
 
 
 def test_host_without_gpus_is_kept_and_read_again_at_the_next_start(path: Path, clock: FakeClock) -> None:

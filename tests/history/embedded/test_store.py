@@ -16,7 +16,7 @@ import pytest
 from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded import view
-from gpudeck.history.embedded.inspect import find_damage
+from gpudeck.history.embedded.check import find_damage
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
@@ -356,10 +356,12 @@ def test_file_of_a_newer_gpudeck_is_left_alone(path: Path, open_store: Opener) -
 
 
 def test_something_else_than_a_history_is_left_alone(path: Path) -> None:
-    path.write_bytes(b"not a database, but somebody's thesis" * 100)
-    with pytest.raises(UsageError, match="history verify"):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE thesis (chapter TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="a database of something else"):
         EmbeddedStore(path)
-    assert path.read_bytes().startswith(b"not a database")
+    assert path.read_bytes() == before
 
 
 def test_heat_map_has_no_value_where_nothing_was_observed(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
@@ -387,7 +389,7 @@ def test_killed_at_any_moment_it_loses_at_most_what_was_not_flushed(tmp_path: Pa
     for _ in range(3):
         told = feed_and_kill(path, dice.uniform(0.0, 0.4))
     with view_file(path) as view:
-        assert list(find_damage(view)) == []
+        assert list(find_damage(view.connection)) == []
         times = [at for hour in view.hours(1, START, told + 1e6, ()) for at in hour.times.tolist()]
         held = sum(use.held for _, use in view.uses(int(START), int(told + 1e6), by_host=False))
     assert times[: int((told - START) // 10) + 1] == [START + 10 * n for n in range(int((told - START) // 10) + 1)]
@@ -418,7 +420,7 @@ def test_full_disk_stops_writing_and_it_goes_on_when_there_is_room(tmp_path: Pat
         assert store.stats().samples_dropped > 0
         store.close()
         with view_file(disk / "history.db") as view:
-            assert list(find_damage(view)) == []
+            assert list(find_damage(view.connection)) == []
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 

@@ -5,7 +5,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, RunsAsk, UsageAsk
-from gpudeck.history.embedded.inspect import find_damage
+from gpudeck.history.embedded.check import find_damage
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
@@ -26,4 +26,4 @@ def test_history_of_the_first_version_is_read_and_written_on(tmp_path: Path) -> 
     assert [(run.user, run.pid) for run in store.runs(RunsAsk()).runs] == [("carol", 9), ("bob", 8), ("alice", 7)]
     store.close()
     with view_file(path) as view:
-        assert list(find_damage(view)) == []
+        assert list(find_damage(view.connection)) == []

@@ -22,7 +22,7 @@ export const KINDS: readonly { kind: string; label: string }[] = [
   { kind: 'driver_changed,agent_changed', label: 'drivers and agents' },
   { kind: 'twin', label: 'hosts mistaken for each other' },
   { kind: 'alert_fired,alert_acknowledged,alert_resolved,alert_silenced,alert_silence_ended', label: 'alerts' },
-  { kind: 'hub_started,hub_stopped,history_problem,history_recovered,clock_doubted,clock_confirmed', label: 'the hub' },
+  { kind: 'hub_started,hub_stopped,history_problem,history_recovered,history_damaged,clock_doubted,clock_confirmed', label: 'the hub' },
 ]
 
 /** At least that bad. */

@@ -58,7 +58,10 @@ def _rows_of(hour: Hour, host: str, known: dict[int, KnownGpu], choice: Choice, 
         at = float(hour.times[place])
         time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
         for row, key in enumerate(hour.gpus):
-            gpu = known[key]
+            gpu = known.get(key)
+            if gpu is None:
+                view.damage.note(f"GPU {key} of {host}", "its row is missing")
+                continue
             if hour.states[row, place] == ABSENT or (choice.gpus and gpu.uuid not in choice.gpus):
                 continue
             users = {owners[part.run] or "?" for part in hour.runs if part.gpu == row and part.present[place]}

@@ -1,13 +1,14 @@
 """The journal: each batch of samples as one row, until the hours it is of are sealed.
 
-    byte 0      the version
-    the rest    msgpack: `_Packed`
+    byte 0       the version
+    bytes 1–4    CRC-32 of everything after them
+    the rest     msgpack: `_Packed`
 
-Of many GPUs most values are the same at any moment: what all of them have is written once. The first version wrote
-every value of every GPU; its entries are an array of msgpack, which no version's number looks like.
+Of many GPUs most values are the same at any moment: what all of them have is written once. The second version had no
+checksum. The first wrote every value of every GPU; its entries are an array of msgpack, which no version's number looks
+like.
 """
 
-import json
 import logging
 import sqlite3
 from collections.abc import Iterator
@@ -21,14 +22,18 @@ from msgspec import Struct
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.batch import MOMENT, Batch, Cast, Head, Layout, Row, count_runs, gather
 from gpudeck.history.embedded.tables import key_of
+from gpudeck.history.frame import seal, unseal
 from gpudeck.history.hour import SECONDS, Floats
 from gpudeck.history.sample import Values
 
 log = logging.getLogger(__name__)
 
-_VERSION: Final = 2
+_VERSION: Final = 3
+_UNCHECKED: Final = b"\x02"
 _FIRST: Final = bytes([_VERSION])
 _ARRAY: Final = b"\x80"
+_LAST: Final = 7e9
+"""Unix seconds that no sample is taken after."""
 _Head = tuple[int, bytes, tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]]
 
 
@@ -66,26 +71,32 @@ _unpack_old = msgspec.msgpack.Decoder(list[tuple[int, _OldRow]]).decode
 def encode(batch: Batch) -> bytes:
     table, own = batch.table, batch.own
     if not len(table):
-        return _FIRST + _pack((batch.heads, own.tobytes(), b"", b"", b"", batch.company.tobytes()))
+        return seal(_VERSION, _pack((batch.heads, own.tobytes(), b"", b"", b"", batch.company.tobytes())))
     bits = table.view(np.int64)  # an unknown is like another then
     same = (bits == bits[0]).all(axis=0)
     shared, others = table[0][same], table[:, ~same]
     packed = np.packbits(same).tobytes(), shared.tobytes(), others.tobytes(), batch.company.tobytes()
-    return _FIRST + _pack((batch.heads, own.tobytes(), *packed))
+    return seal(_VERSION, _pack((batch.heads, own.tobytes(), *packed)))
 
 
 def decode(body: bytes, layout: Layout) -> Batch:
     """Raises Damaged for what cannot be read, and Newer for an entry of a later version."""
+    if not isinstance(body, bytes):
+        raise Damaged("an entry of the journal is damaged: it is no bytes")
     if _FIRST < body[:1] < _ARRAY:
         raise Newer(f"it has version {body[0]}, and this gpudeck reads up to {_VERSION}: a newer one wrote it")
     try:
-        return _decode(body, layout) if body[:1] == _FIRST else _decode_old(body)
+        return _decode(_content(body), layout) if body[:1] in {_FIRST, _UNCHECKED} else _decode_old(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Damaged(f"an entry of the journal is damaged: {error}") from error
 
 
-def _decode(body: bytes, layout: Layout) -> Batch:
-    packed = _unpack(memoryview(body)[1:])
+def _content(body: bytes) -> memoryview:
+    return unseal(_VERSION, body) if body[:1] == _FIRST else memoryview(body)[1:]
+
+
+def _decode(content: memoryview, layout: Layout) -> Batch:
+    packed = _unpack(content)
     heads = [Head(host, states, Cast(*cast)) for host, states, cast in packed.heads]
     gpus, runs = sum(len(head.states) for head in heads), sum(count_runs(head.cast) for head in heads)
     if any(not len(head.states) == len(head.cast.gpus) == len(head.cast.runs) for head in heads):
@@ -137,7 +148,7 @@ def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[Row, int, Lay
         try:
             if layout not in layouts:
                 layouts[layout] = _find_layout(connection, layout)
-            rows = list(decode(body, layouts[layout]).rows())
+            rows = _rows_of(decode(body, layouts[layout]))
         except Damaged as error:
             left_out.append((entry, error))
             continue
@@ -147,22 +158,28 @@ def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[Row, int, Lay
                 sealed[key] = _sealed_upto(connection, key)
             if entry > sealed[key]:
                 yield row, entry, layouts[layout]
-    for sentence in _summarize(left_out):
+    for sentence in summarize(left_out):
         log.warning("left out of the history's journal: %s", sentence)
 
 
-def find_damage(connection: sqlite3.Connection) -> Iterator[str]:
-    """A sentence about the entries of each kind that cannot be read."""
-    left_out: list[tuple[int, Damaged]] = []
+def find_damage(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]:
+    """Number and reason of each entry that cannot be read."""
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id"):
         try:
-            decode(body, _find_layout(connection, layout))
+            _rows_of(decode(body, _find_layout(connection, layout)))
         except Damaged as error:
-            left_out.append((entry, error))
-    yield from _summarize(left_out)
+            yield entry, error
 
 
-def _summarize(left_out: list[tuple[int, Damaged]]) -> Iterator[str]:
+def _rows_of(batch: Batch) -> list[Row]:
+    times = batch.own[:, 0]
+    if not ((times >= 0) & (times < _LAST)).all():
+        raise Damaged("an entry of the journal is damaged: it is of no time")
+    return list(batch.rows())
+
+
+def summarize(left_out: list[tuple[int, Damaged]]) -> Iterator[str]:
+    """A sentence about the entries of each kind."""
     for kind in (Newer, Damaged):
         found = [(entry, error) for entry, error in left_out if type(error) is kind]
         if found:
@@ -180,12 +197,15 @@ def _find_layout(connection: sqlite3.Connection, key: int) -> Layout:
     row = connection.execute("SELECT names FROM layouts WHERE id = ?", (key,)).fetchone()
     if row is None:
         raise Damaged(f"layout {key} is missing")
-    names = json.loads(row[0])
-    middle = names.index("")
+    try:
+        names = msgspec.json.decode(row[0], type=list[str])
+        middle = names.index("")
+    except (msgspec.DecodeError, TypeError, ValueError) as error:
+        raise Damaged(f"layout {key} cannot be read: {error}") from error
     return Layout(tuple(names[:middle]), tuple(names[middle + 1 :]))
 
 
 def _sealed_upto(connection: sqlite3.Connection, key: int) -> int:
     """The last entry that is in that sealed hour; -1 where it is not sealed."""
     row = connection.execute("SELECT upto FROM sealed WHERE key = ?", (key,)).fetchone()
-    return -1 if row is None else int(row[0])
+    return row[0] if row is not None and isinstance(row[0], int) else -1

@@ -4,18 +4,68 @@ What is here is in the file too, or will be with the transaction under way: afte
 again.
 """
 
+import contextlib
 import json
+import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Final, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct, field, structs
 
 from gpudeck.history.embedded.batch import Cast
+from gpudeck.history.embedded.tables import split_key
 from gpudeck.history.past import KnownGpu
 from gpudeck.history.sample import GpuSample, HostSample, ProcessSample
 
+log = logging.getLogger(__name__)
+
+_Row = TypeVar("_Row", bound=NamedTuple)
+_LAST: Final = 7e9
+"""Unix seconds that nothing is seen after."""
 _SAME_START = 2.0
 """A host that sets its clock right says a slightly different start of the same process."""
+
+
+class _HostRow(NamedTuple):
+    id: int
+    host_id: str
+    name: str
+    first: float | None
+    last: float | None
+
+
+class _GpuRow(NamedTuple):
+    id: int
+    uuid: str
+    host: int
+    label: str
+    model: str
+    first: float | None
+    last: float | None
+
+
+class _RunRow(NamedTuple):
+    id: int
+    host: int
+    pid: int
+    started_at: float | None
+    user: str | None
+    gpus: str
+    first: float | None
+    last: float | None
+
+
+class _WordRow(NamedTuple):
+    id: int
+    text: str
+
+
+class _LayoutRow(NamedTuple):
+    id: int
+    names: str
 
 
 class OpenRun(Struct):
@@ -59,34 +109,54 @@ class Keys:
         self.owners: dict[int, str | None] = {}
         self._words: dict[str, int] = {}
         self._layouts: dict[tuple[str, ...], int] = {}
+        self._newest: dict[str, int] = {}
         self.load()
 
     def load(self) -> None:
-        """Read everything again."""
-        ask = self._connection.execute
-        self.hosts = {
-            host_id: HostKeys(key, host_id, name, first, last)
-            for key, host_id, name, first, last in ask("SELECT id, host_id, name, first, last FROM hosts")
-        }
+        """Read everything again. A row that makes no sense is left out: what it names is unknown then."""
+        self.hosts = {}
+        for key, host_id, name, first, last in self._read("hosts", _HostRow):
+            self.hosts[host_id] = HostKeys(key, host_id, name, *_span(first, last))
         self.by_key = {host.key: host for host in self.hosts.values()}
         self.gpus = {}
-        for row in ask("SELECT id, uuid, host, label, model, first, last FROM gpus"):
-            self._put(KnownGpu(*row))
+        for key, uuid, host, label, model, first, last in self._read("gpus", _GpuRow):
+            self._put(KnownGpu(key, uuid, host, label, model, *_span(first, last)))
         self.owners = {}
-        for row in ask("SELECT id, host, pid, started_at, user, gpus, first, last FROM runs WHERE NOT ended"):
-            key, host, pid, started_at, user, gpus, first, last = row
-            run = OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), first, last)
-            self.by_key[host].runs[pid] = run
-            self.owners[key] = user
-        self._words = dict(ask("SELECT text, id FROM words").fetchall())
-        self._layouts = {tuple(json.loads(names)): key for key, names in ask("SELECT id, names FROM layouts")}
+        for key, host, pid, started_at, user, gpus, first, last in self._read("runs", _RunRow, "NOT ended"):
+            if host in self.by_key:
+                run = OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
+                self.by_key[host].runs[pid] = run
+                self.owners[key] = user
+        self._words = {text: key for key, text in self._read("words", _WordRow)}
+        self._layouts = {}
+        for key, names in self._read("layouts", _LayoutRow):
+            with contextlib.suppress(msgspec.DecodeError):
+                self._layouts[msgspec.json.decode(names, type=tuple[str, ...])] = key
+        self._newest = {table: self._find_newest(table) for table in ("hosts", "gpus", "runs", "words", "layouts")}
+
+    def _read(self, table: str, kind: type[_Row], where: str = "1") -> Iterator[_Row]:
+        columns = ", ".join(kind.__annotations__)
+        for row in self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}").fetchall():  # noqa: S608
+            try:
+                yield msgspec.convert(row, kind)
+            except msgspec.ValidationError as error:
+                _tell(f"a row of {table} is damaged and left out: {error}")
+
+    def _find_newest(self, table: str) -> int:
+        """The largest number that was ever given out: that of a row that is gone must not become somebody else's."""
+        ask = self._connection.execute
+        found = [ask(f"SELECT max(id) FROM {table}").fetchone()[0]]  # noqa: S608
+        found += [row[0] for row in ask("SELECT value FROM meta WHERE name = ?", (f"newest_{table}",))]
+        if table == "hosts":
+            hours = [ask(f"SELECT max(key) FROM {name}").fetchone()[0] for name in ("chunks", "quarters", "sealed")]  # noqa: S608
+            found += [split_key(key)[0] for key in hours if isinstance(key, int)]
+        return max((number for number in found if isinstance(number, int)), default=0)
 
     def host(self, sample: HostSample) -> HostKeys:
         host = self.hosts.get(sample.host_id)
         if host is None:
             key = self._insert(
-                "INSERT INTO hosts (host_id, name, first, last) VALUES (?, ?, ?, ?)",
-                (sample.host_id, sample.name, sample.at, sample.at),
+                "hosts", "host_id, name, first, last", (sample.host_id, sample.name, sample.at, sample.at)
             )
             host = HostKeys(key, sample.host_id, sample.name, sample.at, sample.at)
             self.hosts[sample.host_id] = self.by_key[key] = host
@@ -155,14 +225,14 @@ class Keys:
             return 0
         key = self._words.get(text)
         if key is None:
-            key = self._words[text] = self._insert("INSERT INTO words (text) VALUES (?)", (text,))
+            key = self._words[text] = self._insert("words", "text", (text,))
         return key
 
     def layout(self, names: Sequence[str]) -> int:
         names = tuple(names)
         key = self._layouts.get(names)
         if key is None:
-            key = self._layouts[names] = self._insert("INSERT INTO layouts (names) VALUES (?)", (json.dumps(names),))
+            key = self._layouts[names] = self._insert("layouts", "names", (json.dumps(names),))
         return key
 
     def _settle_gpu(self, host: HostKeys, sample: GpuSample, at: float) -> KnownGpu:
@@ -170,7 +240,8 @@ class Keys:
         known = next((gpu for gpu in self.gpus.values() if gpu.uuid == sample.uuid), None)
         if known is None:
             key = self._insert(
-                "INSERT INTO gpus (uuid, host, label, model, first, last) VALUES (?, ?, ?, ?, ?, ?)",
+                "gpus",
+                "uuid, host, label, model, first, last",
                 (sample.uuid, host.key, sample.label, sample.model, at, at),
             )
             return self._put(KnownGpu(key, sample.uuid, host.key, sample.label, sample.model, at, at))
@@ -186,7 +257,8 @@ class Keys:
 
     def _put(self, gpu: KnownGpu) -> KnownGpu:
         self.gpus[gpu.key] = gpu
-        self.by_key[gpu.host].gpus[gpu.uuid] = gpu
+        if gpu.host in self.by_key:
+            self.by_key[gpu.host].gpus[gpu.uuid] = gpu
         return gpu
 
     def _other_run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
@@ -216,37 +288,53 @@ class Keys:
         if process.started_at is None:
             return None
         row = self._connection.execute(
-            "SELECT id, pid, started_at, user, gpus, first, last FROM runs WHERE host = ? AND pid = ? "
+            "SELECT id, host, pid, started_at, user, gpus, first, last FROM runs WHERE host = ? AND pid = ? "
             "AND abs(started_at - ?) <= ? ORDER BY last DESC",
             (host.key, process.pid, process.started_at, _SAME_START),
         ).fetchone()
-        if row is None:
+        try:
+            key, _, pid, started_at, user, gpus, first, last = msgspec.convert(row, _RunRow)
+        except msgspec.ValidationError:
             return None
-        key, pid, started_at, user, gpus, first, last = row
         self.owners[key] = user
-        return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), first, last)
+        return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
 
     def see_gpu(self, key: int, first: float, last: float) -> None:
         """That GPU was there at these moments, and maybe between them."""
-        gpu = self.gpus[key]
-        if first < gpu.first or last > gpu.last:
+        gpu = self.gpus.get(key)
+        if gpu is not None and (first < gpu.first or last > gpu.last):
             gpu = structs.replace(gpu, first=min(first, gpu.first), last=max(last, gpu.last))
             self._connection.execute("UPDATE gpus SET first = ?, last = ? WHERE id = ?", (gpu.first, gpu.last, key))
             self._put(gpu)
 
     def _begin_run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
         key = self._insert(
-            "INSERT INTO runs (host, pid, started_at, user, command, container, job, gpus, first, last, ended) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "runs",
+            "host, pid, started_at, user, command, container, job, gpus, first, last, ended",
             (host.key, *process[:6], str(gpu), at, at, at < host.last),
         )
         self.owners[key] = process.user
         return OpenRun(key, process.pid, process.started_at, process.user, {gpu}, at, at)
 
-    def _insert(self, statement: str, values: tuple[object, ...]) -> int:
-        key = self._connection.execute(statement, values).lastrowid
-        assert key is not None  # noqa: S101 - an INSERT into a table with a rowid
+    def _insert(self, table: str, columns: str, values: tuple[object, ...]) -> int:
+        key = self._newest[table] = self._newest[table] + 1
+        marks = ", ".join("?" * (len(values) + 1))
+        # A row that is there already under this name, but is damaged, gives way.
+        self._connection.execute(f"INSERT OR REPLACE INTO {table} (id, {columns}) VALUES ({marks})", (key, *values))  # noqa: S608
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"newest_{table}", key))
         return key
+
+
+def _span(first: float | None, last: float | None) -> tuple[float, float]:
+    """Where one of them is damaged, the other stands for it."""
+    known = [time for time in (first, last) if time is not None and 0 <= time < _LAST]
+    return (min(known), max(known)) if known else (0.0, 0.0)
+
+
+@cache
+def _tell(what: str) -> None:
+    """Once, and not with every rollback."""
+    log.warning("%s; `gpudeck history verify` names all damage", what)
 
 
 def _is_same(one: float | None, other: float | None) -> bool:
@@ -254,7 +342,8 @@ def _is_same(one: float | None, other: float | None) -> bool:
 
 
 def split_gpus(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(","))) if text else ()
+    """Those that are numbers: one that is damaged hides no other."""
+    return tuple(int(part) for part in text.split(",") if part.isascii() and part.isdigit()) if text else ()
 
 
 def join_gpus(gpus: set[int]) -> str:

@@ -42,9 +42,10 @@ class Reader:
             connection.execute("SELECT value FROM meta").fetchone()  # the moment begins with the first look
             tails = dict(self._writer.tails)
         try:
-            yield View(connection, self._writer.keys, tails)
+            yield View(connection, self._writer.keys, tails, self._writer.damage)
         finally:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
     def close(self) -> None:
         for connection in self._all:
@@ -52,7 +53,8 @@ class Reader:
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
-        if connection is None:
+        if connection is None or self._mine.opened != self._writer.opened:
+            self._mine.opened = self._writer.opened
             connection = self._mine.connection = open_to_read(self._writer.path)
             self._all.append(connection)
         return connection
@@ -69,6 +71,8 @@ def view_file(path: Path) -> "Iterator[View]":
             at = float(row.own[0])
             start = int(at // SECONDS) * SECONDS
             key = row.host, start
+            if row.host not in keys.by_key:
+                continue
             if key not in tails:
                 found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
                 tails[key] = Tail(start, None, entry, is_late=found is not None)

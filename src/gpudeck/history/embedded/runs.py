@@ -1,7 +1,9 @@
 """The runs that a question asks for: those of the file, with what open hours add to them."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from gpudeck.history.accounting import RunPart, run_parts
 from gpudeck.history.base import HistoryRefused, Run, Runs, RunsAsk
@@ -18,6 +20,23 @@ _SILENT: Final = 300.0
 """A host that was not sampled for so long tells nothing of whether a run is still there."""
 
 
+class _Told(NamedTuple):
+    """The first of `_FIELDS`; the others are those of RunPart."""
+
+    id: int
+    host: int
+    pid: int
+    started_at: float | None
+    user: str | None
+    command: str | None
+    container: str | None
+    job: str | None
+    gpus: str
+    first: float
+    last: float
+    ended: int
+
+
 def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
     """Raises HistoryRefused."""
     if ask.start is not None and ask.end is not None and ask.end <= ask.start:
@@ -31,7 +50,7 @@ def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
     page = rows[: ask.limit]
     parts = {host: _open_parts(view, host) for host in {row[1] for row in page}}
     found = [_make_run(row, view, (hosts, gpus), parts[row[1]], now) for row in page]
-    return Runs(found, found[-1].id if len(rows) > ask.limit else None)
+    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > ask.limit else None)
 
 
 def find_run(view: View, key: int, now: float) -> Run | None:
@@ -85,17 +104,27 @@ def _make_run(
     places: tuple[Mapping[int, KnownHost], Mapping[int, KnownGpu]],
     open_parts: Mapping[int, RunPart],
     now: float,
-) -> Run:
-    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended, *numbers = row
+) -> Run | None:
+    """None where its row is damaged."""
+    try:
+        told = msgspec.convert(row[: len(_Told._fields)], _Told)
+        numbers = msgspec.convert(row[len(_Told._fields) :], tuple[float, ...])
+    except msgspec.ValidationError as error:
+        view.damage.note(f"run {row[0]}", error)
+        return None
+    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended = told
     part = RunPart(*numbers)
     if key in open_parts:
         part.add(open_parts[key])
     hosts, gpus = places
+    if host_key not in hosts:
+        view.damage.note(f"run {key}", f"host {host_key} is missing")
+        return None
     host = hosts[host_key]
     live = view.live_run(host_key, pid, key)
     if live is not None:
         first, last = live.first, host.last
-    known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named))]
+    known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named)) if gpu in gpus]
     # A host that was last seen in the future tells nothing of now: its clock, or the hub's, was ahead.
     is_there = live is not None and not ended and abs(now - host.last) < _SILENT
     return Run(

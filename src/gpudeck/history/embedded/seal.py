@@ -4,13 +4,13 @@ The sums are of many hosts, so an hour that late samples open again first takes 
 happens inside the transaction of whoever calls.
 """
 
-import json
 import logging
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -24,6 +24,7 @@ from gpudeck.history.embedded.tables import key_of
 from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.hour import UNKNOWN, Hour
 from gpudeck.history.rollup import Quarters, Totals
+from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ _ADD_RUN: Final = (
 
 _KEPT_QUARTERS: Final = 16
 """Of the fleet, in memory: those of the hours that are being sealed."""
+
+NO_MODEL: Final = "unknown model"
+"""Of a GPU whose row is lost."""
 
 UseWords = dict[tuple[int, int], Use]
 """By the numbers of user and model."""
@@ -96,8 +100,9 @@ class Sealer:
                 "SELECT names, body FROM host_hours JOIN layouts ON layouts.id = layout WHERE hour = ? AND host = ?",
                 (quarters.start, host.key),
             ).fetchone()
-            if found is not None:
-                totals = rollup.extend(read_totals(found[0], found[1], quarters.start, 3600), totals)
+            before = None if found is None else _totals_or_none(found[0], found[1], quarters.start, 3600)
+            if before is not None:
+                totals = rollup.extend(before, totals)
         self._connection.execute(
             "INSERT OR REPLACE INTO host_hours VALUES (?, ?, ?, ?)",
             (quarters.start, host.key, self._keys.layout(totals.names), rollup.encode_totals(totals, totals.names)),
@@ -129,7 +134,7 @@ class Sealer:
         found = self._connection.execute(
             "SELECT names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout WHERE start = ?", (start,)
         ).fetchone()
-        return None if found is None else read_totals(found[0], found[1], start, 900)
+        return None if found is None else _totals_or_none(found[0], found[1], start, 900)
 
     def forget(self) -> None:
         """What is in the file counts: a transaction has failed."""
@@ -139,7 +144,11 @@ class Sealer:
         new = self._in_words(uses_of(hour, self._keys, self._connection))
         ask = self._connection.execute
         found = ask(f"SELECT user, model, {_USE} FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))  # noqa: S608
-        old = {(user, model): Use(*numbers) for user, model, *numbers in found.fetchall()}
+        old = {
+            (user, model): Use(*numbers)
+            for user, model, *numbers in found.fetchall()
+            if all(isinstance(number, int | float) for number in numbers)
+        }
         if is_more:
             for key, use in old.items():
                 new.setdefault(key, Use()).add(use)
@@ -173,7 +182,7 @@ class Sealer:
 def uses_of(hour: Hour, keys: Keys, connection: sqlite3.Connection) -> dict[tuple[str | None, str], Use]:
     """Who used that hour. May be called from any thread, with a connection of its own."""
     known = keys.gpus
-    models = [known[gpu].model for gpu in hour.gpus]
+    models = [known[gpu].model if gpu in known else NO_MODEL for gpu in hour.gpus]
     return uses(hour, models, find_owners({part.run for part in hour.runs}, keys, connection))
 
 
@@ -195,9 +204,19 @@ def read_totals(names: str, body: bytes, start: int, seconds: int, wanted: Colle
     return totals
 
 
+def _totals_or_none(names: str, body: bytes, start: int, seconds: int) -> Totals | None:
+    """None where they are damaged: what is sealed from here on counts; `gpudeck history repair` adds up the rest."""
+    try:
+        return read_totals(names, body, start, seconds)
+    except (Damaged, msgspec.DecodeError, TypeError) as error:
+        log.warning("the totals from %s on are damaged and begun again: %s", show_utc(start), error)
+        return None
+
+
 @cache
 def read_layout(names: str) -> tuple[str, ...]:
-    return tuple(json.loads(names))
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(names, type=tuple[str, ...])
 
 
 def _difference(new: Use | None, old: Use | None) -> Use:

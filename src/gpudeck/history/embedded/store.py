@@ -83,6 +83,11 @@ class EmbeddedStore:
     def problem(self) -> str | None:
         return self._writer.problem
 
+    @property
+    def damage(self) -> str | None:
+        """What of the past cannot be read, or was set aside, for whoever runs the hub."""
+        return self._writer.set_aside or self._writer.damage.problem
+
     def take(self, samples: list[HostSample]) -> None:
         self._writer.take(samples)
 

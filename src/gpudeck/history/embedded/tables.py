@@ -9,10 +9,12 @@ import fcntl
 import os
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import IO, Final
 
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import Temporary, UsageError
 
 VERSION: Final = 1
 _HOUR_BITS: Final = 21
@@ -94,26 +96,72 @@ def claim(path: Path) -> IO[bytes]:
     return lock
 
 
+class DamagedFile(sqlite3.DatabaseError):
+    """The file cannot be read as what it should be. Its text is the reason."""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file's content is the reason, and not a disk, a permission or a lock."""
+    if isinstance(error, DamagedFile):
+        return True
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The one connection that writes; the file is made if there is none. Raises UsageError where it is not ours."""
+    """The one connection that writes; the file is made if there is none.
+
+    Raises DamagedFile, UsageError where it is not ours, and Temporary where it cannot be used at the moment.
+    """
+    connection = None
     try:
         connection = _connect(path)
         _prepare(connection, path)
-    except sqlite3.DatabaseError as error:
-        raise UsageError(
-            f"the history in {path} cannot be opened: {error}.",
-            "Look at it with `gpudeck history verify`, or move it away: the hub then begins a new one.",
-        ) from error
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, (sqlite3.Error, OSError)):
+            raise _explain(error, path) from error
+        raise
     return connection
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def _explain(error: sqlite3.Error | OSError, path: Path) -> Exception:
+    if isinstance(error, sqlite3.Error) and is_damage(error):
+        return DamagedFile(str(error))
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) is None:
+        return UsageError(f"the history in {path} cannot be used: {error}.", "Move it away, or name another data_dir.")
+    return Temporary(
+        f"the history in {path} cannot be opened: {error}.",
+        "Check the permissions and the disk. Nothing of it is changed; it is tried again every half minute.",
+    )
+
+
+def set_file_aside(path: Path, now: float) -> Path:
+    """Give the file another name, with what SQLite keeps beside it; what it is called now. Raises OSError."""
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
+    names = (f"{path.stem}-damaged-{stamp}{count}{path.suffix}" for count in ("", *(f"-{n}" for n in range(1, 1000))))
+    aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    # What was not moved into the file yet goes first: without it, the file alone is at least one of its states.
+    for suffix in ("-wal", "-shm", ""):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def open_to_read(path: Path, *, is_damaged: bool = False) -> sqlite3.Connection:
+    """Raises sqlite3.Error. `is_damaged`: read what can be read, also of a file that is shorter than it says."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA query_only = 1")
-    connection.execute("PRAGMA busy_timeout = 5000")
-    connection.execute("PRAGMA cache_size = -4000")
+    connection.text_factory = _read_text
+    settings = ("query_only = 1", "busy_timeout = 5000", "cache_size = -4000")
+    try:
+        for setting in ("writable_schema = 1", *settings[1:]) if is_damaged else settings:
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -121,6 +169,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _read_text
+    version_of(connection)  # before anything is changed: it may be the file of something else
     connection.execute("PRAGMA page_size = 2048")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -146,14 +196,47 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"the history in {path} is of version {found}, and this gpudeck knows {VERSION}.",
             "Install the gpudeck that wrote it, or a newer one.",
         )
+    else:
+        check_tables(connection)
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Raises DamagedFile where a table or a column is missing."""
+    for table, columns in tables_and_columns().items():
+        missing = columns - _columns_of(connection, table).keys()
+        if missing:
+            raise DamagedFile(f"the table {table} is missing, or its column {min(missing)}")
+
+
+@cache
+def tables_and_columns() -> dict[str, frozenset[str]]:
+    """What a file has to have."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: frozenset(_columns_of(connection, name)) for name in names if not name.startswith("sqlite_")}
+
+
+def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, str]:
+    return {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
 def version_of(connection: sqlite3.Connection) -> int | None:
-    """None for an empty file. Raises sqlite3.DatabaseError for a file that is something else."""
-    with closing(connection.execute("SELECT count(*) FROM sqlite_master")) as cursor:
-        if not cursor.fetchone()[0]:
-            return None
+    """None for an empty file. Raises sqlite3.DatabaseError for a file that is something else, DamagedFile for one of
+    ours without its version."""
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    if not names:
+        return None
+    if not names & {"journal", "chunks", "uses", "runs"}:
+        raise sqlite3.DatabaseError("it is a database of something else")
+    if "meta" not in names:
+        raise DamagedFile("the table meta is missing")
     row = connection.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError("it says no version")
-    return int(row[0])
+    if row is None or not isinstance(row[0], int):
+        raise DamagedFile("it says no version")
+    return row[0]
+
+
+def _read_text(data: bytes) -> str:
+    """Also what is no text any more: one damaged name must not hide the others."""
+    return data.decode(errors="replace")

@@ -1,32 +1,47 @@
 """The file and the open hours at one moment: `history.past.Past` for whoever answers questions."""
 
-import logging
+import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cache, cached_property, partial
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from gpudeck.history import chunk, rollup
 from gpudeck.history.base import Use, UseKey
 from gpudeck.history.codec import Damaged
+from gpudeck.history.embedded.damage import DamageFound
 from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
 from gpudeck.history.embedded.merge import merge
-from gpudeck.history.embedded.seal import read_layout, uses_of
-from gpudeck.history.embedded.tables import key_of, keys_between, split_key
+from gpudeck.history.embedded.seal import NO_MODEL, read_layout, uses_of
+from gpudeck.history.embedded.tables import is_damage, keys_between, split_key
 from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, Totals
 from gpudeck.history.stacks import FLEET, Stack, decode_stack, join, stack
+from gpudeck.model.times import show_utc
 from gpudeck.model.turns import paced
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
+
+
+class _RunRow(NamedTuple):
+    id: int
+    host: int
+    gpus: str
+    user: str | None
+    first: float
+    last: float
+    pid: int
+
 
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
+_MOST_SECONDS: Final = 1e18
 _Place = tuple[int, int]
 """The host, or FLEET, and when the step begins."""
 _SUMS_OF_USES: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in Use.__struct_fields__)
@@ -35,8 +50,15 @@ _SUMS_OF_USES: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})"
 class View:
     """`history.past.Past` at one moment."""
 
-    def __init__(self, connection: sqlite3.Connection, keys: Keys, tails: dict[tuple[int, int], Tail]) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        keys: Keys,
+        tails: dict[tuple[int, int], Tail],
+        damage: DamageFound | None = None,
+    ) -> None:
         self.connection = connection
+        self.damage = damage or DamageFound()
         self._keys = keys
         self._tails = tails
 
@@ -55,35 +77,49 @@ class View:
         ).fetchone()
         if row is None:
             return None
-        live = self.live_run(row[1], row[6], key)
+        try:
+            _, host, gpus, user, first, last, pid = msgspec.convert(row, _RunRow)
+        except msgspec.ValidationError as error:
+            self.damage.note(f"run {key}", error)
+            return None
+        live = self.live_run(host, pid, key)
         if live is not None:
-            return KnownRun(key, row[1], tuple(sorted(live.gpus)), row[3], live.first, self._keys.by_key[row[1]].last)
-        return KnownRun(key, row[1], split_gpus(row[2]), row[3], row[4], row[5])
+            return KnownRun(key, host, tuple(sorted(live.gpus)), user, live.first, self._keys.by_key[host].last)
+        return KnownRun(key, host, split_gpus(gpus), user, first, last)
 
     def raw_since(self) -> float:
         """The oldest sample of any host."""
-        starts = [start for _, start in self._tails]
-        for host in list(self._keys.by_key):
-            bounds = keys_between(host, 0, 7e9)
-            row = self.connection.execute("SELECT min(key) FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchone()
-            if row[0] is not None:
-                starts.append(split_key(row[0])[1])
+        found = (self._oldest(host) for host in list(self._keys.by_key))
+        starts = [*(start for _, start in self._tails), *(start for start in found if start is not None)]
         return float(min(starts, default=0))
+
+    def _oldest(self, host: int) -> int | None:
+        """When the oldest hour of a host begins of which there are samples."""
+        for table in ("chunks", "sealed"):
+            try:
+                row = self.connection.execute(
+                    f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?",  # noqa: S608
+                    keys_between(host, 0, 7e9),
+                ).fetchone()
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                self.damage.note(f"a part of the file, with the first hours of host {host},", error)
+            else:
+                return None if row[0] is None else split_key(row[0])[1]
+        return None
 
     def hours(
         self, host: int, start: float, end: float, metrics: Collection[str], *, runs: bool = False
     ) -> Iterator[Hour]:
         open_hours = self._open(host, start, end)
-        rows = self.connection.execute(
-            "SELECT key, body FROM chunks WHERE key BETWEEN ? AND ? ORDER BY key", keys_between(host, start, end)
-        )
-        for key, body in paced(rows):
+        for key, body in paced(self._bodies("chunks", host, start, end)):
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
                 yield open_hours.pop(earlier).picture(metrics, runs=runs)
             tail = open_hours.pop(begin, None)
             late = None if tail is None else tail.picture(metrics, runs=runs)
-            hour = _read_or_leave("samples", host, begin, partial(chunk.decode, body, metrics, runs=runs))
+            hour = self._read_or_leave("samples", host, begin, partial(chunk.decode, body, metrics, runs=runs))
             found = merge(hour, late) if hour is not None and late is not None else hour or late
             if found is not None:
                 yield found
@@ -92,13 +128,10 @@ class View:
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         open_hours = self._open(host, start, end)
-        rows = self.connection.execute(
-            "SELECT key, body FROM quarters WHERE key BETWEEN ? AND ? ORDER BY key", keys_between(host, start, end)
-        )
-        for key, body in paced(rows):
+        for key, body in paced(self._bodies("quarters", host, start, end)):
             begin = split_key(key)[1]
             if begin not in open_hours:
-                found = _read_or_leave("quarter hours", host, begin, partial(rollup.decode, body, metrics))
+                found = self._read_or_leave("quarter hours", host, begin, partial(rollup.decode, body, metrics))
                 if found is not None:
                     yield found
         for begin, tail in paced(open_hours.items()):
@@ -115,9 +148,9 @@ class View:
                 late = self._late_hour(*key, tail, metrics)
                 sealed_too |= {key} if late is None else set()
                 more[key] = _hour_of(tail, metrics) if late is None else rollup.hour_totals(rollup.quarters(late[1]))
-        rows = self.connection.execute(
-            "SELECT host, hour, layout, body FROM host_hours WHERE hour >= ? AND hour < ?", (start, end)
-        )
+        columns = "host, hour, layout, body"
+        question = f"SELECT {columns} FROM host_hours WHERE hour >= ? AND hour < ? ORDER BY hour"  # noqa: S608
+        rows = self._span(question, start, end, SECONDS, column=1)
 
         def join_late(sealed: Totals, key: _Place) -> Totals:
             return rollup.extend(more[key], sealed) if key in sealed_too else more[key]
@@ -135,9 +168,9 @@ class View:
                     _add_quarters(less, _quarters_in(late[0]))
         for key in [key for key in more if not start <= key[1] < end]:
             del more[key]
-        rows = self.connection.execute(
-            "SELECT ?, start, layout, body FROM fleet_quarters WHERE start >= ? AND start < ?", (FLEET, start, end)
-        )
+        columns = f"{FLEET}, start, layout, body"
+        question = f"SELECT {columns} FROM fleet_quarters WHERE start >= ? AND start < ? ORDER BY start"  # noqa: S608
+        rows = self._span(question, start, end, QUARTER, column=1)
 
         def join_late(sealed: Totals, key: _Place) -> Totals:
             return rollup.add(more[key], rollup.subtract(sealed, less[key]) if key in less else sealed)
@@ -149,41 +182,40 @@ class View:
         sealed, or where nobody knows its samples any more."""
         if not tail.is_late:
             return None
-        find = "SELECT body FROM chunks WHERE key = ?"
-        row = self.connection.execute(find, (key_of(host, start),)).fetchone()
-        read = partial(chunk.decode, row[0], metrics, runs=False) if row is not None else None
-        sealed = None if read is None else _read_or_leave("samples", host, start, read)
+        body = next((body for _, body in self._bodies("chunks", host, start, start + 1)), None)
+        read = partial(chunk.decode, body, metrics, runs=False) if body is not None else None
+        sealed = None if read is None else self._read_or_leave("samples", host, start, read)
         return None if sealed is None else (sealed, merge(sealed, tail.picture(metrics, runs=False)))
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
-        rows = self.connection.execute(
+        question = (
             f"SELECT {host}, user, model, {_SUMS_OF_USES} FROM {table} "  # noqa: S608
-            "WHERE hour >= ? AND hour < ? GROUP BY 1, user, model",
-            (start, end),
+            "WHERE hour >= ? AND hour < ? GROUP BY 1, user, model"
         )
         names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
-        for of, user, model, *numbers in paced(rows):
-            yield (start, names.get(of, ""), self._words.get(user), self._words[model]), Use(*numbers)
+        for of, user, model, *numbers in paced(self._span(question, start, end, SECONDS)):
+            use = self._use(numbers, f"usage from {show_utc(start)} until {show_utc(end)}")
+            if use is not None:
+                yield (start, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)), use
         for of, _, (user, model), use in self._open_uses(start, end):
-            yield (start, names[of] if by_host else "", user, model), use
+            yield (start, names.get(of, "") if by_host else "", user, model), use
 
     def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
-        rows = self.connection.execute(
+        question = (
             f"SELECT hour, user, model, {', '.join(Use.__struct_fields__)} FROM uses_of_all "  # noqa: S608
-            "WHERE hour >= ? AND hour < ?",
-            (start, end),
+            "WHERE hour >= ? AND hour < ?"
         )
-        for hour, user, model, *numbers in paced(rows):
-            yield (hour, "", self._words.get(user), self._words[model]), Use(*numbers)
+        for hour, user, model, *numbers in paced(self._span(question, start, end, SECONDS)):
+            use = self._use(numbers, f"usage of the hour from {show_utc(hour)}")
+            if use is not None:
+                yield (hour, "", self._words.get(user), self._words.get(model, NO_MODEL)), use
         for _, hour, (user, model), use in self._open_uses(start, end):
             yield (hour, "", user, model), use
 
     def observed(self, start: int, end: int) -> float:
-        row = self.connection.execute(
-            "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?", (start, end)
-        ).fetchone()
-        seconds = float(row[0])
+        question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
+        seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
         for (_, hour), tail in paced(self._tails.items()):
             if start - SECONDS < hour < end:
                 picture = tail.work_out("observed", partial(tail.picture, (), runs=False))
@@ -197,7 +229,8 @@ class View:
 
     def live_run(self, host: int, pid: int, key: int) -> OpenRun | None:
         """That run, if it was there when its host was last sampled."""
-        run = self._keys.by_key[host].runs.get(pid)
+        known = self._keys.by_key.get(host)
+        run = None if known is None else known.runs.get(pid)
         return run if run is not None and run.key == key else None
 
     def open_hours(self, host: int) -> list[Tail]:
@@ -226,13 +259,53 @@ class View:
 
     @cached_property
     def _layouts(self) -> dict[int, tuple[str, ...]]:
-        return {
-            number: read_layout(names) for number, names in self.connection.execute("SELECT id, names FROM layouts")
-        }
+        """One that is damaged is missing: so are the totals that need it."""
+        found = {}
+        for number, names in self.connection.execute("SELECT id, names FROM layouts").fetchall():
+            with contextlib.suppress(msgspec.DecodeError, TypeError):
+                found[number] = read_layout(names)
+        return found
+
+    def _bodies(self, table: str, host: int, start: float, end: float) -> Iterator[tuple[int, bytes]]:
+        """Key and bytes of that host's hours, in order. Where a part of the file is damaged, the others come."""
+        first, last = keys_between(host, start, end)
+        question = f"SELECT key, body FROM {table} WHERE key >= ? AND key < ? ORDER BY key"  # noqa: S608
+        yield from self._span(question, first, last + 1, 1, column=0)
+
+    def _span(self, question: str, start: int, end: int, step: int, column: int | None = None) -> Iterator[Any]:
+        """The rows of a question from `start` until before `end`, in order of `column`; None: of no order. Where the
+        file is damaged it goes on step by step: then what is damaged costs its own steps alone."""
+        begin = start
+        try:
+            for row in self.connection.execute(question, (start, end)):
+                if column is not None:
+                    begin = row[column] + step
+                yield row
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self.damage.note(f"a part of the file, asked for from {start} until {end},", error)
+            yield from self._steps(question, begin, end, step)
+
+    def _steps(self, question: str, start: int, end: int, step: int) -> Iterator[Any]:
+        for begin in range(start, end, step):
+            try:
+                rows = self.connection.execute(question, (begin, min(begin + step, end))).fetchall()
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                continue
+            yield from rows
+
+    def _use(self, numbers: Sequence[Any], place: str) -> Use | None:
+        if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
+            return Use(*numbers)
+        self.damage.note(place, "its figures are no numbers any more")
+        return None
 
     def _stack(
         self,
-        rows: sqlite3.Cursor,
+        rows: Iterator[Any],
         more: dict[_Place, Totals],
         join_late: Callable[[Totals, _Place], Totals],
         metrics: Collection[str],
@@ -240,12 +313,41 @@ class View:
     ) -> Stack:
         """Sealed totals, and `more` of hours that are open. Where there are both, `join_late` tells what they are."""
         sealed = []
-        while batch := rows.fetchmany(_BATCH):
+        while batch := list(islice(rows, _BATCH)):
             for row in [row for row in batch if row[:2] in more]:
-                more[row[:2]] = join_late(rollup.decode_totals(row[3], self._layouts[row[2]], metrics), row[:2])
+                totals = self._read_or_leave("hours", row[0], row[1], partial(self._totals, row, metrics))
+                if totals is not None:
+                    more[row[:2]] = join_late(totals, row[:2])
             alone = [row for row in batch if row[:2] not in more]
-            sealed.append(decode_stack(alone, self._layouts, metrics, seconds))
+            sealed.append(self._decode(alone, metrics, seconds))
         return join([*sealed, stack(more, metrics, seconds)])
+
+    def _totals(self, row: Any, metrics: Collection[str] | None) -> Totals:
+        if row[2] not in self._layouts:
+            raise Damaged(f"layout {row[2]} is missing")
+        return rollup.decode_totals(row[3], self._layouts[row[2]], metrics)
+
+    def _decode(self, rows: Sequence[Any], metrics: Collection[str], seconds: int) -> Stack:
+        """All at once; where one is damaged, those that are not."""
+        try:
+            return decode_stack(rows, self._layouts, metrics, seconds)
+        except (Damaged, KeyError, TypeError, ValueError):
+            whole = [
+                row
+                for row in rows
+                if self._read_or_leave("hours", row[0], row[1], partial(self._totals, row, None)) is not None
+            ]
+            return decode_stack(whole, self._layouts, metrics, seconds)
+
+    def _read_or_leave(self, what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
+        """None where it is damaged: that hour is a gap then, and the others are shown."""
+        try:
+            return read()
+        except Damaged as error:
+            known = self._keys.by_key.get(host)
+            name = "the fleet" if host == FLEET else f"host {host}" if known is None else known.name
+            self.damage.note(f"the {what} of {name} from {show_utc(start)} on", error)
+            return None
 
 
 def _hour_of(tail: Tail, metrics: Collection[str]) -> Totals:
@@ -270,18 +372,3 @@ def _add_quarters(found: dict[_Place, Totals], quarters: Iterable[Totals]) -> No
     for totals in quarters:
         key = FLEET, totals.start
         found[key] = rollup.add(found[key], totals) if key in found else totals
-
-
-def _read_or_leave(what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
-    """None where it is damaged: that hour is a gap then, and the others are shown."""
-    try:
-        return read()
-    except Damaged as error:
-        _tell(what, host, start, str(error))
-        return None
-
-
-@cache
-def _tell(what: str, host: int, start: int, error: str) -> None:
-    """Once, and not with every question."""
-    log.warning("the %s of host %d from %d on are left out: %s", what, host, start, error)

@@ -4,6 +4,7 @@ A batch is in the journal before it is in an open hour, and an open hour is let 
 it. So whenever the hub is killed, the journal holds what no sealed hour has: it is read again at the next start.
 """
 
+import contextlib
 import logging
 import queue
 import shutil
@@ -15,17 +16,20 @@ from pathlib import Path
 from typing import Final
 
 from gpudeck.history.embedded.batch import Layout, Row
+from gpudeck.history.embedded.damage import DamageFound
 from gpudeck.history.embedded.intake import Intake
 from gpudeck.history.embedded.journal import encode, join_layout, read_journal
 from gpudeck.history.embedded.keys import Keys
+from gpudeck.history.embedded.repair import fix, replace_file
 from gpudeck.history.embedded.seal import Sealer
-from gpudeck.history.embedded.tables import claim, key_of, open_to_write
+from gpudeck.history.embedded.tables import claim, is_damage, key_of, open_to_write, set_file_aside
 from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.embedded.upkeep import Upkeep
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.clock import Clock
+from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
@@ -67,7 +71,7 @@ class Writer:
         retention: RetentionClock | None = None,
     ) -> None:
         self.path = path
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.tails: dict[TailKey, Tail] = {}
         self.problem: str | None = None
         self.taken = self.dropped = self.late = self.rows = 0
@@ -76,28 +80,81 @@ class Writer:
         self._retention = retention or RetentionClock(now=now)
         self._queue: queue.SimpleQueue[list[HostSample] | threading.Lock | None] = queue.SimpleQueue()
         self._waiting = 0
-        self._claim = claim(path)
-        try:
-            self._connection = open_to_write(path)
-        except BaseException:
-            self._claim.close()
-            raise
-        self._inode = path.stat().st_ino
-        self.keys = Keys(self._connection)
-        self._intake = Intake(self.keys, now)
-        self._sealer = Sealer(self._connection, self.keys, keep_samples=keep_samples)
-        self._layout = self._own_layout()
-        self._upkeep = Upkeep(self._connection, settings)
+        self._keep_samples = keep_samples
+        self.damage = DamageFound()
+        self.opened = 0
+        """How often the file was opened: whoever reads has to open it again then."""
+        self.set_aside: str | None = None
         self._next_upkeep = self._next_look = 0.0
         self._upkept = 0
         self._is_stopped = False
         self._rest = _WAIT
-        self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
-        self._recover()
+        self._claim = claim(path)
+        try:
+            self._open_or_replace()
+        except BaseException:
+            self._claim.close()
+            raise
         if self.keys.hosts:
             self._retention.limit(max(host.last for host in self.keys.hosts.values()))
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
+
+    def _open_or_replace(self) -> None:
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise Temporary(f"the history in {self.path} cannot be opened: {error}.") from error
+            self._replace(error)
+
+    def _open(self) -> None:
+        """The file, and the open hours of last time. Raises sqlite3.Error, UsageError and Temporary."""
+        self._connection = open_to_write(self.path)
+        try:
+            self._inode = self.path.stat().st_ino
+            self.keys = Keys(self._connection)
+            self._intake = Intake(self.keys, self._now)
+            self._sealer = Sealer(self._connection, self.keys, keep_samples=self._keep_samples)
+            self._layout = self._own_layout()
+            self._upkeep = Upkeep(self._connection, self._settings)
+            self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
+            self._recover()
+            self.opened += 1
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _replace(self, why: sqlite3.Error) -> None:
+        """Set a damaged file aside and go on with a new one, with all that can be read of it; if that is damaged too,
+        with an empty one. Raises OSError, sqlite3.Error, UsageError and Temporary."""
+        began = time.time()
+        aside, copied = replace_file(self.path, began, self._settings.min_free)
+        try:
+            with contextlib.closing(open_to_write(self.path)) as connection:
+                fix(connection, began)
+            self._open()
+        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+            log.warning("what could be read of %s cannot be used either: %s", aside, error)
+            copied = 0
+            self.tails.clear()
+            set_file_aside(self.path, began)
+            self._open()
+        self.set_aside = (
+            f"the history's file was damaged ({why}): it is now {aside.name}, and a new one was begun with the "
+            f"{copied:,} rows that could be read of it. Delete it when nothing is missing"
+        )
+        log.error("%s", self.set_aside)
+
+    def _heal(self, why: sqlite3.Error) -> None:
+        """The file turned out to be damaged while it was written. Once: a disk that damages it again needs a person."""
+        if self.set_aside is not None:
+            self._tell(f"the history's file is damaged again ({why}): check the disk, then restart the hub")
+            return
+        with self.lock:
+            self._connection.close()
+            self.tails.clear()
+            self._replace(why)
 
     @property
     def waiting(self) -> int:
@@ -162,6 +219,11 @@ class Writer:
         try:
             step(*arguments)
         except sqlite3.Error as error:
+            if is_damage(error):
+                self._guard(self._heal, error)
+            else:
+                self._tell(f"the history cannot be written: {error}")
+        except (OSError, GpudeckError) as error:
             self._tell(f"the history cannot be written: {error}")
         except Exception:
             log.exception("the history stumbled")
@@ -183,14 +245,33 @@ class Writer:
             self.dropped += len(batch)
             return
         try:
+            self._write(batch)
+        except sqlite3.OperationalError:
+            self.dropped += len(batch)
+            raise
+        except Exception as error:
+            if len(batch) == 1 or (isinstance(error, sqlite3.Error) and is_damage(error)):
+                self.dropped += len(batch)
+                raise
+            # One sample that cannot be written must not cost the others of its second.
+            for sample in batch:
+                self._guard(self._store_again, sample)
+        else:
+            self._tell(None)
+
+    def _store_again(self, sample: HostSample) -> None:
+        self._waiting += 1
+        self._store([sample])
+
+    def _write(self, batch: list[HostSample]) -> None:
+        try:
             self._connection.execute("BEGIN IMMEDIATE")
             taken = self._intake.take(batch)
             cursor = self._connection.execute(
                 "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode(taken))
             )
             self._connection.execute("COMMIT")
-        except sqlite3.Error:
-            self.dropped += len(batch)
+        except BaseException:
             self._roll_back()
             raise
         self.taken += len(batch)
@@ -198,7 +279,6 @@ class Writer:
         moments: list[float] = taken.own[:, 0].tolist()
         for row, at in zip(taken.rows(), moments, strict=True):
             self._append(row, at, entry, now)
-        self._tell(None)
 
     def _append(self, row: Row, at: float, entry: int, now: float, layout: Layout | None = None) -> None:
         start = int(at // SECONDS) * SECONDS
@@ -287,8 +367,9 @@ class Writer:
         self.keys.load()
         self._sealer.forget()
         for (host, _), tail in self.tails.items():
-            known = self.keys.by_key[host]
-            known.last = max(known.last, tail.newest)
+            known = self.keys.by_key.get(host)
+            if known is not None:
+                known.last = max(known.last, tail.newest)
 
     def _keep_up(self) -> None:
         """Now and then: what is too old or too much goes."""
@@ -356,9 +437,12 @@ class Writer:
     def _recover(self) -> None:
         """The open hours of last time."""
         for row, entry, layout in read_journal(self._connection):
-            at = float(row.own[0])
+            at, host = float(row.own[0]), self.keys.by_key.get(row.host)
+            if host is None:
+                self.damage.note(f"the journal of host {row.host}", "its row in hosts is missing")
+                continue
             self._append(row, at, entry, self._now(), layout)
-            self.keys.by_key[row.host].last = max(self.keys.by_key[row.host].last, at)
+            host.last = max(host.last, at)
 
 
 def _is_due(tail: Tail, now: float) -> bool:

@@ -82,6 +82,11 @@ class RemoteStore:
         own = self._sender.sent.problem or self._writer.problem or self._counters.problem
         return own or (None if self._ledger is None else self._ledger.problem)
 
+    @property
+    def damage(self) -> str | None:
+        """What of the usage that the hub keeps itself cannot be read, or was set aside."""
+        return None if self._ledger is None else self._ledger.damage
+
     def take(self, samples: list[HostSample]) -> None:
         self._writer.take(samples)
         if self._ledger is not None:

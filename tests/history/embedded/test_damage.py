@@ -1,0 +1,339 @@
+"""Files with flipped bytes, lost pages, cut ends and lost rows: it costs what is damaged, and is found and repaired."""
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.hubs import wait_until
+from gpudeck.app.history_file import verify
+from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
+from gpudeck.history.embedded.export import Choice, export
+from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.repair import repair
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.settings import HistorySettings
+from gpudeck.model.errors import GpudeckError, Temporary
+from history.embedded.feeding import START, busy_hour, gpu, process, sample
+
+HOUR = 3600.0
+HOSTS = ("gpu01", "gpu02", "gpu03")
+HOURS = 5
+SETTINGS = HistorySettings(min_free=0)
+END = START + HOURS * HOUR
+
+
+def count(path: Path, table: str) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement, values)
+
+
+def damages(path: Path) -> list[str]:
+    return list(verify(path))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three hosts, five sealed hours, and ten minutes in the journal; one file, as a hub that was stopped leaves it."""
+    path, clock = tmp_path_factory.mktemp("whole") / "history.db", FakeClock(START)
+    store = EmbeddedStore(path, SETTINGS, clock)
+    for number in range(HOURS):
+        for host in HOSTS:
+            store.take(busy_hour(START + number * HOUR, host))
+    store.flush()
+    clock.now = END + HOUR / 2
+    wait_until(lambda: count(path, "chunks") == HOURS * len(HOSTS), "the hours are sealed")
+    for beat in range(60):
+        at = END + beat * 10
+        store.take([sample(at, gpu(f"GPU-{host}-0", process(7, "alice")), host=host) for host in HOSTS])
+        if beat % 10 == 0:
+            store.flush()
+    store.flush()
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    assert damages(path) == []
+    return path
+
+
+@pytest.fixture
+def path(whole: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "history.db"
+    shutil.copyfile(whole, copy)
+    return copy
+
+
+def ask_everything(store: EmbeddedStore) -> list[object]:
+    """What each question was answered with. Only errors that a person understands may come out."""
+    end = END + HOUR
+    questions: list[Callable[[], object]] = [
+        *(lambda host=host: store.series(Ask("power_watts", START, end, points=60, host=host)) for host in HOSTS),
+        lambda: store.series(Ask("utilization_percent", START, end, gpu="GPU-gpu01-0", points=2000)),
+        lambda: store.series(Ask("power_watts", START, end, fleet=True)),
+        lambda: store.series(Ask("gpus_used", START, end, user="alice")),
+        lambda: store.series(Ask("power_watts", START, end, run=1)),
+        lambda: store.heat(HeatAsk("power_watts", START, end)),
+        lambda: store.usage(UsageAsk("user", START, end, daily=True)),
+        lambda: store.usage(UsageAsk("host", START, end)),
+        lambda: store.usage(UsageAsk("model", START + 60, end - 60)),
+        lambda: store.runs(RunsAsk()),
+        lambda: store.run(1),
+        store.stats,
+    ]
+    answers: list[object] = []
+    for question in questions:
+        try:
+            answers.append(question())
+        except (HistoryRefused, Temporary) as error:
+            answers.append(error)
+    return answers
+
+
+def use(path: Path) -> EmbeddedStore | None:
+    """A hub that starts with this file, asks it everything, and keeps new samples."""
+    clock = FakeClock(END + 2 * HOUR)
+    store = EmbeddedStore(path, SETTINGS, clock)
+    try:
+        ask_everything(store)
+        before = store._writer.taken
+        store.take([sample(clock.now, gpu(f"GPU-{host}-0", process(7, "alice")), host=host) for host in HOSTS])
+        assert store.flush()
+        ask_everything(store)
+        assert store._writer.taken - before == len(HOSTS), store.problem
+        assert "unforeseen" not in (store.problem or "")
+    finally:
+        store.close()
+    return store
+
+
+def export_all(path: Path) -> int:
+    with suppress(sqlite3.Error, GpudeckError), view_file(path) as view:
+        return len(list(export(view, Choice(START, END + HOUR, metrics=("power_watts",)))))
+    return 0
+
+
+def spoil(path: Path, seed: int) -> str:
+    """Some damage, by its number."""
+    dice = random.Random(seed)
+    body = bytearray(path.read_bytes())
+    kind = ("flip", "flip", "flip", "zero", "cut", "noise")[seed % 6]
+    if kind == "flip":
+        for _ in range(dice.choice((1, 1, 10, 100))):
+            body[dice.randrange(len(body))] ^= 1 << dice.randrange(8)
+    elif kind == "zero":
+        page = dice.randrange(len(body) // 2048) * 2048
+        body[page : page + 2048] = bytes(2048)
+    elif kind == "noise":
+        page = dice.randrange(len(body) // 2048) * 2048
+        body[page : page + 2048] = dice.randbytes(2048)
+    else:
+        del body[dice.randrange(len(body)) :]
+    path.write_bytes(body)
+    return kind
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_damage_costs_what_is_damaged(path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    spoil(path, seed)
+    damages(path)
+    export_all(path)
+    use(path)
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
+    repair(path, END)
+    assert damages(path) == []
+    assert use(path) is not None
+
+
+@pytest.mark.parametrize("seed", range(24, 32))
+def test_repair_leaves_a_file_that_is_sound(path: Path, seed: int) -> None:
+    before = path.read_bytes()
+    spoil(path, seed)
+    damaged = path.read_bytes()
+    is_damaged = bool(damages(path))
+    done = repair(path, END)
+    assert done.left == []
+    assert damages(path) == []
+    assert bool(done.found or done.aside) == is_damaged
+    if done.aside is not None:
+        assert done.aside.read_bytes() == damaged != before
+    use(path)
+
+
+CASES = {
+    "chunks": ("UPDATE chunks SET body = substr(body, 1, 40) WHERE key = (SELECT min(key) FROM chunks)", "of gpu01"),
+    "quarters": ("UPDATE quarters SET body = x'0000000000' WHERE key = (SELECT min(key) FROM quarters)", "of gpu01"),
+    "host_hours": ("UPDATE host_hours SET body = x'01' WHERE host = 2 AND hour = ?", "2023-11-14 23:00 UTC of gpu02"),
+    "fleet_quarters": ("UPDATE fleet_quarters SET layout = 99 WHERE start = ?", "layout 99 is missing"),
+    "uses": ("UPDATE uses SET held = held * 3 WHERE host = 3 AND hour = ?", "3.00 GPU-hours, and 1.00 by its samples"),
+    "uses_of_all": ("UPDATE uses_of_all SET held = 1 WHERE hour = ?", "GPU-hours, and 3.00 by its hosts"),
+    "runs": ("UPDATE runs SET seconds = 7 WHERE host = 1", "runs: number 1 on gpu01: 0.00 GPU-hours, and 5.00"),
+    "journal": ("UPDATE journal SET body = x'03' || body WHERE id = (SELECT min(id) FROM journal)", "journal: entry"),
+    "hosts": ("DELETE FROM hosts WHERE id = 2", "host 2 is missing in hosts"),
+    "gpus": ("DELETE FROM gpus WHERE id = 3", "gpu 3 is missing in gpus"),
+    "words": ("DELETE FROM words WHERE text = 'alice'", "is missing in words"),
+    "layouts": ("UPDATE layouts SET names = 'no list' WHERE id = 2", "layouts: number 2"),
+}
+
+
+@pytest.mark.parametrize("table", CASES)
+def test_damage_of_each_table_is_named_and_repaired(path: Path, table: str) -> None:
+    statement, told = CASES[table]
+    change(path, statement, *([START] if "?" in statement else []))
+    found = damages(path)
+    assert any(told in sentence for sentence in found), found
+    export_all(path)
+    with closing(EmbeddedStore(path, SETTINGS, FakeClock(END + HOUR))) as store:
+        assert not [answer for answer in ask_everything(store) if isinstance(answer, Temporary)]
+    done = repair(path, END)
+    assert (done.left, done.aside) == ([], None)
+    assert set(found) <= set(done.found)
+    assert damages(path) == []
+
+
+@pytest.mark.parametrize("table", ["quarters", "host_hours", "fleet_quarters", "uses", "uses_of_all", "runs"])
+def test_what_can_be_made_again_from_samples_is(whole: Path, path: Path, table: str) -> None:
+    statement, _ = CASES[table]
+    change(path, statement, *([START] if "?" in statement else []))
+    repair(path, END)
+    stores = [EmbeddedStore(file, SETTINGS, FakeClock(END + HOUR)) for file in (path, _copy(whole))]
+    try:
+        mended, sound = (ask_everything(store)[:-1] for store in stores)
+        assert _round(mended) == _round(sound)
+    finally:
+        for store in stores:
+            store.close()
+
+
+def _copy(whole: Path) -> Path:
+    copy = whole.with_name("copy.db")
+    shutil.copyfile(whole, copy)
+    return copy
+
+
+def _round(answers: list[object]) -> str:
+    import re  # noqa: PLC0415
+
+    return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.4g}", repr(answers))
+
+
+def test_number_of_a_lost_host_is_not_given_to_another(path: Path) -> None:
+    change(path, "DELETE FROM hosts WHERE id = 3")
+    clock = FakeClock(END + HOUR)
+    with closing(EmbeddedStore(path, SETTINGS, clock)) as store:
+        store.take([sample(clock.now, gpu("GPU-new-0", process(7, "bob")), host="new")])
+        store.flush()
+        answer = store.series(Ask("power_watts", START, END, host="new"))
+        assert [series.points for series in answer.series] == [[]]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT id FROM hosts WHERE name = 'new'").fetchone() == (4,)
+
+
+def test_hour_on_a_damaged_page_is_a_gap_and_no_other_is(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute(
+            "SELECT pageno FROM dbstat WHERE name = 'chunks' AND pagetype = 'leaf' ORDER BY pageno LIMIT 1"
+        ).fetchone()
+    body = bytearray(path.read_bytes())
+    body[(page - 1) * 2048 : page * 2048] = bytes(2048)
+    path.write_bytes(body)
+    with closing(EmbeddedStore(path, SETTINGS, FakeClock(END + HOUR))) as store:
+        asked = [store.series(Ask("power_watts", START, END, points=2000, host=host)) for host in HOSTS]
+        points = sum(len(answer.series[0].points) for answer in asked)
+        assert 0 < points < HOURS * len(HOSTS) * 360
+        assert "cannot be read" in (store.damage or "")
+
+
+@pytest.mark.parametrize("content", [b"somebody's thesis" * 999, b"SQLite format 3\0" + bytes(4000), b"\xff" * 50])
+def test_file_that_cannot_be_opened_is_set_aside_and_a_new_one_begun(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(content)
+    clock = FakeClock(START + HOUR)
+    with closing(EmbeddedStore(path, SETTINGS, clock)) as store:
+        assert "the history's file was damaged" in (store.damage or "")
+        store.take(busy_hour())
+        store.flush()
+        assert store.runs(RunsAsk()).runs
+    (aside,) = tmp_path.glob("history-damaged-*.db")
+    assert aside.read_bytes() == content
+
+
+def test_damaged_file_keeps_what_can_be_read_of_it(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'journal'").fetchone()
+    body[(page - 1) * 2048 : page * 2048] = bytes(2048)
+    path.write_bytes(body)
+    with closing(EmbeddedStore(path, SETTINGS, FakeClock(END + HOUR))) as store:
+        assert store.damage is not None
+        usage = store.usage(UsageAsk("user", START, END))
+        assert {row.user: row.gpu_hours for row in usage.rows} == {"alice": pytest.approx(15.0)}
+    assert list(path.parent.glob("history-damaged-*.db"))
+
+
+def test_file_that_may_not_be_read_is_left_where_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
+
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", refuse)
+        with pytest.raises(Temporary, match="cannot be opened"):
+            EmbeddedStore(path, SETTINGS)
+    assert (path.read_bytes(), list(path.parent.glob("*damaged*"))) == (before, [])
+
+
+def test_file_that_turns_out_damaged_while_it_is_written_is_replaced(path: Path) -> None:
+    clock = FakeClock(END + 2 * HOUR)
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'uses'").fetchone()
+    body = bytearray(path.read_bytes())
+    body[(page - 1) * 2048 : page * 2048] = bytes(2048)
+    path.write_bytes(body)
+    with closing(EmbeddedStore(path, SETTINGS, clock)) as store:
+        clock.advance(60)
+        wait_until(
+            lambda: store.damage is not None and "damaged" in store.damage, "the hours in the journal are sealed"
+        )
+        store.take([sample(clock.now, gpu("GPU-gpu01-0", process(7, "alice")))])
+        store.flush()
+        clock.advance(60)
+        wait_until(lambda: count(path, "chunks") == (HOURS + 1) * len(HOSTS), "the next hour is sealed")
+        assert store.problem is None
+    assert damages(path) == []
+
+
+@pytest.fixture
+def accounting(tmp_path: Path) -> Path:
+    """The file beside a store of the site: without samples."""
+    path, clock = tmp_path / "history.db", FakeClock(START)
+    store = EmbeddedStore(path, SETTINGS, clock, keep_samples=False)
+    for host in HOSTS:
+        store.take(busy_hour(host=host))
+    store.flush()
+    clock.now = START + 2 * HOUR
+    wait_until(lambda: count(path, "uses") == len(HOSTS), "the hours are sealed")
+    store.close()
+    return path
+
+
+def test_file_without_samples_is_checked_and_repaired_too(accounting: Path) -> None:
+    assert damages(accounting) == []
+    change(accounting, "UPDATE uses SET joules = 'much' WHERE host = 2")
+    (found,) = damages(accounting)
+    assert "uses: the hour from 2023-11-14 23:00 UTC of gpu02: its figures make no sense" in found
+    with closing(EmbeddedStore(accounting, SETTINGS, FakeClock(START + 2 * HOUR), keep_samples=False)) as store:
+        assert store.usage(UsageAsk("user", START, START + HOUR)).rows[0].gpu_hours == pytest.approx(3.0)
+        store.usage(UsageAsk("host", START, START + HOUR))
+    assert repair(accounting, END).left == []
