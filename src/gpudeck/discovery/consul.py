@@ -15,11 +15,13 @@ from msgspec import Meta, Struct, field
 from gpudeck.discovery.base import Findings
 from gpudeck.discovery.endpoint import DEADLINE, Endpoint
 from gpudeck.discovery.labels import bound_labels
+from gpudeck.discovery.long_lists import read_list
 from gpudeck.discovery.ranges import is_host_name
 from gpudeck.discovery.ranges import quote as shown
 from gpudeck.discovery.settings import ConsulSettings
+from gpudeck.fetch import show_url
 from gpudeck.model.errors import Refused, Temporary
-from gpudeck.model.target import Target
+from gpudeck.model.target import Target, Via
 
 WAIT = 30
 """How long Consul waits for a change, in seconds. A connection that died in silence is noticed after this."""
@@ -72,7 +74,9 @@ class Consul:
         # Consul adds up to a sixteenth to the wait, so that not all questions come back at the same time.
         deadline = DEADLINE + (wait * 17 / 16 if known else 0)
         answer = await self._endpoint.get(f"{self._url}?{self._query(known, wait)}", deadline)
-        self._findings = await asyncio.to_thread(self._read, answer.body)  # a fifth of a second for 20,000 hosts
+        self._findings = await asyncio.to_thread(
+            read_list, read_instances, answer.body, self.origin, self._settings.via, show_url(self._settings.url)
+        )
         if not self._findings.targets and answer.headers.get("x-consul-results-filtered-by-acls") == "true":
             raise Refused(f"Consul does not show {self.origin}: the token may not read it.", "Check token_file.")
         index = _read_index(answer.headers.get("x-consul-index", ""))
@@ -88,44 +92,39 @@ class Consul:
         datacenter = [("dc", self._settings.datacenter)] if self._settings.datacenter else []
         return urlencode([*blocking, *passing, *datacenter, *(("tag", tag) for tag in self._settings.tags)])
 
-    def _read(self, body: bytes) -> Findings:
-        """An instance that makes no sense costs itself only."""
-        findings = Findings()
-        try:
-            instances = _decode(body)
-        except (ValueError, RecursionError) as error:
-            message = f"{self._settings.url} answers no list of instances in JSON."
-            raise Temporary(message, "Is that the address of a Consul agent?") from error
-        for number, raw in enumerate(instances, 1):
-            place = f"{self.origin}, instance {number}"
-            if findings.is_full:
-                findings.tell_full(place)
-                break
-            try:
-                findings.add([self._read_instance(_decode_instance(raw), findings)], place)
-            except (ValueError, RecursionError) as error:
-                findings.tell(f"{place}: {error}.")
-        return findings
 
-    def _read_instance(self, instance: _Instance, findings: Findings) -> Target:
-        """Raises ValueError for one that cannot be watched."""
-        node, service = instance.node, instance.service
-        if not is_host_name(node.node):
-            raise ValueError(f"{shown(node.node)} is no name of a host")
-        labels, left_out = bound_labels(_labels_of(node) | (service.meta or {}))
-        if left_out:
-            findings.tell(f"{self.origin}, {node.node}: {left_out}.")
-        address = service.address or node.address
-        if not address.isprintable() or any(char in address for char in " /@[]"):
-            raise ValueError(f"the address {shown(address)} of {node.node} is none")
-        return Target(
-            name=node.node,
-            via=self._settings.via,
-            address=address,
-            port=service.port or None,
-            labels=labels,
-            origin=self.origin,
-        )
+def read_instances(body: bytes, origin: str, via: Via, url: str) -> Findings:
+    """An instance that makes no sense costs itself only. Raises Temporary."""
+    findings = Findings()
+    try:
+        instances = _decode(body)
+    except (ValueError, RecursionError) as error:
+        message = f"{url} answers no list of instances in JSON."
+        raise Temporary(message, "Is that the address of a Consul agent?") from error
+    for number, raw in enumerate(instances, 1):
+        place = f"{origin}, instance {number}"
+        if findings.is_full:
+            findings.tell_full(place)
+            break
+        try:
+            findings.add([_read_instance(_decode_instance(raw), origin, via, findings)], place)
+        except (ValueError, RecursionError) as error:
+            findings.tell(f"{place}: {error}.")
+    return findings
+
+
+def _read_instance(instance: _Instance, origin: str, via: Via, findings: Findings) -> Target:
+    """Raises ValueError for one that cannot be watched."""
+    node, service = instance.node, instance.service
+    if not is_host_name(node.node):
+        raise ValueError(f"{shown(node.node)} is no name of a host")
+    labels, left_out = bound_labels(_labels_of(node) | (service.meta or {}))
+    if left_out:
+        findings.tell(f"{origin}, {node.node}: {left_out}.")
+    address = service.address or node.address
+    if not address.isprintable() or any(char in address for char in " /@[]"):
+        raise ValueError(f"the address {shown(address)} of {node.node} is none")
+    return Target(name=node.node, via=via, address=address, port=service.port or None, labels=labels, origin=origin)
 
 
 def _labels_of(node: _Node) -> dict[str, str]:

@@ -10,7 +10,7 @@ from gpudeck.model.errors import Refused, UsageError
 
 DEADLINE = 10.0
 """For one question that the server is to answer at once, in seconds."""
-BYTES_AT_MOST = 64 * 1024 * 1024
+BYTES_AT_MOST = 48 * 1024 * 1024
 """Consul tells some 2 kB about each host."""
 
 

@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from gpudeck.discovery.base import Findings
+from gpudeck.discovery.long_lists import read_list
 from gpudeck.discovery.settings import FileSdSettings
 from gpudeck.discovery.target_groups import read_groups
 from gpudeck.discovery.watched import Looks, WatchedFile, find_path
@@ -85,14 +86,20 @@ class _File:
                 self.findings = self._read(content)
         except Temporary as error:
             self.trouble = error.message
-        except (ValueError, RecursionError, yaml.YAMLError) as error:
-            self.trouble = f"{self.path} cannot be used: {explain_content(error)}."
 
     def _read(self, content: bytes) -> Findings:
-        findings = Findings()
-        groups = decode_yaml(content) if self.path.suffix != ".json" else msgspec.json.decode(content)
-        read_groups(groups, self._origin, self._via, findings, str(self.path))
-        return findings
+        return read_list(read_file, content, self._origin, self._via, str(self.path))
+
+
+def read_file(content: bytes, origin: str, via: Via, path: str) -> Findings:
+    """The hosts in a file. Raises Temporary."""
+    findings = Findings()
+    try:
+        groups = msgspec.json.decode(content) if path.endswith(".json") else decode_yaml(content)
+        read_groups(groups, origin, via, findings, path)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise Temporary(f"{path} cannot be used: {explain_content(error)}.") from error
+    return findings
 
 
 def decode_yaml(content: bytes) -> object:

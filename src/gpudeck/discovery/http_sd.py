@@ -6,11 +6,12 @@ import msgspec
 
 from gpudeck.discovery.base import Findings
 from gpudeck.discovery.endpoint import Endpoint
+from gpudeck.discovery.long_lists import read_list
 from gpudeck.discovery.settings import HttpSdSettings
 from gpudeck.discovery.target_groups import read_groups
 from gpudeck.fetch import show_url
 from gpudeck.model.errors import Temporary
-from gpudeck.model.target import Target
+from gpudeck.model.target import Target, Via
 
 
 class HttpSd:
@@ -32,20 +33,24 @@ class HttpSd:
 
     async def find(self) -> list[Target]:
         answer = await self._endpoint.get(self._settings.url)
-        self._findings = await asyncio.to_thread(self._read, answer.body)  # a fifth of a second for 20,000 hosts
+        self._findings = await asyncio.to_thread(
+            read_list, read_targets, answer.body, self.origin, self._settings.via, self._shown
+        )
         return self._findings.targets
 
     async def close(self) -> None:
         await self._endpoint.close()
 
-    def _read(self, body: bytes) -> Findings:
-        findings = Findings()
-        try:
-            read_groups(msgspec.json.decode(body), self.origin, self._settings.via, findings)
-        except (ValueError, RecursionError) as error:
-            reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
-            raise Temporary(f"{self._shown} answers no list of targets in JSON: {reason}.") from error
-        return findings
+
+def read_targets(body: bytes, origin: str, via: Via, shown: str) -> Findings:
+    """The hosts in an answer. Raises Temporary, which names the address `shown`."""
+    findings = Findings()
+    try:
+        read_groups(msgspec.json.decode(body), origin, via, findings)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        raise Temporary(f"{shown} answers no list of targets in JSON: {reason}.") from error
+    return findings
 
 
 def make(settings: HttpSdSettings) -> HttpSd:

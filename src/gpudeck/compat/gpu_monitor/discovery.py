@@ -9,6 +9,7 @@ from msgspec import Struct
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.discovery.base import Findings, Provider
 from gpudeck.discovery.endpoint import Endpoint
+from gpudeck.discovery.long_lists import read_list
 from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.discovery.watched import Looks, find_path
 from gpudeck.fetch import show_url
@@ -93,32 +94,34 @@ class ConsulNodes:
 
     async def find(self) -> list[Target]:
         answer = await self._endpoint.get(self._url)
-        self._findings = await asyncio.to_thread(self._read, answer.body)
+        self._findings = await asyncio.to_thread(read_list, read_nodes, answer.body, self.origin, self._shown)
         return self._findings.targets
 
     async def close(self) -> None:
         await self._endpoint.close()
 
-    def _read(self, body: bytes) -> Findings:
-        findings, seen = Findings(), set[str]()
+
+def read_nodes(body: bytes, origin: str, url: str) -> Findings:
+    """The nodes in an answer. Raises Temporary."""
+    findings, seen = Findings(), set[str]()
+    try:
+        entries = _decode(body)
+    except (ValueError, RecursionError) as error:
+        raise Temporary(f"{url} answers no list of nodes in JSON.", "Is that Consul's address?") from error
+    for number, raw in enumerate(entries, 1):
+        place = f"{origin}, entry {number}"
+        if findings.is_full:
+            findings.tell_full(place)
+            break
         try:
-            entries = _decode(body)
+            name = _read_name(raw)
         except (ValueError, RecursionError) as error:
-            raise Temporary(f"{self._shown} answers no list of nodes in JSON.", "Is that Consul's address?") from error
-        for number, raw in enumerate(entries, 1):
-            place = f"{self.origin}, entry {number}"
-            if findings.is_full:
-                findings.tell_full(place)
-                break
-            try:
-                name = _read_name(raw)
-            except (ValueError, RecursionError) as error:
-                findings.tell(f"{place}: {error}.")
-                continue
-            if name not in seen:
-                seen.add(name)
-                findings.add([Target(name=name, via="gpu-monitor", origin=self.origin)], place)
-        return findings
+            findings.tell(f"{place}: {error}.")
+            continue
+        if name not in seen:
+            seen.add(name)
+            findings.add([Target(name=name, via="gpu-monitor", origin=origin)], place)
+    return findings
 
 
 def _read_name(raw: msgspec.Raw) -> str:
