@@ -13,6 +13,7 @@ NAMES = (
     "pull",
     "ssh_poll",
     "hostile",
+    "inputs",
     "terminal",
     "top",
     "history",

@@ -186,7 +186,7 @@ FAULT = b"""<methodResponse><fault><value><struct>
         (LAUGHS, "document type"),
         (FILE, "document type"),
         (b'<!DOCTYPE x SYSTEM "http://127.0.0.1/x.dtd"><methodResponse/>', "document type"),
-        (FAULT, "NVML is [31mgone"),
+        (FAULT, "answers with a fault of XML-RPC"),
         (GPU_STATS[:300], "no XML"),
         (b"", "no XML"),
         (b"\xff\xfe\x00", "no XML"),

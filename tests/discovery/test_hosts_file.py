@@ -52,13 +52,20 @@ ada@[::1]
     findings = read_hosts(content, "hosts.txt", "ssh")
     assert findings.problems == []
     assert findings.targets == [
-        Target(name="gpu01", origin="hosts.txt"),
-        Target(name="gpu02", port=2222, origin="hosts.txt"),
-        Target(name="gpu03", user="ada", port=2222, labels={"rack": "b3", "note": "a=b"}, origin="hosts.txt"),
-        *(Target(name=name, origin="hosts.txt") for name in ("r1n08", "r1n09", "r2n08", "r2n09")),
-        Target(name="2001-db8--17", address="2001:db8::17", port=9400, origin="hosts.txt"),
-        Target(name="0--1", address="::1", user="ada", origin="hosts.txt"),
-        Target(name="10.0.0.7", origin="hosts.txt"),
+        Target(name="gpu01", origin="hosts.txt", is_operators=True),
+        Target(name="gpu02", port=2222, origin="hosts.txt", is_operators=True),
+        Target(
+            name="gpu03",
+            user="ada",
+            port=2222,
+            labels={"rack": "b3", "note": "a=b"},
+            origin="hosts.txt",
+            is_operators=True,
+        ),
+        *(Target(name=name, origin="hosts.txt", is_operators=True) for name in ("r1n08", "r1n09", "r2n08", "r2n09")),
+        Target(name="2001-db8--17", address="2001:db8::17", port=9400, origin="hosts.txt", is_operators=True),
+        Target(name="0--1", address="::1", user="ada", origin="hosts.txt", is_operators=True),
+        Target(name="10.0.0.7", origin="hosts.txt", is_operators=True),
     ]
 
 

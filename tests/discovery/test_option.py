@@ -23,7 +23,7 @@ def test_names_and_ranges_are_split_at_commas_outside_of_brackets(text: str, nam
 
 def test_user_port_and_ipv6_address_are_taken() -> None:
     first, second = read_hosts("ada@gpu01:2222,[2001:db8::1]:22", "--ssh")
-    assert first == Target(name="gpu01", via="ssh", port=2222, user="ada", origin="--ssh")
+    assert first == Target(name="gpu01", via="ssh", port=2222, user="ada", origin="--ssh", is_operators=True)
     assert (second.host, second.port) == ("2001:db8::1", 22)
 
 

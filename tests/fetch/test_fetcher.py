@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpudeck.fetch import Answer, Fetcher, trust_from
 from gpudeck.model.errors import Refused, Temporary, UsageError
+from gpudeck.model.turns import LoopBudget
 
 Serve = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -156,7 +157,7 @@ def test_gzip_is_unpacked() -> None:
     [
         (b"hello", "gzip", "answers what is no gzip"),
         (gzip.compress(b"hello", mtime=0)[:-4], "gzip", "answers gzip that ends early"),
-        (zstandard.compress(b"hello"), "zstd", "answers in the encoding 'zstd', which was not asked for"),
+        (zstandard.compress(b"hello"), "zstd", "answers in a content encoding that was not asked for"),
     ],
 )
 def test_answer_that_cannot_be_unpacked_is_temporary(body: bytes, encoding: str, message: str) -> None:
@@ -179,29 +180,74 @@ def test_refused_token_is_refused_and_not_repeated(status: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_redirect_is_not_followed_but_told() -> None:
-    with pytest.raises(Temporary, match=r"leads elsewhere, to http://…@other/y\. Give that address\.$"):
+def test_redirect_is_not_followed_and_where_it_leads_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "gpudeck")
+    with pytest.raises(Temporary, match=r"/x answers 302: it leads to another address\. Give that address\.$"):
         ask(say(answer(b"", "302 Found", "Location: http://ada:hunter2@other/y?key=hunter2")))
-
-
-def test_other_status_is_told_with_what_was_said() -> None:
-    with pytest.raises(Temporary, match=r"/x answers 500: No cluster leader\.$"):
-        ask(say(answer(b"No\n cluster leader", "500 Internal Server Error")))
+    assert "leads to http://…@other/y" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("headers", "told"),
     [
-        (b"<!DOCTYPE html>\n<html><head><title>Bad\n gateway.</title><body>" + b"x" * 5000, "Bad gateway"),
-        (b"<html><body>", "a page for browsers"),
-        (b"\x1b[31mred\x07", "[31mred"),
-        (b"\xff\xfe", "\ufffd\ufffd"),
+        (("Content-Type: text/html; charset=utf-8",), "/x answers 502 (text/html)."),
+        ((), "/x answers 502."),
+        (("Content-Type: the secret is hunter2/x",), "/x answers 502."),
+        ((f"Content-Type: text/{'x' * 500}",), "/x answers 502."),
     ],
 )
-def test_what_was_said_is_fit_for_a_message(body: bytes, told: str) -> None:
+def test_status_and_kind_of_content_are_told_and_nothing_of_the_body(headers: tuple[str, ...], told: str) -> None:
     with pytest.raises(Temporary) as caught:
-        ask(say(answer(body, "502 Bad Gateway")))
-    assert caught.value.message.endswith(f"/x answers 502: {told}.")
+        ask(say(answer(b"<title>hunter2</title>", "502 Bad Gateway", *headers)))
+    assert caught.value.message.endswith(told)
+
+
+def test_beginning_of_a_body_goes_to_the_log_at_debug_without_control_characters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "gpudeck")
+    with pytest.raises(Temporary):
+        ask(say(answer(b"\x1b[31mNo\n leader\x07" + b"x" * 500, "500 Internal Server Error")))
+    (record,) = caplog.records
+    assert record.levelname == "DEBUG"
+    assert "/x answers what begins with: [31mNo  leaderxxx" in record.getMessage()
+    assert len(record.getMessage()) < 200
+
+
+def test_what_is_no_http_is_not_repeated() -> None:
+    async def greet(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"+OK secret-banner-of-another-program ready\r\n\r\n")
+        writer.close()
+
+    with pytest.raises(Temporary, match=r"/x does not answer: what it says is no HTTP\.$"):
+        ask(greet)
+
+
+def count_turns(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the event loop served others while a good answer was read."""
+    monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", 0.0)
+    turns = 0
+    checkpoint = LoopBudget.checkpoint
+
+    async def count(budget: LoopBudget) -> None:
+        nonlocal turns
+        turns += 1
+        await checkpoint(budget)
+
+    monkeypatch.setattr(LoopBudget, "checkpoint", count)
+    ask(serve)
+    return turns
+
+
+def test_others_have_their_turn_after_each_unpacked_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(bytes(8 * 2**20), mtime=0)
+    assert count_turns(say(answer(packed, "200 OK", "Content-Encoding: gzip")), monkeypatch) >= 8
+
+
+def test_others_have_their_turn_between_tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come out of one read, without any waiting in between."""
+    assert count_turns(say(CHUNKED + b"1\r\nx\r\n" * 500 + b"0\r\n\r\n"), monkeypatch) >= 500
 
 
 @pytest.mark.parametrize(

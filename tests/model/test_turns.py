@@ -1,9 +1,13 @@
 """A pace: a thread works at full speed for a while, then for a share of the time."""
 
+import asyncio
+import threading
 from contextvars import copy_context
 from itertools import repeat
 
-from gpudeck.model.turns import Pace, breathe, paced
+import pytest
+
+from gpudeck.model.turns import LoopBudget, Pace, breathe, paced, parse_aside
 
 
 class Worker:
@@ -60,3 +64,36 @@ def test_a_rest_gives_the_full_speed_back() -> None:
 def test_who_keeps_no_pace_breathes_for_nothing() -> None:
     breathe()
     assert list(paced("abc")) == ["a", "b", "c"]
+
+
+def test_large_input_is_parsed_by_one_thread_in_its_order() -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def parse_all() -> None:
+        work = [lambda n=n: seen.append((threading.current_thread().name, n)) for n in range(20)]
+        await asyncio.gather(*(parse_aside(one) for one in work))
+
+    asyncio.run(parse_all())
+    assert seen == [("parser_0", n) for n in range(20)]
+
+
+def test_a_checkpoint_serves_others_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count(seconds: float) -> int:
+        monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", seconds)
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        budget = LoopBudget()
+        for _ in range(100):
+            await budget.checkpoint()
+        ticking.cancel()
+        return turns
+
+    assert asyncio.run(count(0.0)) == 100
+    assert asyncio.run(count(1000.0)) == 0

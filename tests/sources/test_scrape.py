@@ -353,3 +353,76 @@ def test_every_setting_has_its_help() -> None:
     page = reference(Section)
     assert "`scrape.interval`" in page
     assert "`15s`" in page
+
+
+def test_a_page_of_sixty_thousand_other_series_is_read_in_the_thread_for_large_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[str] = []
+    parse_page = scrape.parse_page
+
+    def watched(body: bytes, wanted: frozenset[str]) -> scrape.Page:
+        threads.append(threading.current_thread().name)
+        return parse_page(body, wanted)
+
+    monkeypatch.setattr(scrape, "parse_page", watched)
+    other = "".join(f'other_total{{path="/{n}"}} {n}\n' for n in range(60_000))
+    with serve((other + load(EIGHT)).encode()) as port:
+        assert len(read(port).gpus or ()) == 8
+    with serve(load(EIGHT).encode()) as port:
+        assert len(read(port).gpus or ()) == 8
+    assert len(load(EIGHT)) < scrape.LARGE_BYTES
+    assert threads == ["parser_0", "MainThread"]
+
+
+def test_a_small_page_of_many_gpus_becomes_a_report_in_the_thread_for_large_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[str] = []
+    devices = scrape.Devices
+
+    def watched(*args: object) -> scrape.Devices:
+        threads.append(threading.current_thread().name)
+        return devices(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scrape, "Devices", watched)
+    page = "".join(f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="GPU-{n}"}} 1\n' for n in range(scrape.LARGE_SERIES + 1))
+    with serve(page.encode()) as port:
+        assert len(read(port).gpus or ()) == scrape.LARGE_SERIES + 1
+    with serve(page.partition("\n")[2].encode()) as port:
+        assert len(read(port).gpus or ()) == scrape.LARGE_SERIES
+    assert threads == ["parser_0", "MainThread"]
+
+
+def test_twice_as_many_gpus_as_any_server_has_with_a_page_of_node_exporter_are_within_the_limits() -> None:
+    """16 GPUs with twice the fields of the recorded page, and the figures of 256 threads."""
+    sixteen = "".join(load(EIGHT).replace('gpu="', f'gpu="{n}').replace('UUID="GPU', f'UUID="GPU{n}') for n in "1234")
+    threads = "".join(f'node_cpu_seconds_total{{cpu="{n}",mode="{m}"}} {n}\n' for n in range(256) for m in "abcdefgh")
+    with serve((sixteen + threads).encode()) as port:
+        report = read(port)
+    assert len(report.gpus or ()) == 32
+    assert report.problems == []
+
+
+def test_a_page_that_is_too_large_is_refused_with_its_limit() -> None:
+    with serve(b"x 1\n" * (2 * 2**20 + 1)) as port, pytest.raises(Temporary, match=r"answers more than 8 MiB\.$"):
+        read(port)
+
+
+def test_an_added_host_is_not_read_on_the_hubs_own_machine() -> None:
+    with serve(load(EIGHT).encode()) as port:
+        with pytest.raises(
+            Refused, match=r"^gpu01 has the loopback address 127\.0\.0\.1, .*discovery\.allow_addresses"
+        ):
+            read(port, local_networks=())
+        assert len(read(port, local_networks=("127.0.0.0/8",)).gpus or ()) == 8
+
+
+@pytest.mark.parametrize(
+    "body", [b"the-password-is-hunter2", b"hunter2\nhunter2", b'{"key": "hunter2"}\n', b"DCGM_hunter2 1\n"]
+)
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_nothing_of_a_page_that_is_no_exporters_is_told(body: bytes, status: int) -> None:
+    with serve(body, status) as port, pytest.raises(PluginError) as caught:
+        read(port)
+    assert "hunter2" not in str(caught.value)

@@ -217,9 +217,7 @@ def test_series_that_differ_for_one_gpu_are_a_problem_and_the_first_counts() -> 
 def test_a_line_that_cannot_be_read_is_a_problem_of_the_host() -> None:
     report = Exporter(dcgm("DCGM_FI_DEV_GPU_UTIL", "7") + "DCGM_FI_DEV_GPU_TEMP{oops\n").report()
     assert len(report.gpus or ()) == 1
-    assert report.problems == [
-        "dcgm-exporter: 1 line of its page cannot be read, the first begins with: DCGM_FI_DEV_GPU_TEMP{oops"
-    ]
+    assert report.problems == ["dcgm-exporter: 1 line of its page cannot be read"]
 
 
 def test_more_gpus_than_a_report_takes_are_a_problem() -> None:

@@ -6,7 +6,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
+from gpudeck.collectors.redaction import clean
 from gpudeck.model.errors import Temporary
 from gpudeck.sources import scrape_page
 from gpudeck.sources.scrape_page import Sample, parse_page
@@ -29,6 +31,20 @@ def test_names_and_labels_and_numbers_are_read() -> None:
 
 def test_a_counter_keeps_its_name() -> None:
     assert samples("# TYPE energy counter\nenergy 5\n") == [Sample("energy", {}, 5)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'util {gpu="0"} 5',
+        'util{gpu="0",} 5',
+        'util{ gpu = "0" }5',
+        'util{gpu="0"}\t5\t1790000000000 ',
+        '  util{gpu="0"} 5',
+    ],
+)
+def test_white_space_and_a_last_comma_are_as_the_format_allows(line: str) -> None:
+    assert samples(f"{line}\n") == [Sample("util", {"gpu": "0"}, 5)]
 
 
 def test_other_series_are_passed_over() -> None:
@@ -55,7 +71,7 @@ def test_a_line_that_cannot_be_read_hides_no_other(bad: str) -> None:
     text = f'temp 1\n{bad}\nutil{{gpu="7"}} 9\n'
     assert samples(text) == [Sample("temp", {}, 1), Sample("util", {"gpu": "7"}, 9)]
     (problem,) = problems(text)
-    assert problem.startswith("1 line of its page cannot be read, the first begins with: util")
+    assert problem == "1 line of its page cannot be read"
 
 
 def test_what_is_not_a_number_is_kept_as_such() -> None:
@@ -80,7 +96,7 @@ def test_bytes_that_are_no_text_break_nothing() -> None:
 def test_a_line_without_its_end_is_left_out() -> None:
     """Half a number looks like a number."""
     assert samples("temp 1\nutil 815") == [Sample("temp", {}, 1)]
-    assert problems("temp 1\nutil 815") == ["its page ends in the middle of a line, which is left out: util 815"]
+    assert problems("temp 1\nutil 815") == ["its page ends in the middle of a line, which is left out"]
 
 
 def test_windows_line_ends_are_line_ends() -> None:
@@ -108,16 +124,44 @@ def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_different_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what takes long; the same ones again do not."""
-    monkeypatch.setattr(scrape_page, "TEXT_AT_MOST", 200)
+    monkeypatch.setattr(scrape_page, "TEXT_AT_MOST", 100)
     text = "".join(f'util{{gpu="{n}"}} 1\ntemp{{gpu="{n}"}} 1\n' for n in range(10, 35))
     page = parse_page(text.encode(), WANTED)
-    assert len(page.samples) == 2 * (200 // len('util{gpu="10"} 0'))
+    assert len(page.samples) == 2 * (100 // len('gpu="10"'))
     assert page.problems[0].startswith("26 lines of its page cannot be read")
 
 
 def test_a_hundred_thousand_other_series_are_passed_over() -> None:
     text = "".join(f'http_requests_total{{path="/{n}"}} {n}\n' for n in range(100_000)) + "util 5\n"
     assert samples(text) == [Sample("util", {}, 5)]
+
+
+@pytest.mark.parametrize("page", [" " * 100_000 + "x\n", "\t" * 100_000, "util" * 50_000 + "\n", "\n" * 100_000])
+def test_a_page_of_nothing_but_beginnings_has_no_series(page: str) -> None:
+    assert samples(f"x 1\n{page}\ntemp 1\n") == [Sample("temp", {}, 1)]
+
+
+LINES = st.from_regex(
+    r'util[ \t]*(\{([a-z]{1,2}[ ]?=[ ]?"([a-z {}=,]|\\\\[\\\\n"])*",? ?){0,3}\})? ?(1|-2\.5|NaN|1e3|x)( [0-9]{1,3})?',
+    fullmatch=True,
+)
+
+
+@given(LINES)
+def test_a_line_means_what_it_means_to_prometheus_client(line: str) -> None:
+    """Where that reads more than the format allows, such as labels without a comma in between, nothing is read here."""
+    try:
+        (family,) = text_string_to_metric_families(f"{line}\n")
+        (expected,) = family.samples
+    except (ValueError, IndexError, KeyError):
+        assert samples(f"{line}\n") == []
+        return
+    for sample in samples(f"{line}\n"):
+        assert (sample.name, sample.labels) == (
+            expected.name,
+            {name: clean(text) for name, text in expected.labels.items()},
+        )
+        assert sample.value == expected.value or math.isnan(expected.value)
 
 
 @given(st.binary(max_size=400))

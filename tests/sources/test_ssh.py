@@ -1,6 +1,7 @@
 """Reading a host over SSH: a real sshd, the real shell, and captured answers of nvidia-smi."""
 
 import asyncio
+import logging
 import os
 import shutil
 import time
@@ -241,18 +242,23 @@ def test_banner_and_noise_of_the_login_are_left_out(sshd: Sshd) -> None:
 @pytest.mark.parametrize(
     ("instead", "told"),
     [
-        ("echo This account is currently not available.", "it said: This account is currently not available."),
+        ("echo This account is currently not available.", "it answered 41 characters of something else."),
         ("head -c 100000 /dev/urandom", "did not run the command"),
-        ("true", "it said: nothing."),
-        ("echo go away >&2; exit 1", "it said: go away."),
+        ("true", "it answered nothing."),
+        ("echo go away >&2; exit 1", "it answered 8 characters of something else."),
         ('eval "$SSH_ORIGINAL_COMMAND" | head -n 9', "breaks off"),
     ],
 )
-def test_rubbish_instead_of_an_answer_is_a_temporary_failure(sshd: Sshd, instead: str, told: str) -> None:
+def test_rubbish_instead_of_an_answer_is_a_temporary_failure_whose_words_are_for_the_log(
+    sshd: Sshd, instead: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     sshd.restart(f"ForceCommand {instead}")
-    error = failure(sshd)
+    with caplog.at_level(logging.INFO, "gpudeck"):
+        error = failure(sshd)
     assert isinstance(error, Temporary)
     assert told in str(error)
+    assert not {"available", "away"} & set(str(error).rstrip(".").split())
+    assert ("it said: " in caplog.text) == ("did not run" in str(error))
 
 
 def test_half_an_answer_gives_the_host_without_gpus(sshd: Sshd) -> None:
@@ -265,7 +271,7 @@ def test_half_an_answer_gives_the_host_without_gpus(sshd: Sshd) -> None:
 
 def test_endless_output_is_cut_off(sshd: Sshd) -> None:
     sshd.restart("ForceCommand head -c 1000000000 /dev/zero")
-    assert str(failure(sshd)) == "The host printed more than 16 MiB."
+    assert str(failure(sshd)) == "The host printed more than 4 MiB."
     wait_until(lambda: not sshd.processes(), "the end of everything on the host")
 
 

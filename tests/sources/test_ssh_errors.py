@@ -33,7 +33,8 @@ ATTEMPT = Attempt("gpu01", "gpu01.example.org", 2222, "ada")
         (
             asyncssh.ChannelOpenError(2, "open failed"),
             Temporary,
-            "gpu01 (gpu01.example.org:2222) opens no session: open failed. Look at MaxSessions in its sshd_config.",
+            "gpu01 (gpu01.example.org:2222) opens no session: the connection failed. "
+            "Look at MaxSessions in its sshd_config.",
         ),
         (
             asyncssh.KeyExchangeFailed("No matching key exchange algorithm found"),
@@ -49,7 +50,7 @@ ATTEMPT = Attempt("gpu01", "gpu01.example.org", 2222, "ada")
         (
             asyncssh.DisconnectError(11, "Goodbye\x1b[31m\nnow"),
             Temporary,
-            "gpu01 (gpu01.example.org:2222) closed the connection: Goodbye[31m now.",
+            "gpu01 (gpu01.example.org:2222) closed the connection (DisconnectError).",
         ),
         (
             KeyError("odd"),

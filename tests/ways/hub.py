@@ -138,6 +138,8 @@ def start_hub(folder: Path, settings: dict[str, Any], listen: str = "127.0.0.1:0
     together = {name: _merge(QUICK.get(name), settings.get(name)) for name in QUICK.keys() | settings.keys()}
     # Tests look far more often than people do, and all from one address.
     together.setdefault("limits", {"unlimited": ["127.0.0.0/8", "10.0.0.0/8"]})
+    # All hosts are on this machine: those that are added or discovered need a word of the operator.
+    together["discovery"] = {"allow_addresses": ["127.0.0.0/8"]} | together.get("discovery", {})
     (folder / "gpudeck.yaml").write_text(yaml.safe_dump(together))
     return Hub(folder, ["--config", "gpudeck.yaml", "--listen", listen], place)
 

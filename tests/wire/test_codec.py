@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.report import Process
 from gpudeck.wire import MAX_BODY_BYTES, MAX_DECODED_BYTES, decode, encode
 
 MSGPACK, JSON = "application/msgpack", "application/json"
@@ -160,3 +161,9 @@ _value = st.recursive(
 def test_a_field_of_any_other_value_is_read_or_refused(name: str, value: object) -> None:
     document = msgspec.to_builtins(make_envelope()) | {name: value}
     assert status_of(msgspec.msgpack.encode(document)) in {202, 400, 422}
+
+
+def test_a_report_of_more_processes_than_anybody_looks_at_is_refused() -> None:
+    gpus = [make_gpu(index, processes=[Process(pid=pid) for pid in range(1024)]) for index in range(9)]
+    assert refusal(msgspec.msgpack.encode(make_envelope(gpus=gpus))) == (422, "too_many_processes")
+    assert decode(msgspec.msgpack.encode(make_envelope(gpus=gpus[:8])))

@@ -60,6 +60,8 @@ from gpudeck.model.errors import Temporary
 from gpudeck.reservations.refusals import ReservationRefused
 
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
+MOST_BODY_BYTES = 256 * 1024
+"""Of a request: a reservation of 5,000 GPUs by their UUIDs. Reports have a limit of their own."""
 HEALTH, READINESS = "/healthz", "/readyz"
 
 
@@ -118,6 +120,7 @@ def read_routes() -> Litestar:
             render_plugins=[CompleteSchema(path="/openapi.json")],
             use_handler_docstrings=True,
         ),
+        request_max_body_size=MOST_BODY_BYTES,
         logging_config=None,
         signature_types=list(_DESKS.values()),
     )

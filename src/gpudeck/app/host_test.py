@@ -43,7 +43,7 @@ def find_target(
     known = next((target for target in asyncio.run(_list_targets(settings)) if target.name == name), None)
     if known is None:
         way = via or ("push" if _reports_to(hub, name) else "ssh")
-        return Target(name=name, via=way, port=port, user=user, origin="this command")  # type: ignore[arg-type]
+        return Target(name=name, via=way, port=port, user=user, origin="this command", is_operators=True)  # type: ignore[arg-type]
     if via is not None and via != known.via:
         raise UsageError(f"{name} is configured via {known.via}.", "Leave --via out.")
     return known

@@ -22,7 +22,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 LEAVING_SECONDS: Final = 30.0
 """How long an old socket is listened to after Slack has asked for a new one."""
 CLOSE_SECONDS: Final = 1.0
-_MOST_BYTES: Final = 4 * 2**20
+_MOST_BYTES: Final = 2**18
 
 Envelope = dict[str, Any]
 Handle = Callable[[Envelope], Awaitable[None]]

@@ -4,6 +4,7 @@ An answer may be anything: cut off, a login banner, an error page. Everything he
 length, and gives an unknown or a `Temporary` for what makes no sense.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,8 @@ from msgspec import Struct
 from gpudeck.collectors.redaction import clean
 from gpudeck.collectors.smi_command import MARK
 from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
 
 UNSUPPORTED = "not supported by this GPU"
 NO_VALUE = "the driver gives no value"
@@ -72,7 +75,13 @@ def split_answer(text: str) -> Answer:
         if name == "end":
             break
     if "begin" not in parts:
-        raise Temporary(f"The machine did not run the command; it said: {quote(text[: 4 * _QUOTED]) or 'nothing'}.")
+        # A login banner or a forced command may say anything: the words are for the log, and the message for everybody.
+        log.info("a machine did not run the command; it said: %s", quote(text[: 4 * _QUOTED]) or "nothing")
+        said = f"{len(text)} characters of something else" if text.strip() else "nothing"
+        raise Temporary(
+            f"The machine did not run the command; it answered {said}.",
+            "Log in there and run: sh -c 'echo ok'. The hub's log has the beginning of the answer.",
+        )
     return Answer(parts, None if name == "end" else name)
 
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 from gpudeck.collectors.redaction import Commands, clean, show
 from gpudeck.collectors.settings import DISPLAY_SERVERS
-from gpudeck.collectors.smi_answer import explain, quote
+from gpudeck.collectors.smi_answer import explain
 from gpudeck.model.catalog import Metric
 from gpudeck.model.report import Number, Process, Report
 from gpudeck.model.target import Target
-from gpudeck.wire import VERSION, Envelope
+from gpudeck.wire import MAX_PROCESSES, VERSION, Envelope
 
 MIB = 1024 * 1024
 GPUS_AT_MOST = 512
-_PROCESSES_AT_MOST = 8192
 _JITTER = 5.0
 """Seconds by which "has been running for" may be a different start each time it is asked."""
 
@@ -22,7 +21,7 @@ _JITTER = 5.0
 def processes_at_most(gpus: int) -> int:
     """How many processes of each GPU are taken of a host with so many: a host that lists more than all of them together
     can have is none that anybody looks at."""
-    return _PROCESSES_AT_MOST // max(8, gpus)
+    return MAX_PROCESSES // max(8, gpus)
 
 
 class Figures:
@@ -36,7 +35,9 @@ class Figures:
     def take(self, name: str, value: object, factor: float = 1.0) -> None:
         """A number, times `factor` in the unit of the catalog; anything else is the reason why there is none."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            self.unknown[name] = explain(value) if isinstance(value, str) else f"it is told as {quote(repr(value))}"
+            self.unknown[name] = (
+                explain(value) if isinstance(value, str) else f"it is told as {type(value).__name__}, not as a number"
+            )
             return
         metric = self._catalog[name]
         scaled = value * factor

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpudeck.discovery.addresses import read_place
 from gpudeck.discovery.base import Findings
 from gpudeck.discovery.labels import bound_labels
+from gpudeck.discovery.long_lists import read_list
 from gpudeck.discovery.ranges import expand, quote
 from gpudeck.discovery.settings import HostsFileSettings
 from gpudeck.discovery.watched import Looks, WatchedFile, find_path
@@ -43,7 +44,7 @@ class HostsFile:
             self._file = WatchedFile(find_path(self.origin), self.origin)
         content = self._file.read_if_changed()
         if content is not None:
-            self._findings = read_hosts(content, self.origin, self._via)
+            self._findings = read_list(read_hosts, content, self.origin, self._via)
         return self._findings.targets
 
 
@@ -71,7 +72,10 @@ def _read_line(words: list[str], origin: str, via: Via, findings: Findings, plac
     labels, left_out = bound_labels(dict(map(_read_label, words[1:])))
     if left_out:
         findings.tell(f"{place}: {left_out}.")
-    reach = Target(name="", via=via, address=where.address, port=where.port, user=where.user, labels=labels)
+    # The operator writes this file, as gpudeck.yaml: its hosts may be anywhere.
+    reach = Target(
+        name="", via=via, address=where.address, port=where.port, user=where.user, labels=labels, is_operators=True
+    )
     return [replace(reach, name=name, origin=origin) for name in expand(where.host)]
 
 

@@ -19,7 +19,13 @@ def read_hosts(text: str, origin: str, via: Via = "ssh") -> list[Target]:
             raise UsageError(f"{origin}: {error}.") from error
         for name in names:
             targets[name] = Target(
-                name=name, via=via, address=place.address, port=place.port, user=place.user, origin=origin
+                name=name,
+                via=via,
+                address=place.address,
+                port=place.port,
+                user=place.user,
+                origin=origin,
+                is_operators=True,
             )
     if not targets:
         raise UsageError(f"{origin} names no host.", "Write it as gpu01,gpu02 or gpu[01-16].")

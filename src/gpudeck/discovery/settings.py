@@ -1,5 +1,6 @@
 """What an operator decides about where hosts are found. Needs nothing that only a hub's install has."""
 
+from ipaddress import ip_network
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ Url = Annotated[
         extra={"config_words": "a URL that begins with http:// or https://"},
     ),
 ]
+Network = Annotated[str, Meta(min_length=2, max_length=49)]
 
 
 class HostsFileSettings(Struct, frozen=True):
@@ -94,6 +96,17 @@ class DiscoverySettings(Struct, frozen=True):
     """Addresses as Prometheus asks them."""
     consul: list[ConsulSettings] = field(default_factory=list)
     """Services in Consul."""
+    allow_addresses: list[Network] = field(default_factory=list)
+    """Networks such as 127.0.0.0/8 in which hosts of file_sd, http_sd and Consul, and hosts that were added with
+    `gpudeck hosts add` or on the page, may have loopback, link-local, multicast or cloud metadata addresses. Otherwise
+    the hub does not connect to these. Hosts of `hosts` and `hosts_files` may have any address."""
+
+    def __post_init__(self) -> None:
+        for network in self.allow_addresses:
+            try:
+                ip_network(network)
+            except ValueError:
+                raise ValueError(f"allow_addresses has {network!r}, which is no network such as 127.0.0.0/8") from None
 
 
 def check_url(url: str) -> None:

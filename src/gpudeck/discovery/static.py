@@ -72,11 +72,12 @@ class HostEntry(Struct, frozen=True):
     def _is_set(self, setting: str) -> bool:
         return getattr(self, setting) not in {None, "http"}
 
-    def targets(self, origin: str) -> list[Target]:
+    def targets(self, origin: str, *, is_operators: bool = False) -> list[Target]:
         """The hosts that it means."""
         reach = {setting: getattr(self, setting) for setting in _REACH if self._is_set(setting)}
         return [
-            Target(name=name, via=self.via, labels=self.labels, origin=origin, **reach) for name in expand(self.name)
+            Target(name=name, via=self.via, labels=self.labels, origin=origin, is_operators=is_operators, **reach)
+            for name in expand(self.name)
         ]
 
 
@@ -105,7 +106,7 @@ class StaticHosts:
     def __init__(self, entries: list[HostEntry], origin: str) -> None:
         self.origin = origin
         self.problems: list[str] = []
-        self._targets = [target for entry in entries for target in entry.targets(origin)]
+        self._targets = [target for entry in entries for target in entry.targets(origin, is_operators=True)]
 
     async def find(self) -> list[Target]:
         return self._targets

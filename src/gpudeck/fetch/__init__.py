@@ -1,5 +1,25 @@
 """HTTP as the hub asks others: with a deadline, a bound on the answer, and no trust in what it says."""
 
-from gpudeck.fetch.fetcher import Answer, Fetcher, explain, shared_trust, show_url, trust_from
+from gpudeck.fetch.addresses import AddressGuard
+from gpudeck.fetch.fetcher import (
+    Answer,
+    Fetcher,
+    content_kind,
+    explain,
+    log_beginning,
+    shared_trust,
+    show_url,
+    trust_from,
+)
 
-__all__ = ["Answer", "Fetcher", "explain", "shared_trust", "show_url", "trust_from"]
+__all__ = [
+    "AddressGuard",
+    "Answer",
+    "Fetcher",
+    "content_kind",
+    "explain",
+    "log_beginning",
+    "shared_trust",
+    "show_url",
+    "trust_from",
+]

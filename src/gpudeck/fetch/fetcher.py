@@ -1,6 +1,7 @@
 """One kept HTTP connection to one other machine, and what can go wrong with it, in words for people."""
 
 import asyncio
+import http.client
 import logging
 import os
 import re
@@ -8,19 +9,25 @@ import ssl
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 from msgspec import Struct
 
+from gpudeck.collectors.redaction import clean
+from gpudeck.fetch.addresses import AddressGuard
 from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.hub_url import mask_password
+from gpudeck.model.turns import LoopBudget
 
+log = logging.getLogger(__name__)
 # It would log every question, with the whole address and the secrets in it.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 BYTES_AT_MOST = 8 * 1024 * 1024
-_SHOWN = 120
-_TITLE_WITHIN = 2000
+_UNPACKED_AT_ONCE = 1024 * 1024
+_LOGGED = 120
+_MEDIA_TYPE = re.compile(r"\s*([A-Za-z0-9.+-]{1,40}/[A-Za-z0-9.+-]{1,40})\s*(?:;|$)")
 
 
 class Answer(Struct, frozen=True):
@@ -36,14 +43,25 @@ class Fetcher:
     near it.
 
     `deadline` is for a whole question, in seconds; an answer of more than `bytes_at_most`, unpacked, is not read to its
-    end. `trust` are the certificates that are believed (`trust_from`). `close` when done.
+    end. `trust` are the certificates that are believed (`trust_from`). `guard` checks the server's addresses before
+    they are connected to. `close` when done.
+
+    What goes wrong is told without a word of the answer's body, as everybody who may look at the hub reads it. How the
+    body begins is logged at the level DEBUG.
     """
 
     def __init__(
-        self, *, deadline: float, bytes_at_most: int = BYTES_AT_MOST, trust: ssl.SSLContext | None = None
+        self,
+        *,
+        deadline: float,
+        bytes_at_most: int = BYTES_AT_MOST,
+        trust: ssl.SSLContext | None = None,
+        guard: AddressGuard | None = None,
     ) -> None:
         self._deadline = deadline
         self._bytes_at_most = bytes_at_most
+        self._guard = guard
+        self._addresses: list[str] = []
         self._client = httpx.AsyncClient(
             verify=trust or shared_trust(),
             timeout=None,  # noqa: S113 - the deadline below is for the whole question
@@ -81,26 +99,46 @@ class Fetcher:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
             raise Refused(f"{shown!r} is no address of http or https.", "Correct it.") from error
         except (httpx.HTTPError, OSError) as error:
+            del self._addresses[:1]  # the next question goes to the server's next address
             raise Temporary(f"{shown} does not answer: {explain(error)}.") from error
 
     async def _exchange(
         self, method: str, url: str, shown: str, content: bytes | None, headers: Mapping[str, str] | None
     ) -> Answer:
-        async with self._client.stream(method, _parse(url), content=content, headers=headers) as response:
+        place, told, extensions = await self._locate(_parse(url), dict(headers or {}))
+        async with self._client.stream(method, place, content=content, headers=told, extensions=extensions) as response:
             body = await self._read(response, shown)
         _check_status(shown, response, body)
         return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, body)
 
+    async def _locate(
+        self, url: httpx.URL, headers: dict[str, str]
+    ) -> tuple[httpx.URL, dict[str, str], dict[str, Any]]:
+        """Where to ask, and how. With a guard that is a checked address, under the server's own name."""
+        if self._guard is None:
+            return url, headers, {}
+        if not self._addresses:
+            self._addresses = await self._guard.resolve(url.host, url.port or 80)
+        place = url.copy_with(host=self._addresses[0])
+        return place, headers | {"Host": url.netloc.decode("ascii")}, {"sni_hostname": url.host}
+
     async def _read(self, response: httpx.Response, shown: str) -> bytes:
         """The body, unpacked here and not by httpx: that unpacks each piece whole, and a small piece may be made to
         fill all memory."""
-        body, limit, packing = bytearray(), self._bytes_at_most, _Packing(response, shown)
-        async for piece in response.aiter_raw():
-            body += packing.open(piece, limit + 1 - len(body))
-            if len(body) > limit:
-                raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
+        pieces, size, limit = list[bytes](), 0, self._bytes_at_most
+        packing, budget = _Packing(response, shown), LoopBudget()
+        async for received in response.aiter_raw():
+            piece = received
+            while piece:
+                unpacked, piece = packing.open(piece)
+                pieces.append(unpacked)
+                size += len(unpacked)
+                if size > limit:
+                    raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
+                await budget.checkpoint()
         packing.check_end()
-        return bytes(body)
+        # Joining large ones leaves Python's lock to others.
+        return b"".join(pieces) if size < _UNPACKED_AT_ONCE else await asyncio.to_thread(b"".join, pieces)
 
 
 def show_url(url: str) -> str:
@@ -122,13 +160,17 @@ class _Packing:
     def __init__(self, response: httpx.Response, shown: str) -> None:
         encoding = response.headers.get("content-encoding", "").strip().lower()
         if encoding not in {"", "identity", "gzip", "x-gzip", response.request.headers["accept-encoding"]}:
-            raise Temporary(f"{shown} answers in the encoding {encoding[:_SHOWN]!r}, which was not asked for.")
+            log.debug("%s answers in the encoding %s", shown, clean(encoding[:_LOGGED]))
+            raise Temporary(f"{shown} answers in a content encoding that was not asked for.")
         self._shown = shown
         self._gzip = zlib.decompressobj(wbits=31) if encoding.endswith("gzip") else None
 
-    def open(self, piece: bytes, at_most: int) -> bytes:
+    def open(self, piece: bytes) -> tuple[bytes, bytes]:
+        """The beginning of a piece, unpacked to at most 1 MiB, and the rest of the piece."""
+        if self._gzip is None:
+            return piece, b""
         try:
-            return piece if self._gzip is None else self._gzip.decompress(piece, at_most)
+            return self._gzip.decompress(piece, _UNPACKED_AT_ONCE), self._gzip.unconsumed_tail
         except zlib.error as error:
             raise Temporary(f"{self._shown} answers what is no gzip.") from error
 
@@ -143,30 +185,36 @@ def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
     if response.status_code in {401, 403}:
         raise Refused(f"{shown} answers {response.status_code}: the token is not accepted.", "Check the token file.")
     if response.has_redirect_location:
-        elsewhere = show_url(response.headers["location"])[:_SHOWN]
-        raise Temporary(f"{shown} leads elsewhere, to {elsewhere}.", "Give that address.")
-    said = _quote(body)
-    raise Temporary(f"{shown} answers {response.status_code}{f': {said}' if said else ''}.")
+        log.debug("%s leads to %s", shown, clean(show_url(response.headers["location"])[:_LOGGED]))
+        raise Temporary(f"{shown} answers {response.status_code}: it leads to another address.", "Give that address.")
+    log_beginning(shown, body)
+    kind = content_kind(response.headers.get("content-type", ""))
+    raise Temporary(f"{shown} answers {response.status_code}{f' ({kind})' if kind else ''}.")
 
 
-def _quote(body: bytes) -> str:
-    """The beginning of an answer, fit for a message; of a page for browsers its title, as the rest is markup."""
-    text = body[:_TITLE_WITHIN].decode(errors="replace")
-    if text.lstrip()[:1] == "<":
-        found = re.search(r"<title[^>]*>([^<]*)", text, re.IGNORECASE)
-        text = found[1] if found else "a page for browsers"
-    line = " ".join(text.split())[:_SHOWN].rstrip(" .")
-    return "".join(letter for letter in line if letter.isprintable())
+def content_kind(content_type: str) -> str:
+    """The media type, such as text/html, without its parameters; an empty text for what is none."""
+    found = _MEDIA_TYPE.match(content_type)
+    return found[1].lower() if found else ""
+
+
+def log_beginning(shown: str, body: bytes) -> None:
+    """For whoever may read the hub's log: how an answer that is of no use begins."""
+    log.debug("%s answers what begins with: %s", shown, clean(body[: 4 * _LOGGED].decode(errors="replace"))[:_LOGGED])
 
 
 def explain(error: Exception) -> str:
-    """The innermost reason, in the words of the system."""
+    """The innermost reason, in the words of the system, and never in those of the server."""
     while isinstance(error.__cause__ or error.__context__, Exception):
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not believed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS fails: {(error.reason or 'unknown reason').replace('_', ' ').lower()}"
+    if isinstance(error, http.client.HTTPException) or type(error).__module__.startswith("h11"):
+        # Their texts quote what was received.
+        log.debug("no HTTP: %s", clean(str(error))[:_LOGGED])
+        return "what it says is no HTTP"
     if isinstance(error, OSError) and error.strerror:
         # asyncio writes an address into its texts; errors in names have a number of their own, below zero.
         return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror).lower()

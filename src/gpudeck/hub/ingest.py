@@ -11,7 +11,7 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
-from gpudeck.wire import Envelope, decode
+from gpudeck.wire import Envelope, check_report, decode
 
 
 class Ingest:
@@ -57,6 +57,7 @@ class Ingest:
 
         False when that host reports on a better way already. Raises ReportRefused.
         """
+        check_report(envelope)
         self._check_demo(envelope)
         taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
         return taken or not self.fleet.has_better_way(target, via)

@@ -21,6 +21,10 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `name` is what people call the host, and what it is shown as. `origin` says who named it ("gpudeck.yaml", "--ssh",
     "consul gpu-nodes"), for messages. An empty `address` means that the name is the address. None anywhere means: as
     the settings of that way in say. A target `via` push is expected, not read: the host itself has to report.
+
+    `is_operators` says that the operator named it, in the hub's own files or on its command line: it may have any
+    address. For all others `local_networks` are those networks of this machine, of its link and of cloud metadata in
+    which it may be; None where that is not checked (see `fetch.addresses`).
     """
 
     name: str
@@ -36,6 +40,8 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     origin: str = ""
+    is_operators: bool = False
+    local_networks: tuple[str, ...] | None = None
 
     @property
     def host(self) -> str:

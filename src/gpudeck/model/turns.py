@@ -1,9 +1,11 @@
 """How long anything may keep others from their turn: a hub has one event loop, and Python one thread at work."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 HOSTS_AT_ONCE = 6
 """Whatever looks at all hosts lets others have a turn after so many of them."""
@@ -13,7 +15,35 @@ turn of the loop while a thread seals an hour or answers a question about the pa
 _STRETCH_SECONDS = 0.001
 _LONGEST_BREATH = 0.1
 
+_LOOP_SECONDS = 0.005
+
 T = TypeVar("T")
+P = ParamSpec("P")
+
+_parser = ThreadPoolExecutor(1, "parser")
+
+
+async def parse_aside(parse: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs `parse` in the one thread for large input from outside.
+
+    One thread for all of it: the event loop competes with at most one parser for Python's lock, however many hosts send
+    large answers at once. `parse` may change state of its caller: a call whose caller was cancelled ends before the
+    next one begins. A single call of C code that takes long still stops the event loop: bound its input.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_parser, lambda: parse(*args, **kwargs))
+
+
+class LoopBudget:
+    """For loops in the event loop whose number of rounds comes from outside, and which may never really wait."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    async def checkpoint(self) -> None:
+        """Lets others have a turn if the last one was 5 ms ago or more."""
+        if time.perf_counter() - self._began >= _LOOP_SECONDS:
+            await asyncio.sleep(0)
+            self._began = time.perf_counter()
 
 
 class Pace:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpudeck.agent.push import read_token
-from gpudeck.fetch import Answer, Fetcher, trust_from
+from gpudeck.fetch import AddressGuard, Answer, Fetcher, content_kind, log_beginning, trust_from
 from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival, MakeSource
@@ -18,6 +18,8 @@ from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode
 
 PATH = "/api/v1/report"
 _ASK = {"Accept": "application/msgpack", "Accept-Encoding": "zstd"}
+_OF_AGENTS = frozenset({"unsupported_version", "too_large", "too_many_processes", "duplicate_gpu"})
+"""What only a report is refused for: the words about it hold nothing of the answer."""
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
 
 
@@ -37,7 +39,9 @@ class PullSource:
         self._interval = settings.interval
         self._token_file = target.token_file or settings.token_file
         self._headers: dict[str, str] | None = None
-        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=MAX_BODY_BYTES, trust=trust)
+        self._fetcher = Fetcher(
+            deadline=settings.deadline, bytes_at_most=MAX_BODY_BYTES, trust=trust, guard=AddressGuard.of(target)
+        )
 
     async def read(self, now: float) -> Arrival:
         """The newest report of the agent, which may be one that was read before."""
@@ -86,8 +90,13 @@ def _open(answer: Answer, url: str) -> Envelope:
     try:
         return decode(answer.body, answer.headers.get("content-type", ""), encoding)
     except ReportRefused as refusal:
+        log_beginning(url, answer.body)
+        if refusal.code in _OF_AGENTS:
+            told = f"{url} answers a report that cannot be taken: {refusal.message}."
+            raise Temporary(told, refusal.hint) from refusal
+        kind = content_kind(answer.headers.get("content-type", "")) or "of no known kind"
         raise Temporary(
-            f"{url} answers something that is no report: {refusal.message}.", "Does an agent listen there?"
+            f"{url} answers something that is no report ({kind}).", "Does an agent listen there?"
         ) from refusal
 
 

@@ -7,6 +7,8 @@ from msgspec import Struct, field
 from gpudeck.sources.scrape_page import Sample, label
 from gpudeck.sources.scrape_tables import Exporter
 
+DEVICES_AT_MOST = 640
+"""512 GPUs, and the boards of those that are MIG instances."""
 _FACTS = ("index", "name", "pci", "profile", "instance_uuid")
 Key = tuple[str, str]
 """The board's UUID, and the MIG instance's number there or an empty text."""
@@ -27,20 +29,23 @@ class Device(Struct):
 
 
 class Devices:
-    """The devices of one page. `conflicts` counts numbers that differ from an earlier one for the same device."""
+    """The devices of one page, DEVICES_AT_MOST of them; `left_out` counts sets of labels that name others. `conflicts`
+    counts numbers that differ from an earlier one for the same device."""
 
     def __init__(self, exporter: Exporter, samples: Iterable[Sample], host: str) -> None:
         self.found: dict[Key, Device] = {}
         self.conflicts = 0
+        self.left_out = 0
         self._exporter = exporter
         self._host = host
         self._process_series = _process_series(exporter)
         # The series of a GPU share one object of labels (see scrape_page), so most of them are looked at once.
         by_labels: dict[int, Device | None] = {}
         for sample in samples:
-            device = by_labels.get(id(sample.labels))
-            if device is None:
-                device = by_labels[id(sample.labels)] = self._find(sample)
+            known = id(sample.labels)
+            if known not in by_labels:
+                by_labels[known] = self._find(sample)
+            device = by_labels[known]
             if device is not None:
                 self._add(device, sample)
         self._settle_instances()
@@ -59,6 +64,9 @@ class Devices:
             return None
         board = _with_prefix(uuid, self._exporter.uuid_prefix) if uuid else f"{self._host}/gpu{index}"
         key = board, label(sample, labels.instance)
+        if key not in self.found and len(self.found) >= DEVICES_AT_MOST:
+            self.left_out += 1
+            return None
         device = self.found.setdefault(key, Device(*key))
         for fact in _FACTS:
             if text := label(sample, getattr(labels, fact)):

@@ -12,7 +12,7 @@ from gpudeck.model.report import GpuReading
 from gpudeck.sources.scrape_devices import Device, Devices
 from gpudeck.sources.scrape_processes import ProcessReader, Starts
 from gpudeck.sources.scrape_tables import Exporter
-from gpudeck.sources.scrape_values import Measured, group_rows, measure
+from gpudeck.sources.scrape_values import Groups, Measured, group_rows, measure
 
 GPUS_AT_MOST = 512
 WHOLE_BOARD = "measured on the whole board, not by MIG instance"
@@ -39,8 +39,9 @@ class GpuReader:
     def read(self, exporter: Exporter, devices: Devices, now: float) -> list[GpuReading]:
         """The GPUs, at most GPUS_AT_MOST, sorted; those that are gone stand among them as missing."""
         readings = {}
+        groups = group_rows(exporter.gpu)
         for number, (device, board) in enumerate(devices.listed()):
-            reading = self._read_device(exporter, device, board, number, now)
+            reading = self._read_device(exporter, groups, device, board, number, now=now)
             readings[reading.uuid] = reading
         self._starts.turn()
         gone = [gpu for uuid, gpu in self._known.items() if uuid not in readings and not _was_split_anew(gpu, readings)]
@@ -51,11 +52,11 @@ class GpuReader:
         return kept
 
     def _read_device(
-        self, exporter: Exporter, device: Device, board: Device | None, number: int, now: float
+        self, exporter: Exporter, groups: Groups, device: Device, board: Device | None, number: int, *, now: float
     ) -> GpuReading:
         index, instance = _place(exporter, device, board, number)
         facts = (board.facts if board else {}) | device.facts
-        measured = _measure(exporter, device, board, is_instance=bool(device.instance))
+        measured = _measure(exporter, groups, device, board, is_instance=bool(device.instance))
         processes = self._processes.read(exporter, device, board, now)
         uuid = _uuid(exporter, device)
         utilization = measured.metrics.get("utilization_percent")
@@ -75,9 +76,10 @@ class GpuReader:
         )
 
 
-def _measure(exporter: Exporter, device: Device, board: Device | None, *, is_instance: bool) -> Measured:
+def _measure(
+    exporter: Exporter, groups: Groups, device: Device, board: Device | None, *, is_instance: bool
+) -> Measured:
     measured = Measured({}, {})
-    groups = group_rows(exporter.gpu)
     for name, metric in GPU_METRICS.items():
         rows, values = groups.get(name, []), device.values
         if is_instance:

@@ -8,6 +8,8 @@ from gpudeck.model.catalog import Metric
 from gpudeck.model.report import Number
 from gpudeck.sources.scrape_tables import Exporter, Row
 
+Groups = dict[str, list[Row]]
+
 
 class Measured(NamedTuple):
     """Metrics with their values, rounded as the catalog says, and the unknown ones with their reasons."""
@@ -61,9 +63,9 @@ def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
     return f"{exporter.name} gives {value:.6g}, which cannot be"
 
 
-def group_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def group_rows(rows: Iterable[Row]) -> Groups:
     """The rows by the metric they give, in their order."""
-    groups: dict[str, list[Row]] = {}
+    groups: Groups = {}
     for row in rows:
         groups.setdefault(row.to, []).append(row)
     return groups

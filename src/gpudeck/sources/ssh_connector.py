@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import asyncssh
+import msgspec
 from msgspec import Struct
 
+from gpudeck.fetch import AddressGuard
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.target import Target
 from gpudeck.sources.ssh_errors import Attempt, explain, home_as_tilde
@@ -95,9 +97,12 @@ class Connector:
         try:
             route = await asyncio.to_thread(self._routes.find, target, is_jump=bool(chain))
             if before is None and route.jump:
-                before = await self._reach(route.jump, chain, finish_at)
+                # A jump host that the host itself brings along is as foreign as the host.
+                networks = target.local_networks if target.jump else None
+                before = await self._reach(route.jump, chain, finish_at, networks)
             self._describe(attempt, route, before)
-            return await self._connect(route, before.connection if before else None, attempt, finish_at)
+            guard = AddressGuard.of(target)
+            return await self._connect(route, before.connection if before else None, attempt, finish_at, guard)
         except PluginError:
             raise
         except Exception as error:
@@ -115,13 +120,18 @@ class Connector:
         attempt.trusted = route.known_hosts.find(*attempt.known_as)
 
     async def _connect(
-        self, route: Route, via: asyncssh.SSHClientConnection | None, attempt: Attempt, finish_at: float
+        self,
+        route: Route,
+        via: asyncssh.SSHClientConnection | None,
+        attempt: Attempt,
+        finish_at: float,
+        guard: AddressGuard | None,
     ) -> asyncssh.SSHClientConnection:
         options = route.options
         sock = None
         if via is None and not options.proxy_command:
             async with asyncio.timeout_at(finish_at):
-                sock = await _dial(options.host, options.port, options.family, options.local_addr)
+                sock = await _dial(options.host, options.port, options.family, options.local_addr, guard)
         try:
             async with self._turn(attempt, finish_at), _within(finish_at, f"{attempt.place} {_NO_LOGIN}"):
                 return await self._log_in(route, sock, via, attempt)
@@ -162,25 +172,33 @@ class Connector:
         finally:
             self._handshakes.release()
 
-    async def _reach(self, jump: str, chain: tuple[str, ...], finish_at: float) -> Jump:
+    async def _reach(
+        self, jump: str, chain: tuple[str, ...], finish_at: float, networks: tuple[str, ...] | None
+    ) -> Jump:
         """The last of the jump hosts, one behind the other; those that are connected already are used."""
         reached: Jump | None = None
         for word in filter(None, (word.strip() for word in jump.split(","))):
             if len(chain) >= _JUMPS_AT_MOST or word in chain:
                 raise Refused(f"The jump hosts lead in a circle: {' → '.join((*chain, word))}.", "Mend ProxyJump.")
             chain = (*chain, word)
-            reached = Jump(word, await self._jump(word, reached, chain, finish_at))
+            reached = Jump(word, await self._jump(word, reached, chain, finish_at, networks))
         if reached is None:
             raise Refused(f"ProxyJump names no host: {jump!r}.")
         return reached
 
     async def _jump(
-        self, word: str, before: Jump | None, chain: tuple[str, ...], finish_at: float
+        self,
+        word: str,
+        before: Jump | None,
+        chain: tuple[str, ...],
+        finish_at: float,
+        networks: tuple[str, ...] | None,
     ) -> asyncssh.SSHClientConnection:
         async with self._locks.setdefault(chain, asyncio.Lock()):
             connection = self._jumps.get(chain)
             if connection is None or connection.is_closed():
-                connection = await self._open(parse_login(word, "ProxyJump"), finish_at, before, chain)
+                login = msgspec.structs.replace(parse_login(word, "ProxyJump"), local_networks=networks)
+                connection = await self._open(login, finish_at, before, chain)
                 self._jumps[chain] = connection
             return connection
 
@@ -205,11 +223,15 @@ async def _within(finish_at: float, otherwise: str) -> AsyncIterator[None]:
         raise Temporary(otherwise) from error
 
 
-async def _dial(host: str, port: int, family: int, local_address: tuple[str, int] | None) -> socket.socket:
-    """A TCP connection, to the first of the host's addresses that takes it. Raises OSError of the last."""
+async def _dial(
+    host: str, port: int, family: int, local_address: tuple[str, int] | None, guard: AddressGuard | None
+) -> socket.socket:
+    """A TCP connection, to the first of the host's addresses that takes it. Raises OSError of the last, and Refused."""
     loop = asyncio.get_running_loop()
     failure = OSError("it has no address")
     for kind, _, protocol, _, address in await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM):
+        if guard is not None:
+            guard.check(str(address[0]))
         sock = socket.socket(kind, socket.SOCK_STREAM, protocol)
         try:
             sock.setblocking(False)

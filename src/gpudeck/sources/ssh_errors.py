@@ -1,6 +1,7 @@
 """What went wrong with a login, as one short sentence and the next thing to do."""
 
 import errno
+import logging
 import shlex
 import socket
 from collections.abc import Callable
@@ -15,8 +16,17 @@ from gpudeck.model.errors import PluginError, Refused, Temporary, Wrong
 from gpudeck.sources.ssh_host_keys import Trusted, describe, entry_name
 from gpudeck.sources.ssh_keys import Keys
 
+log = logging.getLogger(__name__)
+
 _SHOWN = 200
 _PORT = 22
+_CHANNEL_CODES = {
+    1: "it is administratively prohibited",
+    2: "the connection failed",
+    3: "this kind of channel is unknown there",
+    4: "it is short of resources",
+}
+"""Reasons of RFC 4254, section 5.1: what the other side says beside them is not shown."""
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 
@@ -149,7 +159,8 @@ def _explain_denial(_: Any, attempt: Attempt) -> PluginError:
 
 
 def _explain_channel(error: Any, attempt: Attempt) -> PluginError:
-    said, place = quote(error.reason), _begin(attempt.place)
+    said, place = _CHANNEL_CODES.get(error.code, f"code {error.code}"), _begin(attempt.place)
+    log.debug("%s: %s", place, quote(error.reason))
     if attempt.through:
         return Temporary(f"{place} cannot be reached from the jump host {attempt.through}: {said}.")
     return Temporary(f"{place} opens no session: {said}.", "Look at MaxSessions in its sshd_config.")
@@ -165,12 +176,14 @@ def _explain_exchange(error: Any, attempt: Attempt) -> PluginError:
 
 
 def _explain_end(error: Any, attempt: Attempt) -> PluginError:
-    said, place = quote(error.reason), _begin(attempt.place)
+    place = _begin(attempt.place)
     if "Too many authentication failures" in error.reason:
         hint = "Name the one that fits: ssh.key_files, or IdentityFile and IdentitiesOnly in ~/.ssh/config."
         return Refused(f"{place} gave up before the right key was tried: too many keys were offered.", hint)
-    is_silent = isinstance(error, asyncssh.ConnectionLost) and said in {"", "Connection lost"}
-    return _explain_closing(attempt, "" if is_silent else f": {said}")
+    # The words of the other side are for the log: everybody who may look at the hub reads the message.
+    log.debug("%s: %s", place, quote(error.reason))
+    is_silent = isinstance(error, asyncssh.ConnectionLost)
+    return _explain_closing(attempt, "" if is_silent else f" ({type(error).__name__})")
 
 
 def _explain_closing(attempt: Attempt, said: str = "") -> PluginError:

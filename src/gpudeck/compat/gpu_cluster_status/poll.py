@@ -3,13 +3,11 @@
 A node tells no UUIDs. A GPU is known by its host and number here, until an agent takes over.
 """
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
 
 from gpudeck.collectors.idle import IdleWatch
-from gpudeck.collectors.smi_answer import quote
 from gpudeck.compat.gpu_cluster_status.node import PATH
 from gpudeck.compat.gpu_cluster_status.nodes import NodeFacts, Nodes
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
@@ -23,15 +21,17 @@ from gpudeck.compat.readings import (
     read_pid,
     read_word,
 )
-from gpudeck.fetch import Fetcher
+from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
+from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival
 
 WHO: Final = "gpu-cluster-status"
-BYTES_AT_MOST: Final = 4 * 1024 * 1024
+BYTES_AT_MOST: Final = 1024 * 1024
+"""16 GPUs with 100 processes each, whose commands a node cuts at 500 characters."""
 _HEADERS: Final = {"Content-Type": "application/json"}
 _FIELDS: Final = {
     "use_mem": ("memory_used_bytes", float(MIB)),
@@ -53,13 +53,13 @@ class NodeSource:
         self._nodes = nodes
         self._url = target.url(settings.port, PATH)
         self._question = msgspec.json.encode({"passwd": settings.password})
-        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST)
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
         self._sealer = Sealer(target, WHO, settings.interval)
         self._idle = IdleWatch()
 
     async def read(self, now: float) -> Arrival:
         # An answer as large as it may be takes long to read: others are heard meanwhile.
-        report, facts = await asyncio.to_thread(self._read_answer, await self._ask(), now)
+        report, facts = await parse_aside(self._read_answer, await self._ask(), now)
         self._nodes[self._target.name] = facts
         return Arrival(self._sealer.seal(report, now))
 
@@ -103,7 +103,7 @@ class NodeSource:
     def _read_gpu(self, number: int, told: object, most: int, now: float) -> GpuReading:
         """A GPU that makes no sense is missing, and costs no other."""
         if not isinstance(told, dict):
-            reason = f"{WHO} tells no fields of it: {quote(str(told))}"
+            reason = f"{WHO} tells no fields of it"
             return GpuReading(
                 f"{WHO}/{self._target.name}/#{number}",
                 number,

@@ -15,10 +15,11 @@ from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.compat.gpu_monitor.tables import KINDS
 from gpudeck.compat.readings import Sealer
 from gpudeck.discovery.watched import Looks, find_path
-from gpudeck.fetch import Fetcher
+from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.quantity import show_span
 from gpudeck.model.target import Target
+from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival
 from gpudeck.wire import HOST_NAME
 
@@ -93,7 +94,7 @@ class FolderSource:
 
     async def read(self, now: float) -> Arrival:
         found = await self._looks.look(self._look)
-        return await asyncio.to_thread(self._reading.take, found, now)
+        return await parse_aside(self._reading.take, found, now)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -133,7 +134,9 @@ class ServedSource:
     def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
         self._base = target.url(settings.port, "/").rstrip("/")
         self._name = target.name
-        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=_SERVED_AT_MOST)
+        self._fetcher = Fetcher(
+            deadline=settings.deadline, bytes_at_most=_SERVED_AT_MOST, guard=AddressGuard.of(target)
+        )
         self._reading = _Reading(target, settings, f"{self._base}/{target.name}_gpus.csv")
 
     async def read(self, now: float) -> Arrival:
@@ -144,7 +147,7 @@ class ServedSource:
             kind: answer[0] if isinstance(answer, tuple) else str(answer)
             for kind, answer in zip(KINDS, answers, strict=True)
         }
-        return await asyncio.to_thread(self._reading.take, Found(contents, first[1]), now)
+        return await parse_aside(self._reading.take, Found(contents, first[1]), now)
 
     async def close(self) -> None:
         await self._fetcher.close()

@@ -4,6 +4,7 @@ Only that much of XML-RPC is understood. A document type is refused, and with it
 to a file: no node sends one.
 """
 
+import logging
 from typing import Any
 from xml.parsers import expat
 
@@ -12,6 +13,8 @@ from msgspec import Struct, field
 
 from gpudeck.collectors.smi_answer import quote
 from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
 
 CALL = b"<?xml version='1.0'?>\n<methodCall><methodName>gpu_stats</methodName><params></params></methodCall>\n"
 BYTES_AT_MOST = 1024 * 1024
@@ -51,7 +54,8 @@ def _read_string(body: bytes) -> str:
     except (expat.ExpatError, UnicodeError, ValueError) as error:
         raise Temporary(f"answers what is no XML: {quote(str(error))}.", "Is that a node of it?") from error
     if reader.fault:
-        raise Temporary(f"answers with a fault: {quote(reader.fault)}.", "See its log on that host.")
+        log.debug("a node of gpumonitor answers with a fault: %s", quote(reader.fault))
+        raise Temporary("answers with a fault of XML-RPC.", "See its log on that host.")
     if not reader.has_answer:
         raise Temporary("answers XML, but no string of gpu_stats().", "Is that a node of it?")
     return "".join(reader.answer)

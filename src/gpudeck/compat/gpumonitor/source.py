@@ -3,7 +3,6 @@
 A node tells neither UUIDs nor its clock. A GPU is known by its host and number here, until an agent takes over.
 """
 
-import asyncio
 import re
 from typing import Any
 
@@ -22,11 +21,12 @@ from gpudeck.compat.readings import (
     read_pid,
     read_word,
 )
-from gpudeck.fetch import Fetcher
+from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
+from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival
 
 WHO = "gpumonitor"
@@ -48,7 +48,7 @@ class GpumonitorSource:
         self._target = target
         self._settings = settings
         self._url = target.url(settings.port, "/")
-        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST)
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
         self._sealer = Sealer(target, WHO, settings.interval)
         self._idle = IdleWatch()
         self._starts = Starts()
@@ -56,7 +56,7 @@ class GpumonitorSource:
     async def read(self, now: float) -> Arrival:
         answer = await self._fetcher.post(self._url, CALL, _HEADERS)
         # An answer as large as it may be takes half a second to read: others are heard meanwhile.
-        report = await asyncio.to_thread(self._read_report, answer.body, now)
+        report = await parse_aside(self._read_report, answer.body, now)
         return Arrival(self._sealer.seal(report, now))
 
     async def close(self) -> None:
@@ -80,7 +80,8 @@ class GpumonitorSource:
         told, figures = stats.gpus[index], Figures(GPU_METRICS, WHO)
         uuid = f"{WHO}/{self._target.name}/{index}"
         if not isinstance(told, dict):
-            reason = f"{WHO} tells no fields of it: {quote(str(told))}"
+            # Its nodes put NVML's errors in the place of a GPU.
+            reason = f"{WHO} tells no fields of it{f': {quote(told)}' if isinstance(told, str) else ''}"
             return GpuReading(uuid, index, "unknown", missing=reason, unknown=dict.fromkeys(GPU_METRICS, reason))
         for field, (name, factor) in _FIELDS.items():
             if field in told:
@@ -105,7 +106,7 @@ class GpumonitorSource:
             return explain(listed) if isinstance(listed, str) else f"{WHO} does not list this GPU's processes"
         entries = [entry for entry in listed if isinstance(entry, dict) and read_pid(entry.get("pid")) is not None]
         if len(entries) < len(listed):
-            return f"{WHO} lists a process without a pid: {quote(str(next(e for e in listed if e not in entries)))}"
+            return f"{WHO} lists a process without a pid"
         return [self._read_process(entry, now) for entry in entries[:most]]
 
     def _read_process(self, entry: dict[str, Any], now: float) -> Process:

@@ -19,6 +19,7 @@ from gpudeck.collectors.redaction import show
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.printable import clean
 from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.wire import MAX_PROCESSES
 
 MIB: Final = 1024 * 1024
 MOST_GPUS: Final = 64
@@ -62,6 +63,9 @@ def read_gpus(posted: object, host: str) -> Post:
     """The same for what is unpacked already. `host` is for GPUs that tell no uuid."""
     if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
         raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
+    listed = sum(len(gpu["processes"]) for gpu in posted.values() if isinstance(gpu, dict) and _lists(gpu))
+    if listed > MAX_PROCESSES:
+        raise ReportRefused(422, "too_many_processes", f"the post lists more than {MAX_PROCESSES} processes")
     gpus: dict[str, GpuReading] = {}
     timestamps: dict[str, str] = {}
     problems: list[str] = []
@@ -79,6 +83,10 @@ def read_gpus(posted: object, host: str) -> Post:
     if posted and not gpus:
         raise ReportRefused(422, "invalid_report", "the post tells of no GPU")
     return Post(Report(gpus=list(gpus.values()), problems=problems[:8]), timestamps)
+
+
+def _lists(gpu: dict[str, Any]) -> bool:
+    return isinstance(gpu.get("processes"), list)
 
 
 def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:

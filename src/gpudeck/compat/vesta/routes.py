@@ -37,6 +37,7 @@ from gpudeck.hub.sight import Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused, Temporary
 from gpudeck.model.report import Report
+from gpudeck.model.turns import LoopBudget, parse_aside
 from gpudeck.wire import VERSION, Envelope
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ _QUIET_SECONDS: Final = 60.0
 _MOST_PARAMETERS: Final = 16
 _OWN_WORDS: Final = frozenset({"users", "free", "user", "q", "width", "color", "refresh"})
 _LONGEST_QUERY: Final = 4096
+_LARGE_BYTES: Final = 32 * 1024
+"""Posts from this size on are read in the thread for large input: 8 GPUs with 20 processes each post 20 kB."""
 
 
 class Reply(Struct, frozen=True):
@@ -158,7 +161,7 @@ class VestaDoor:
             host = self._register.get(host_id) or await self._register.find(host_id[:64])
             if host is None:
                 return UNKNOWN_ID
-            self._take(host, body)
+            await self._take(host, body)
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
             self._tell(host_id, f"what a vesta sender at {_address(scope)} posts is not taken: {refusal}")
@@ -166,9 +169,12 @@ class VestaDoor:
         await self._register.note_seen(host, _address(scope))
         return TAKEN
 
-    def _take(self, host: Registered, body: bytes) -> None:
+    async def _take(self, host: Registered, body: bytes) -> None:
         now = self._now()
-        post = read_post(body, host.host)
+        if len(body) < _LARGE_BYTES:
+            post = read_post(body, host.host)
+        else:
+            post = await parse_aside(read_post, body, host.host)
         host.note_post(now, post.timestamps)
         self._register.keep_post(host, now, body)
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
@@ -250,12 +256,12 @@ class VestaDoor:
         hosts = self._states.hosts(self._now())
         # A sample of a host is about a kilobyte: of many hosts a few are told, so that the answer is bounded.
         count = min(count, max(1, _MOST_SAMPLES // max(1, len(hosts))))
-        told = {}
+        told, budget = {}, LoopBudget()
         for one in hosts:
-            told[one.name] = (
-                self._states.summarize(one, sight) if one.is_down else await self._describe(one, sight, count)
-            )
-        return json.dumps(told).encode()
+            described = self._states.summarize(one, sight) if one.is_down else await self._describe(one, sight, count)
+            told[json.dumps(one.name)] = json.dumps(described)
+            await budget.checkpoint()
+        return f"{{{', '.join(f'{name}: {text}' for name, text in told.items())}}}".encode()
 
     async def _describe(self, one: Shown, sight: Sight, count: int) -> Json:
         """Its newest state is the last. Before it stand its last posts, and before them what the history has."""
@@ -263,7 +269,7 @@ class VestaDoor:
         posts = list(one.registered.posts)[:-1] if one.registered is not None and one.is_of_vesta else []
         posts = posts[max(0, len(posts) - wanted) :]
         past = await self._read_history(one, sight, posts[0][0] if posts else None, wanted - len(posts))
-        past += [(at, describe_post(read_post(body, one.id), sight)) for at, body in posts]
+        past += [(at, describe_post(await parse_aside(read_post, body, one.id), sight)) for at, body in posts]
         return self._states.describe(one, sight, [self._states.entry(gpus, at) for at, gpus in past])
 
     async def _read_history(self, one: Shown, sight: Sight, until: float | None, wanted: int) -> list[Moment]:

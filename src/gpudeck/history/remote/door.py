@@ -1,5 +1,6 @@
 """HTTP to the store: its two addresses, credentials, certificates, and what went wrong in words for people. Blocks."""
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,18 @@ from urllib3.util import make_headers
 
 from gpudeck import __version__
 from gpudeck.agent.push import read_token
-from gpudeck.fetch.fetcher import explain, show_url, trust_from
+from gpudeck.fetch import content_kind, explain, show_url, trust_from
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import Temporary, UsageError
 
+log = logging.getLogger(__name__)
+
 _SHOWN = 200
-_ERROR = re.compile(r'"error"\s*:\s*"((?:[^"\\]|\\.)*)')
+_ERROR_TYPE = re.compile(
+    rb'"errorType"\s*:\s*"(timeout|canceled|execution|bad_data|internal|unavailable|not_found|not_acceptable|\d{3})"'
+)
+"""Prometheus' own kinds of errors; VictoriaMetrics puts the status there."""
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
 _PIECE = 64 * 1024
 
 
@@ -102,6 +107,15 @@ class Door:
             if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable():
                 raise UsageError(f"history.headers: {name[:40]!r} is no header that can be sent.", "Correct it.")
         return headers | settings.headers
+
+
+def describe(reply: Reply) -> str:
+    """The status and, for everybody to read, no more than the kind of error or of content: what the store says goes
+    into the log."""
+    log.debug("the store answers %d: %s", reply.status, quote(reply.body))
+    found = _ERROR_TYPE.search(reply.body[:4000])
+    kind = found[1].decode() if found else content_kind(reply.headers.get("Content-Type", ""))
+    return f"{reply.status} ({kind})" if kind else str(reply.status)
 
 
 def quote(body: bytes) -> str:

@@ -9,14 +9,14 @@ import numpy as np
 from msgspec import Struct
 
 from gpudeck.history.hour import Floats
-from gpudeck.history.remote.door import Door, Reply, quote
+from gpudeck.history.remote.door import Door, describe
 from gpudeck.history.remote.promql import LATER, Stats, at_once
 from gpudeck.history.steps import Grid
 from gpudeck.model.errors import Temporary
 
 SECONDS: Final = 30.0
 """How long the store may take for an answer."""
-MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_BYTES: Final = 32 * 1024 * 1024
 _END: Final = 0.001
 MOST_STEPS: Final = 11_000
 """What Prometheus answers at once."""
@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 
 class _Row(Struct):
     metric: dict[str, str]
-    values: list[tuple[float, str]]
+    values: msgspec.Raw
+    """Decoded row by row: all at once would hold Python's lock for most of a second."""
 
 
 class _Rows(Struct):
@@ -99,7 +100,7 @@ class Reader:
         body = self._ask("/api/v1/query_range", [*asked.items()])
         rows = self._decode(body, _Range).data.result
         try:
-            return [(row.metric, _place(row.values, grid)) for row in rows]
+            return [(row.metric, _place(_decode_values(row.values), grid)) for row in rows]
         except ValueError as error:
             raise self._strange() from error
 
@@ -115,7 +116,7 @@ class Reader:
             self._door.read_secrets_again()
             reply = self._door.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
         if reply.status != 200:
-            raise Temporary(f"{self._door.shown} answers {_explain(reply)}.", _CHECK)
+            raise Temporary(f"{self._door.shown} answers {describe(reply)}.", _CHECK)
         return reply.body
 
     def _decode(self, body: bytes, kind: type[_T]) -> _T:
@@ -128,6 +129,9 @@ class Reader:
         return Temporary(f"{self._door.shown} does not answer as a Prometheus would.", _CHECK)
 
 
+_decode_values = msgspec.json.Decoder(list[tuple[float, str]]).decode
+
+
 def _place(values: Sequence[tuple[float, str]], grid: Grid) -> Floats:
     placed = np.full(grid.count, np.nan)
     for at, text in values:
@@ -135,8 +139,3 @@ def _place(values: Sequence[tuple[float, str]], grid: Grid) -> Floats:
         if 0 <= number < grid.count:
             placed[number] = float(text)
     return placed
-
-
-def _explain(reply: Reply) -> str:
-    said = quote(reply.body)
-    return f"{reply.status}: {said}" if said else str(reply.status)

@@ -15,7 +15,7 @@ from typing import Final
 import cramjam
 from msgspec import Struct
 
-from gpudeck.history.remote.door import Door, Reply, quote
+from gpudeck.history.remote.door import Door, Reply, describe, quote
 from gpudeck.history.remote.queue import Queue, Waiting
 from gpudeck.model.errors import Temporary
 
@@ -46,11 +46,12 @@ class _Later(Temporary):
 
 
 class _Refused(Exception):
-    """The store will never take this."""
+    """The store will never take this. Its text is what the store says, which is for the log alone."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(quote(reply.body))
         self.status = reply.status
+        self.shown = describe(reply)
         self.is_late = any(word in str(self).lower() for word in _LATE_WORDS)
 
 
@@ -124,7 +125,7 @@ class Sender:
         reply = self._door.post("", packed, _HEADERS)
         if 200 <= reply.status < 300:
             return
-        told = f"{self._door.shown} answers {reply.status}: {quote(reply.body) or 'nothing more'}"
+        told = f"{self._door.shown} answers {describe(reply)}"
         if reply.status in _FOR_A_PERSON:
             self._door.read_secrets_again()
             raise _Later(told, 15.0)
@@ -138,8 +139,8 @@ class Sender:
             self._say_once("late", f"{self._door.shown} takes no samples that come late: {refused}. They are counted.")
         else:
             self.sent.refused += 1
-            self.sent.problem = f"{self._door.shown} refuses samples with {refused.status}: {refused}."
-            self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted.")
+            self.sent.problem = f"{self._door.shown} refuses samples with {refused.shown}."
+            self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted. It says: {refused}")
 
     def _note_success(self, waiting: Sequence[Waiting]) -> None:
         sent = self.sent

@@ -1,0 +1,94 @@
+"""Which addresses the hub connects to for a host that somebody else named: one that was added through the API, or that
+a list of discovery holds.
+
+Such a name could lead to the hub's own machine, to its neighbours on the link, or to a cloud's metadata service, which
+hands out credentials. So the addresses that a name resolves to are checked, and the checked address is connected to: a
+name that resolves to another one a moment later gains nothing.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from gpudeck.model.errors import Refused
+from gpudeck.model.target import Target
+
+_METADATA = frozenset(
+    ip_address(address)
+    for address in (
+        "169.254.169.254",  # AWS, Google, Azure and others
+        "fd00:ec2::254",  # AWS
+        "fd20:ce::254",  # Google
+        "100.100.100.200",  # Alibaba
+        "168.63.129.16",  # Azure
+        "192.0.0.192",  # Oracle
+    )
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+_NO_HOST = IPv4Network("0.0.0.0/8")
+
+
+class AddressGuard:
+    """Checks addresses before they are connected to. `allowed` are networks in which local addresses are permitted."""
+
+    def __init__(self, name: str, allowed: Iterable[str]) -> None:
+        """`name` is what people call the host."""
+        self._name = name
+        self._allowed = _networks(tuple(allowed))
+
+    @classmethod
+    def of(cls, target: Target) -> "AddressGuard | None":
+        """None for a host of the operator's own configuration: it may be anywhere."""
+        return None if target.local_networks is None else cls(target.name, target.local_networks)
+
+    def check(self, address: str) -> None:
+        """Raises Refused for a local address that is not allowed. `address` is numeric; a zone (%eth0) is left out."""
+        shown = address.partition("%")[0]
+        told = _unwrap(ip_address(shown))
+        kind = _kind_of(told)
+        if kind is None or any(told in network for network in self._allowed):
+            return
+        raise Refused(
+            f"{self._name} has the {kind} address {shown}, where hosts that were added or discovered are not read.",
+            "If it is right, add its network to discovery.allow_addresses, or name the host in gpudeck.yaml.",
+        )
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The numeric addresses of a host, all of them checked. Raises Refused, and OSError where it has none."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        for address in addresses:
+            self.check(address)
+        return addresses
+
+
+@lru_cache(maxsize=16)
+def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(map(ip_network, texts))
+
+
+def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that one of IPv6 leads to, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _kind_of(address: IPv4Address | IPv6Address) -> str | None:
+    """What is local about it; None where nothing is."""
+    if address in _METADATA:
+        return "cloud metadata"
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if address.is_multicast:
+        return "multicast"
+    # On Linux 0.0.0.0 and :: lead to this machine itself.
+    is_none = address in _NO_HOST if isinstance(address, IPv4Address) else address.is_unspecified
+    return "unspecified" if is_none or address.is_reserved else None
