@@ -1,10 +1,14 @@
 """What a hub does with accounts and tokens when it starts."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
+import sqlite3
+import time
 import urllib.error
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,10 @@ from fakes.hubs import HubProcess, running_hub, wait_until
 from gpudeck.app.auth import running_auth
 from gpudeck.app.database_file import DatabaseFile
 from gpudeck.app.settings import Settings
+from gpudeck.app.token_copy import TokenCopy
 from gpudeck.app.tokens import ensure_token
+from gpudeck.auth.parts import Auth
+from gpudeck.database import sqlite
 
 
 def start(folder: Path, config: Path | None) -> list[tuple[str, str]]:
@@ -54,6 +61,42 @@ def test_tokens_in_files_are_known_from_the_start_and_a_new_one_replaces_the_old
     assert asyncio.run(run()) == (True, False)
 
 
+def test_start_without_the_database_lets_in_whom_the_last_one_knew_for_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
+    own = ensure_token(tmp_path / "agent.token")
+    ensure_token(tmp_path / "admin.token")
+
+    @contextlib.asynccontextmanager
+    async def locked() -> AsyncIterator[Auth]:
+        with contextlib.closing(sqlite3.connect(tmp_path / "gpudeck.db")) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            async with running_auth(Settings(), tmp_path, tmp_path / "agent.token") as auth:
+                yield auth
+
+    async def run() -> None:
+        async with locked() as auth:
+            assert auth.database.away is not None
+            assert auth.problem == "the hub's database is locked by another process."
+            assert auth.has_accounts, "nobody is let in for sitting at the machine"
+            assert auth.tokens.find(own) is not None
+        async with running_auth(Settings(), tmp_path, tmp_path / "agent.token") as auth:
+            made, secret = await auth.tokens.create("nightly", "viewer")
+            _, revoked = await auth.tokens.create("leaked", "viewer")
+            await auth.tokens.revoke(made.id + 1)
+            await TokenCopy(auth, tmp_path, tmp_path / "agent.token").keep()
+        async with locked() as auth:
+            assert not auth.has_accounts
+            found = [auth.tokens.find(one) is not None for one in (own, secret, revoked, "other")]
+            assert found == [True, True, False, False]
+            monkeypatch.setattr(auth.tokens, "now", lambda: time.time() + 90_000)
+            TokenCopy(auth, tmp_path, tmp_path / "agent.token").use()
+            assert [auth.tokens.find(one) is not None for one in (own, secret)] == [True, False]
+
+    asyncio.run(run())
+
+
 def readiness(hub: HubProcess) -> tuple[int, Any]:
     try:
         return 200, json.loads(hub.get("/readyz"))
@@ -70,17 +113,18 @@ def problems(hub: HubProcess) -> list[str]:
 def test_database_that_is_moved_away_under_a_running_hub_is_told_until_it_is_back(tmp_path: Path) -> None:
     (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
     with running_hub(tmp_path) as hub:
-        assert readiness(hub)[0] == 200
+        assert readiness(hub)[1]["status"] == "ready"
         (tmp_path / "gpudeck.db").rename(tmp_path / "elsewhere.db")
-        wait_until(lambda: readiness(hub)[0] == 503, "a hub that is not ready")
-        status, told = readiness(hub)[1]["status"], readiness(hub)[1]["reason"]
-        assert status == "not keeping changes"
+        wait_until(lambda: readiness(hub)[1]["status"] == "degraded", "a hub that is not whole")
+        status, answer = readiness(hub)
+        told = answer["checks"][0]["problem"]
+        assert status == 200
         assert told == (
             "the hub's database is gone, and what is changed now will be lost: put it back, or start the hub again."
         )
         wait_until(lambda: problems(hub) == [told], "the problem on the page")
         (tmp_path / "elsewhere.db").rename(tmp_path / "gpudeck.db")
-        wait_until(lambda: readiness(hub)[0] == 200, "a hub that is ready again")
+        wait_until(lambda: readiness(hub)[1]["status"] == "ready", "a hub that is ready again")
         wait_until(lambda: problems(hub) == [], "the problem's end")
     log = (tmp_path / "log").read_text()
     assert log.count(f"the database {tmp_path}/gpudeck.db is gone") == 1

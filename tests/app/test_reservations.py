@@ -17,6 +17,7 @@ from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.observed import observe
+from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.drafts import Draft
@@ -39,7 +40,7 @@ class House:
         events = Events(self.auth.database, EventSettings(), now=self.clock)
         events.listener = self.told.append
         settings = ReservationSettings()
-        self.bookings = Bookings(self.hub, self.auth, settings, events, demo=demo, now=self.clock)
+        self.bookings = Bookings(self.hub, self.auth, settings, events, data_dir=folder, demo=demo, now=self.clock)
         self.sequence = 0
         self.report(make_gpu())
 
@@ -163,9 +164,38 @@ def test_bookings_of_a_demo_end_with_it(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_start_without_the_database_takes_reservations_of_the_last_day_and_calls_nothing_free_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def restart(later: float) -> tuple[str, str | None]:
+        house = House(tmp_path)
+        house.clock.advance(later)
+
+        async def fail(_: object) -> None:
+            raise Temporary("the database does not answer.")
+
+        monkeypatch.setattr(house.bookings.calendar._store, "search", fail)
+        with pytest.raises(Temporary):
+            await house.bookings.open()
+        house.report(make_gpu())
+        return house.gpu["availability"], house.gpu["availability_reason"]
+
+    async def play() -> None:
+        assert await restart(0) == ("unknown", "whether it is reserved is not known")
+        house = House(tmp_path)
+        await house.book()
+        await house.bookings._ask_database()
+        assert await restart(60) == ("booked", None)
+        assert await restart(18_000) == ("free", None)
+        assert (await restart(90_000))[0] == "unknown"
+
+    asyncio.run(play())
+
+
 def test_database_that_is_away_costs_no_booking_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         house = House(tmp_path)
+        await house.bookings.open()
         await house.book()
         (tmp_path / "gpudeck.db").rename(tmp_path / "away.db")
         (tmp_path / "gpudeck.db").mkdir()
@@ -177,7 +207,7 @@ def test_database_that_is_away_costs_no_booking_that_is_known(tmp_path: Path, mo
         assert work is not None
         await work
         (problem,) = house.hub.fleet.problems
-        assert problem.startswith("reservations made elsewhere are not seen now")
+        assert problem.startswith("reservations are those of before")
         assert house.gpu["availability"] == "booked"
         await threads_are_gone()
 

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fakes.tables import open_file, put_tables
 from gpudeck.database.engine import Database
 from gpudeck.events import log
 from gpudeck.events.log import Events
@@ -156,11 +158,39 @@ def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
         events.add(SOME[1])
         await until(lambda: events.problem is not None)
         events.add(SOME[2])
-        assert events.problem == "events are not kept: the hub's database does not take them now; 2 are waiting."
+        assert events.problem == "events wait in memory: the hub's database does not take them now; 2 are waiting."
         moody.is_away = False
         await until(lambda: events.problem is None and events.waiting == 0)
         assert await events.count() == 2
         await events.stop()
+
+    run(work())
+
+
+def test_events_wait_on_the_disk_where_there_is_one_and_survive_the_hub(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "_AGAIN_SECONDS", 0.01)
+    (tmp_path / "local").mkdir()
+    put_tables(tmp_path / "local")
+    local = open_file(tmp_path / "local")
+
+    async def work() -> None:
+        moody = Moody(database)
+        moody.is_away = True
+        killed = Events(moody, EventSettings(), spill=local, now=lambda: NOW)  # type: ignore[arg-type]
+        killed.start()
+        killed.add(SOME[1])
+        await until(lambda: killed._spilled == 1)
+        assert killed.problem == (
+            "events wait on the hub's disk: the hub's database does not take them now; 1 are waiting."
+        )
+        assert killed._writing is not None
+        killed._writing.cancel()
+        moody.is_away = False
+        events = Events(moody, EventSettings(), spill=local, now=lambda: NOW)  # type: ignore[arg-type]
+        assert await events.find(EventAsk()) == [SOME[1]]
+        assert await EventStore(local).count() == 0
 
     run(work())
 

@@ -84,6 +84,21 @@ class PostgresServer:
             self._process.wait(20)
             self._process = None
 
+    def freeze(self) -> None:
+        """It keeps its connections and takes new ones, and answers nobody."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: int) -> None:
+        assert self._process is not None
+        main = self._process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        for pid in (main, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def address(self, name: str = "postgres") -> str:
         return f"postgresql://gpudeck@127.0.0.1:{self.port}/{name}"
 

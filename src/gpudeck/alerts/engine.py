@@ -73,12 +73,13 @@ class Engine(Course):
 
     def load(self, lives: Iterable[Life], now: float) -> None:
         """What was kept before this start: those that are not over, and those of the last hour that are. Nothing of it
-        is told again."""
+        is told again. Where that could not be read at once, it takes the place of what was found meanwhile."""
         lives = [life for life in lives if life.rule in self._rules]
         for life in lives:
             life.ready_at, life.calm_since, life.unknown_since = now, None, None
             self._falls[life.key] = sorted({*self._falls.get(life.key, ()), *life.falls})[-64:]
             if life.is_firing:
+                self._forget_subject(life)
                 self._put(life)
                 if life.message is None and (life.people or not life.is_personal):
                     self._grouping.add(life)
@@ -86,6 +87,14 @@ class Engine(Course):
                 self._grouping.end(life)
         self.outgoing += self._grouping.rebuild(lives, now)
         self.version += 1
+
+    def _forget_subject(self, life: Life) -> None:
+        """What was begun of the same subject, as if it had not been."""
+        found = self._active.get(life.host_id, {}).get(life.rule, {}).get((life.gpu, life.part))
+        if found is not None and found is not life:
+            self._drop(found)
+            self._grouping.forget(found)
+            self.changed.pop(found.id, None)
 
     def begin(self, around: Around) -> None:
         """Once a second, before hosts are looked at. After a start, and where the hub itself was away, hosts that do

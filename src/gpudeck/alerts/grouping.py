@@ -92,6 +92,9 @@ class Grouping:
         """It fires, or fires still."""
         self._begun[life.id] = life
 
+    def forget(self, life: Life) -> None:
+        self._begun.pop(life.id, None)
+
     def end(self, life: Life) -> None:
         """It is over. Of what nobody was told, nobody need be told that it is over."""
         self._begun.pop(life.id, None)

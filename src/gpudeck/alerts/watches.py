@@ -35,6 +35,8 @@ class Watches:
         self._now = now
         self._known: dict[int, Watch] = {}
         self._since: dict[int, float] = {}
+        self.is_loaded = True
+        """False: they have not been read yet."""
 
     async def trim(self, now: float) -> None:
         """Delete those that are over at that time."""
@@ -43,6 +45,7 @@ class Watches:
     async def load(self) -> None:
         """Also what other hubs changed."""
         self._known = {one.id: one for one in await self._store.list(self._now())}
+        self.is_loaded = True
 
     async def change_fleet(self, store: WatchStore) -> None:
         self._store = store

@@ -150,7 +150,7 @@ class Mirror:
         )
 
     async def _ask_database(self) -> DatabaseState:
-        kind, trouble = self._auth.database.kind, self._auth.trouble
+        kind, trouble = self._auth.database.kind, self._auth.problem
         try:
             return DatabaseState(kind, await self._desk.count(), problem=trouble)
         except Temporary:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from gpudeck.auth.caller import NOBODY, Caller, Role
 from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.model.errors import Temporary
 
 Commands = Literal["everyone", "login", "admin", "owner"]
 Access = Literal["open", "read", "self", "user", "admin"]
@@ -55,11 +56,14 @@ class Policy(Struct, frozen=True):
         return Sight("own", caller.logins) if self.commands == "owner" and caller.logins else Sight("none")
 
     def check(self, level: Access | None, caller: Caller) -> None:
-        """Raises NotAuthorizedException where logging in may help, PermissionDeniedException where it does not."""
+        """Raises NotAuthorizedException where logging in may help, PermissionDeniedException where it does not, and
+        Temporary where who it is cannot be told now."""
         if level == "open" or (level == "read" and self.is_readable):
             return
         if level is None:
             raise PermissionDeniedException("this route does not say whom it is for, so it is for nobody")
+        if caller.kind == "unverified":
+            raise Temporary("who you are cannot be checked: the hub's database does not answer.", "Try again later.")
         if caller.role == "nobody":
             raise NotAuthorizedException(_needs(level))
         if level == "self":

@@ -4,14 +4,18 @@ Asked once for each request, before any route. What a browser sends by itself (c
 for a change only if one of the hub's own pages asked for it.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from gpudeck.api.asgi import Scope, read_headers
-from gpudeck.auth.caller import LOCAL_ADMIN, NOBODY, Caller
+from gpudeck.auth.caller import LOCAL_ADMIN, NOBODY, UNVERIFIED, Caller
+from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import is_loopback
+
+log = logging.getLogger(__name__)
 
 COOKIE = "gpudeck_session"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -83,12 +87,16 @@ class Doorkeeper:
 
     async def _by_browser(self, scope: Scope, cookies: str, host: str, peer: str) -> Caller:
         secret = read_cookie(cookies, cookie_name(scope.get("scheme") == "https", self._door.prefix))
-        caller = await self._door.find_session(secret) if secret else None
-        if caller is None and self._door.proxy_header is not None:
-            wanted = self._door.proxy_header.lower().encode()
-            told = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
-            client = scope["client"][0] if scope.get("client") else ""
-            caller = await self._door.find_proxied(told, peer, client) if told else None
+        try:
+            caller = await self._door.find_session(secret) if secret else None
+            if caller is None and self._door.proxy_header is not None:
+                wanted = self._door.proxy_header.lower().encode()
+                told = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+                client = scope["client"][0] if scope.get("client") else ""
+                caller = await self._door.find_proxied(told, peer, client) if told else None
+        except Temporary as error:
+            log.debug("a caller stays unknown: %s", error)
+            return UNVERIFIED
         return caller or self._at_this_machine(scope, host, peer)
 
     def _at_this_machine(self, scope: Scope, host: str, peer: str) -> Caller:
@@ -160,7 +168,7 @@ def host_name(authority: str) -> str:
 def _at(caller: Caller, address: str) -> Caller:
     return (
         caller
-        if caller is NOBODY
+        if caller.role == "nobody"
         else Caller(
             kind=caller.kind,
             role=caller.role,

@@ -1,5 +1,8 @@
 """/healthz and /readyz: for supervisors and load balancers."""
 
+from collections.abc import Iterator
+from typing import Final, Literal
+
 from litestar import Response, get
 from msgspec import Struct
 
@@ -7,6 +10,19 @@ from gpudeck import __version__
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, documented
 from gpudeck.api.login import TheAuth
+from gpudeck.auth.parts import Auth
+from gpudeck.hub.hub import Hub
+
+_STUCK_SECONDS: Final = 10.0
+_PARTS: Final = ("events", "reservations", "alerts", "messages", "history")
+"""Those that tell what is wrong with them, beside the database."""
+_WITHOUT: Final = {
+    "postgresql": "Live data, reports, alerts and their messages go on, events wait on the hub's disk. "
+    "Logging in, reservations, the queue and changes are refused until it answers.",
+    "sqlite": "Live data and reports go on, events and messages wait. "
+    "Logging in, reservations, the queue and changes are refused until it answers.",
+}
+_FILE_LOST: Final = "Everything works, and what is changed now is lost when the hub ends."
 
 
 class Health(Struct, frozen=True):
@@ -17,16 +33,27 @@ class Health(Struct, frozen=True):
     demo: bool
 
 
-class Readiness(Struct, frozen=True):
-    """`tick_age_seconds` is how long ago the fleet was last published: it grows when the hub is stuck. `reason` is why
-    the hub is not ready; empty where it is."""
+class Check(Struct, frozen=True):
+    """One part of the hub. `since` is when its trouble began, in Unix seconds, where that is known. `problem` and
+    `effect`, what works without it and what does not, are empty while all is well, and for those who may not look."""
 
-    status: str
+    name: str
+    status: Literal["ok", "degraded"]
+    since: float | None = None
+    problem: str = ""
+    effect: str = ""
+
+
+class Readiness(Struct, frozen=True):
+    """`degraded`: the fleet is served, and a part of the hub does not work: `checks` say which. `not publishing`: the
+    hub is stuck. `tick_age_seconds` is how long ago the fleet was last published."""
+
+    status: Literal["ready", "degraded", "not publishing"]
     hosts: int | None
     viewers: int | None
     tick_age_seconds: float
     counters: dict[str, int]
-    reason: str = ""
+    checks: list[Check]
 
 
 @get("/healthz", opt=access("open"), sync_to_thread=False)
@@ -39,24 +66,37 @@ def read_health(hub: TheHub) -> Health:
     "/readyz",
     opt=access("open"),
     sync_to_thread=False,
-    responses={503: documented(Readiness, "The fleet is not being published, or the database's file is gone")},
+    responses={503: documented(Readiness, "The fleet is not being published")},
 )
 def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: TheAuth) -> Response[Readiness]:
-    """200 while the fleet is being published and changes are kept, 503 while not. Counters are for those who may
-    look."""
+    """200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
+    problems are for those who may look."""
     may_look = policy.is_readable or caller_of(request).is_at_least("viewer")
     age = hub.stream.tick_age()
-    is_published = age < 10
-    ready = is_published and auth.trouble is None
+    is_published = age < _STUCK_SECONDS
+    checks = [one if may_look else Check(one.name, one.status, one.since) for one in _check_parts(hub, auth)]
+    is_whole = all(one.status == "ok" for one in checks)
     body = Readiness(
-        status="ready" if ready else "not keeping changes" if is_published else "not publishing",
+        status="not publishing" if not is_published else "ready" if is_whole else "degraded",
         hosts=len(hub.fleet.hosts) if may_look else None,
         viewers=hub.stream.viewers if may_look else None,
         tick_age_seconds=round(age, 1),
         counters=dict(hub.fleet.counters) if may_look else {},
-        reason=auth.trouble or "",
+        checks=checks,
     )
-    return Response(body, status_code=200 if ready else 503)
+    return Response(body, status_code=200 if is_published else 503)
+
+
+def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:
+    away, problem = auth.database.away, auth.problem
+    if problem is None:
+        yield Check("database", "ok")
+    else:
+        effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind]
+        yield Check("database", "degraded", None if away is None else away.since, problem, effect)
+    for name in _PARTS:
+        said = hub.fleet.said(name)
+        yield Check(name, "degraded", problem=" ".join(said)) if said else Check(name, "ok")
 
 
 ROUTES = [read_health, read_readiness]

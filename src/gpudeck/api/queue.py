@@ -32,6 +32,8 @@ class QueueDesk:
         """Raises Temporary."""
         if self._queue is None:
             raise Temporary("this hub has no queue.", "Ask again when it has started.")
+        if not self._queue.is_loaded:
+            raise Temporary("who waits is not known: the hub's database does not answer.", "Try again later.")
         return self._queue
 
 

@@ -47,6 +47,9 @@ class StreamRoute:
         caller: Caller = scope["caller"]
         try:
             self._policy.check("read", caller)
+        except Temporary as error:
+            await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"5"))
+            return
         except HTTPException as error:
             code = "unauthorized" if error.status_code == 401 else "forbidden"
             await send_error(send, error.status_code, code, str(error.detail))
@@ -84,6 +87,8 @@ class StreamRoute:
                 return
             except Temporary:
                 continue  # a database that is away ends no stream
+            if caller.kind == "unverified":
+                continue
             if self._policy.sight(caller) != sight:
                 viewer.close()
                 return

@@ -34,6 +34,8 @@ class WatchDesk:
         """Raises Temporary."""
         if self._watches is None:
             raise Temporary("this hub has no watches.", "Ask again when it has started.")
+        if not self._watches.is_loaded:
+            raise Temporary("watches are not known: the hub's database does not answer.", "Try again later.")
         return self._watches
 
     def show(self, one: Watch) -> "WatchView":

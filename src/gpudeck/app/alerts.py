@@ -23,7 +23,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.reservations.refusals import name_gpus
@@ -71,15 +71,13 @@ class Alarm:
         self._pass: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         engine = self._make_engine("" if demo is None else DEMO_PREFIX)
-        store = AlertStore(auth.database, name_fleet(demo))
+        # Not in the database of several hubs: an alert and its message never wait for that.
+        store = AlertStore(auth.local, name_fleet(demo))
         self.alerts = Alerts(engine, store, events.add, send, settle, now=now, retention=hub.retention)
 
     async def open(self) -> None:
-        """Raises UsageError when the database does not answer."""
-        try:
-            await self.alerts.load()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
+        """Raises Temporary when the database does not answer, and is called again then."""
+        await self.alerts.load()
         self._expect_lost()
         for host in self._hub.fleet.hosts.values():
             # A GPU that a host of before no longer has is missed.
@@ -180,7 +178,7 @@ class Alarm:
         await self.settled()
         self._lookout = Lookout(self._hub.fleet)
         try:
-            await self.alerts.change_fleet(self._make_engine(""), AlertStore(self._auth.database))
+            await self.alerts.change_fleet(self._make_engine(""), AlertStore(self._auth.local))
         except Temporary as error:
             log.warning("what was wrong before is not known: %s", error)
         self._expect_lost()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from gpudeck.api.access import Policy
@@ -13,12 +13,13 @@ from gpudeck.api.reports import FindGrant, Grant
 from gpudeck.app.database_file import DatabaseFile
 from gpudeck.app.restore_note import record_restore
 from gpudeck.app.settings import Settings
+from gpudeck.app.token_copy import TokenCopy
 from gpudeck.app.tokens import replace_file
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
 from gpudeck.database.engine import open_database
-from gpudeck.database.sqlite import FILE_NAME
+from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.retention import RetentionClock
@@ -43,34 +44,48 @@ async def running_auth(
     retention: RetentionClock | None = None,
 ) -> AsyncIterator[Auth]:
     """Accounts, sessions and tokens, as long as the block lasts. `tell` hears what is wrong with the database's file,
-    and None when nothing is any more. Raises UsageError."""
-    database = await open_database(settings.database, data_dir)
-    try:
-        auth = Auth(database, settings.login, settings.people)
-        try:
+    and None when nothing is any more. A database that does not answer is no error: it is asked again and again, and
+    until then the tokens of the last time count. Raises UsageError."""
+    async with contextlib.AsyncExitStack() as stack:
+        database = await open_database(settings.database, data_dir, may_be_away=True)
+        stack.push_async_callback(database.close)
+        local = database
+        if database.kind == "postgresql":
+            local = await open_database(None, data_dir, name=LOCAL_NAME)
+            stack.push_async_callback(local.close)
+        auth = Auth(database, settings.login, settings.people, local=local)
+        copy = TokenCopy(auth, data_dir, token_file)
+
+        async def load() -> TokenFiles:
             files = await take_over_files(auth.tokens, data_dir, agent_file=token_file)
             await auth.load()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
-        await record_restore(auth.audit, data_dir)
-        await note_configuration(auth, data_dir, config)
+            await record_restore(auth.audit, data_dir)
+            await note_configuration(auth, data_dir, config)
+            return files
 
         def note_trouble(trouble: str | None) -> None:
             auth.trouble = trouble
             if tell is not None:
                 tell(trouble)
 
+        files = None
+        try:
+            files = await load()
+        except Temporary as error:
+            log.warning("accounts and tokens are those of the last time: %s", error)
+            copy.use()
         file = DatabaseFile(data_dir / FILE_NAME, note_trouble) if database.kind == "sqlite" else None
-        refreshing = asyncio.create_task(_keep_fresh(auth, files, file, retention or RetentionClock()))
+        tasks = [
+            asyncio.create_task(database.watch()),
+            asyncio.create_task(_keep_fresh(auth, files, load, copy, file, retention or RetentionClock())),
+        ]
         try:
             yield auth
         finally:
-            refreshing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await refreshing
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await auth.tokens.flush(at_once=True)
-    finally:
-        await database.close()
 
 
 async def note_configuration(auth: Auth, data_dir: Path, config: Path | None) -> None:
@@ -130,15 +145,25 @@ def grant_by(auth: Auth) -> FindGrant:
     return find_grant
 
 
-async def _keep_fresh(auth: Auth, files: TokenFiles, database: DatabaseFile | None, retention: RetentionClock) -> None:
+async def _keep_fresh(
+    auth: Auth,
+    files: TokenFiles | None,
+    load: Callable[[], Awaitable[TokenFiles]],
+    copy: TokenCopy,
+    database: DatabaseFile | None,
+    retention: RetentionClock,
+) -> None:
     """A database that is away is told of once, by whoever needs it; here the next look comes soon."""
     loop = asyncio.get_running_loop()
     trimmed_at = loop.time()
     while True:
-        await asyncio.sleep(REFRESH_SECONDS)
         try:
+            await copy.keep()
+            await asyncio.sleep(REFRESH_SECONDS)
             if database is not None:
                 await database.look()
+            if files is None:
+                files = await load()
             await files.follow()
             await auth.refresh()
             if loop.time() - trimmed_at > TRIM_SECONDS and (time := retention.deletion_time()) is not None:
@@ -147,5 +172,7 @@ async def _keep_fresh(auth: Auth, files: TokenFiles, database: DatabaseFile | No
                 await auth.audit.trim(time - AUDIT_SECONDS)
         except Temporary as error:
             log.debug("accounts and tokens cannot be read: %s", error)
+        except UsageError as error:
+            log.warning("%s", error)
         except Exception:
             log.exception("accounts and tokens could not be refreshed")

@@ -1,6 +1,6 @@
 """The side doors of a hub: paths of the monitors that came before, each only where the settings name it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
@@ -9,7 +9,8 @@ from gpudeck.api.senders import Senders
 from gpudeck.app.settings import Settings
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.model import clock
-from gpudeck.model.errors import Temporary, UsageError
+
+OpenPart = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
 class SideDoors:
@@ -21,18 +22,19 @@ class SideDoors:
         self.senders: list[Senders] = []
         self._settings = settings
 
-    async def open(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
-        """Raises UsageError when the database does not answer. What no setting names is not even imported."""
+    async def open(self, house: House, keeper: Doorkeeper, open_part: OpenPart) -> Sequence[SideDoor]:
+        """`open_part` loads now what is in the database, or when that answers. What no setting names is not even
+        imported."""
         compat, doors = self._settings.compat, list[SideDoor]()
         if compat.vesta is not None:
-            doors += await self._open_vesta(house, keeper)
+            doors += await self._open_vesta(house, keeper, open_part)
         if compat.gpu_cluster_status is not None:
             from gpudeck.compat.gpu_cluster_status.main import MainDoor  # noqa: PLC0415 - see above
 
             doors.append(MainDoor(house.hub, self.nodes, identify=keeper.identify, policy=house.policy))
         return doors
 
-    async def _open_vesta(self, house: House, keeper: Doorkeeper) -> list[SideDoor]:
+    async def _open_vesta(self, house: House, keeper: Doorkeeper, open_part: OpenPart) -> list[SideDoor]:
         from gpudeck.compat.vesta.imports import ImportDoor, Shelf  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.register import Register  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaDoor  # noqa: PLC0415 - see above
@@ -45,10 +47,7 @@ class SideDoors:
             forget_after=self._settings.fleet.forget_after,
             retention=house.hub.retention,
         )
-        try:
-            await register.load()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
+        await open_part(register.load)
         door = VestaDoor(
             house.hub,
             register,

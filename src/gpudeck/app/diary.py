@@ -14,7 +14,7 @@ from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
 
 
@@ -23,25 +23,43 @@ class Diary:
     end, all in the event loop that owns the hub."""
 
     def __init__(
-        self, hub: Hub, database: Database, settings: EventSettings, *, demo: int | None = None, now: Clock = clock.wall
+        self,
+        hub: Hub,
+        database: Database,
+        settings: EventSettings,
+        *,
+        local: Database | None = None,
+        demo: int | None = None,
+        now: Clock = clock.wall,
     ) -> None:
-        """`demo` is how many hosts are simulated, None when none are."""
+        """`local` keeps what `database` does not take, where that is another one. `demo` is how many hosts are
+        simulated, None when none are."""
         self._hub = hub
         self._now = now
         self._demo = demo
         self._history_problem: str | None = None
         self._is_damage_told = False
         self._ending: asyncio.Task[None] | None = None
-        self.events = Events(database, settings, fleet=name_fleet(demo), now=now, retention=hub.retention)
+        self._is_begun = False
+        self.events = Events(database, settings, spill=local, fleet=name_fleet(demo), now=now, retention=hub.retention)
         self.events.listener = hub.stream.announce
 
     async def open(self) -> None:
-        """Raises UsageError when the database does not answer."""
+        """Raises Temporary when the database does not answer, and is called again then: events wait meanwhile, and
+        which hosts are new is told afterwards."""
+        before: Event | None = None
         try:
-            before = await self.events.last_of_hub()
+            if not self._is_begun:
+                before = await self.events.last_of_hub()
             await self._watch()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
+        finally:
+            if not self._is_begun:
+                self._begin(before)
+
+    def _begin(self, before: Event | None) -> None:
+        self._is_begun = True
+        if self._hub.fleet.happenings is None:
+            self._hub.fleet.happenings = Happenings(self.events.add, self._now(), learns=True)
         detail = f"gpudeck {__version__}."
         if before is not None:
             self._hub.retention.limit(before.at)
@@ -99,7 +117,10 @@ class Diary:
     async def _watch(self) -> None:
         """In a demo no host is new: its past says when each was first seen."""
         known = await self.events.known_hosts() if self._demo is None else None
-        self._hub.fleet.happenings = Happenings(self.events.add, self._now(), known)
+        if self._hub.fleet.happenings is not None and known is not None:
+            self._hub.fleet.happenings.learn(known)
+        else:
+            self._hub.fleet.happenings = Happenings(self.events.add, self._now(), known)
 
     def _tell_history(self, problem: str | None) -> None:
         """The words of a problem may change while it lasts: once is enough."""

@@ -46,7 +46,7 @@ from gpudeck.auth.parts import Auth
 from gpudeck.discovery.option import OptionHosts
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.model.target import Target
@@ -179,7 +179,8 @@ class HubServer:
         )
 
     async def serve(self, when_started: Callable[[Started], None]) -> None:
-        """Serve until SIGINT or SIGTERM. Raises UsageError when the database cannot be used."""
+        """Serve until SIGINT or SIGTERM. Raises UsageError when the database refuses the hub; one that does not answer
+        is waited for."""
         with self._lock:
             await self._serve(when_started)
 
@@ -190,10 +191,10 @@ class HubServer:
             self._settings, self._data_dir, self._token_file, self._config, tell, retention=retention
         ) as auth:
             policy = make_policy(self._settings)
-            first_admin = await auth.first_admin.make() if policy.needs_accounts else None
+            first_admin = await _make_first_admin(auth) if policy.needs_accounts else None
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
             self._rooms = rooms = Rooms(
-                self.hub, auth, self._settings, self._archive, self._clock, demo=self._plan.demo_hosts
+                self.hub, auth, self._settings, self._archive, self._clock, self._data_dir, demo=self._plan.demo_hosts
             )
             await rooms.open()
             door = await self._open_door(rooms, auth, policy, wall.hits)
@@ -281,7 +282,7 @@ class HubServer:
             ),
         )
         keeper = make_keeper(settings, auth)
-        door = FrontDoor(house, grant_by(auth), keeper, await self._side_doors.open(house, keeper))
+        door = FrontDoor(house, grant_by(auth), keeper, await self._side_doors.open(house, keeper, rooms.open_part))
         # A limit knows routes by their paths: those below the prefix are the same ones.
         paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
         proxies = settings.login.proxy.addresses
@@ -339,6 +340,14 @@ class HubServer:
             ending = asyncio.get_running_loop().create_task(self._child.stop())
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
+
+
+async def _make_first_admin(auth: Auth) -> str | None:
+    try:
+        return await auth.first_admin.make()
+    except Temporary:
+        log.warning("whether there are accounts is not known yet: `gpudeck account add` makes the first one")
+        return None
 
 
 def _simulate(hosts: int) -> list[str]:

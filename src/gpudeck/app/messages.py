@@ -23,7 +23,7 @@ from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.wanted import OfferedGpu, offer
 
@@ -59,12 +59,14 @@ class Messages:
         fleet = name_fleet(demo)
         self._hub = hub
         self._database = auth.database
+        self._local = auth.local
         self._people = auth.people
         self._settings = settings
         self._events = events
         self._spoken_for = spoken_for
         self._now = now
         self._has_bot = bot is not None
+        self._is_opened = False
         self._is_withheld = demo is not None and not settings.demo
         self._prefix = "" if demo is None else DEMO_PREFIX
         self._next_watches: WatchStore | None = None
@@ -74,7 +76,7 @@ class Messages:
         posts: dict[str, Post] = {} if bot is None else {BOT: bot}
         posts |= {name: ChannelPost(name, settings, auth.people.person_of) for name in settings.channels}
         self.outbox = Outbox(
-            OutboxStore(auth.database, fleet),
+            OutboxStore(auth.local, fleet),
             posts,
             self._find,
             give_up=settings.give_up,
@@ -86,13 +88,13 @@ class Messages:
         self._listen()
 
     async def open(self) -> None:
-        """Raises UsageError when the database does not answer."""
-        try:
-            await self.mutes.load()
-            await self.watches.load()
+        """Raises Temporary when a database does not answer, and is called again then."""
+        if not self._is_opened:
+            self.watches.is_loaded = False
             await self.outbox.open()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
+            self._is_opened = True
+        await self.mutes.load()
+        await self.watches.load()
 
     def start(self) -> None:
         self.outbox.start()
@@ -100,13 +102,14 @@ class Messages:
 
     def tick(self) -> None:
         withheld = [_WITHHELD] if self._is_withheld and self._settings.channels else []
-        self._hub.fleet.say("messages", withheld + self.outbox.problems)
+        self._hub.fleet.say("demo", withheld)
+        self._hub.fleet.say("messages", self.outbox.problems)
 
     def end_demo(self) -> None:
         """Real hosts report: from here on messages and watches are those of the real fleet. The outbox is at once: what
         the first hosts have to tell comes within this second."""
         self._is_withheld, self._prefix = False, ""
-        self.outbox.change_fleet(OutboxStore(self._database))
+        self.outbox.change_fleet(OutboxStore(self._local))
         self._next_watches = WatchStore(self._database)
 
     async def close(self) -> None:
@@ -185,11 +188,14 @@ class Messages:
 
     async def _fire(self, one: Watch, gpus: list[OfferedGpu]) -> None:
         """The message is kept before the watch is over: whoever is killed in between tells it again, under the same
-        key, and so once."""
+        key, and so once. Of several hubs the one that ends the watch tells it."""
         message = message_of(one, gpus, self._now(), self._prefix)
-        self.outbox.put(message)
-        await self.outbox.flush()
+        if not self.watches.is_shared:
+            self.outbox.put(message)
+            await self.outbox.flush()
         if await self.watches.fire(one, gpus):
+            if self.watches.is_shared:
+                self.outbox.put(message)
             detail = f"{one.user} wanted to know. {'; '.join(message.lines)}"
             self._events.add(make_event(self._now(), "watch_fired", message.title, user=one.user, detail=detail))
 

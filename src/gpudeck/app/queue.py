@@ -14,7 +14,7 @@ from gpudeck.history.base import HistoryRefused, RunsAsk, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import BookedGpu
 from gpudeck.model.wanted import OfferedGpu, offer
 from gpudeck.queueing.estimate import Estimator, Stays, count_stays
@@ -81,11 +81,9 @@ class WaitingLine:
         )
 
     async def open(self) -> None:
-        """Raises UsageError when the database does not answer."""
-        try:
-            await self.queue.load()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
+        """Raises Temporary when the database does not answer, and is called again then."""
+        self.queue.is_loaded = False
+        await self.queue.load()
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,9 +5,13 @@ Everything that asks the database is done by one task at a time, off the way of 
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from gpudeck.api.booking_desk import describe
+from gpudeck.app.local_copy import LocalCopy
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.database.fleets import name_fleet
@@ -16,8 +20,8 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.observed import observe
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.reservation import Reservation
+from gpudeck.model.errors import Temporary
+from gpudeck.model.reservation import Mark, Reservation
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.reconcile import Findings, Reconciler, tell_release
 from gpudeck.reservations.settings import ReservationSettings
@@ -27,7 +31,18 @@ log = logging.getLogger(__name__)
 
 _HUB: Final = Caller(kind="local", role="admin", name="the hub")
 _AGAIN_SECONDS: Final = 5.0
-_NOT_READ: Final = "reservations made elsewhere are not seen now: the hub's database does not answer."
+_COPY_SECONDS: Final = 600.0
+FILE_NAME: Final = "reservations.json"
+_NOT_READ: Final = "reservations are those of before: the hub's database does not answer."
+_NOT_KNOWN: Final = "reservations are not known, so no GPU is called free: the hub's database does not answer."
+_UNKNOWN: Final = Mark(None, is_unknown=True)
+
+
+class KnownReservations(Struct, frozen=True):
+    """What counted about `at`, in Unix seconds."""
+
+    at: float
+    reservations: list[Reservation]
 
 
 class Bookings:
@@ -41,10 +56,12 @@ class Bookings:
         settings: ReservationSettings,
         events: Events,
         *,
+        data_dir: Path | None = None,
         demo: int | None = None,
         now: Clock = clock.wall,
     ) -> None:
-        """`demo` is how many hosts are simulated, None when none are: their bookings are apart from real ones."""
+        """`data_dir` has the copy of what was known last. `demo` is how many hosts are simulated, None when none are:
+        their bookings are apart from real ones."""
         self._hub = hub
         self._auth = auth
         self._events = events
@@ -59,13 +76,20 @@ class Bookings:
         self._next_store: ReservationStore | None = None
         self._work: asyncio.Task[None] | None = None
         self._is_failing = False
+        self._copy = None if data_dir is None or demo else LocalCopy(data_dir / FILE_NAME, KnownReservations)
+        self._copied: list[Reservation] | None = None
+        self._copied_at = 0.0
 
     async def open(self) -> None:
-        """Raises UsageError when the database does not answer."""
+        """Raises Temporary when the database does not answer; then those of the last time count."""
         try:
             await self.calendar.load()
-        except Temporary as error:
-            raise UsageError(error.message, error.hint) from error
+        except Temporary:
+            known = None if self._copy is None else self._copy.read()
+            if known is not None:
+                self.calendar.adopt(known.reservations, known.at)
+            self.look()
+            raise
 
     def tick(self) -> None:
         """Look, and have the database asked unless that is still going on."""
@@ -79,7 +103,8 @@ class Bookings:
         uuids = {gpu.uuid for one in near for gpu in one.gpus}
         now = self._now()
         found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
-        self._hub.fleet.mark(found.marks, now)
+        unknown = {} if self.calendar.is_known else {"": _UNKNOWN}
+        self._hub.fleet.mark(unknown | found.marks, now)
         self._hub.stream.reservation_changes = self.calendar.changes
         self.late = found.late
         self._take(found)
@@ -87,6 +112,7 @@ class Bookings:
     def end_demo(self) -> None:
         """Real hosts report: from here on the real fleet's reservations count."""
         self._next_store = ReservationStore(self._auth.database)
+        self._copied = None
 
     async def close(self) -> None:
         if self._work is not None:
@@ -121,6 +147,13 @@ class Bookings:
         for number in list(self._unused):
             await self._release(number)
             del self._unused[number]
+        await self._keep_copy()
+
+    async def _keep_copy(self) -> None:
+        near, now = self.calendar.near, self._now()
+        if self._copy is not None and (near != self._copied or not 0 <= now - self._copied_at < _COPY_SECONDS):
+            self._copied, self._copied_at = near, now
+            await self._copy.write(KnownReservations(now, near))
 
     async def _release(self, number: int) -> None:
         edit = await self.calendar.release_unused(number)
@@ -134,8 +167,8 @@ class Bookings:
         """What is known already still counts, and is shown."""
         if not self._is_failing:
             log.warning("reservations cannot be read: %s", error)
-            # Without the place: it is shown to everybody who may look.
-            self._hub.fleet.say("reservations", [_NOT_READ])
+        # Without the place: it is shown to everybody who may look.
+        self._hub.fleet.say("reservations", [_NOT_READ if self.calendar.is_known else _NOT_KNOWN])
         self._is_failing = True
         await asyncio.sleep(_AGAIN_SECONDS)
 

@@ -1,6 +1,12 @@
 """What stands around the live fleet of a hub: its events, reservations, queue, messages, alerts and history, in the
 order in which each needs the one before."""
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
 from gpudeck.app.alerts import Alarm
 from gpudeck.app.auth import make_policy
 from gpudeck.app.chat import Chat
@@ -15,6 +21,11 @@ from gpudeck.auth.parts import Auth
 from gpudeck.chat.post import BotPost
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
+from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 1.0
 
 
 class Rooms:
@@ -22,17 +33,28 @@ class Rooms:
     at the end, all in the event loop that owns the hub."""
 
     def __init__(
-        self, hub: Hub, auth: Auth, settings: Settings, archive: Archive, clock: ClockWatch, *, demo: int | None = None
+        self,
+        hub: Hub,
+        auth: Auth,
+        settings: Settings,
+        archive: Archive,
+        clock: ClockWatch,
+        data_dir: Path,
+        *,
+        demo: int | None = None,
     ) -> None:
         """`demo` is how many hosts are simulated, None when none are."""
         self._hub = hub
         self._clock = clock
         self.archive = archive
         self._hub = hub
-        self.memory = HostMemory(hub, auth.database)
-        self.diary = Diary(hub, auth.database, settings.events, demo=demo)
+        self._auth = auth
+        self._opening: asyncio.Task[None] | None = None
+        self._unopened: list[Callable[[], Awaitable[None]]] = []
+        self.memory = HostMemory(hub, auth.local)
+        self.diary = Diary(hub, auth.database, settings.events, local=auth.local, demo=demo)
         clock.tell = self.diary.events.add
-        self.bookings = Bookings(hub, auth, settings.reservations, self.diary.events, demo=demo)
+        self.bookings = Bookings(hub, auth, settings.reservations, self.diary.events, data_dir=data_dir, demo=demo)
         self.line = WaitingLine(
             hub,
             auth.database,
@@ -79,13 +101,35 @@ class Rooms:
         )
 
     async def open(self) -> None:
-        """Raises UsageError when the database does not answer."""
+        """What each has in a database, now, or as soon as that answers: the hub serves meanwhile."""
         await self.memory.open()
-        await self.diary.open()
-        await self.bookings.open()
-        await self.line.open()
-        await self.messages.open()
-        await self.alarm.open()
+        for part in (self.diary, self.bookings, self.line, self.messages, self.alarm):
+            await self.open_part(part.open)
+
+    async def open_part(self, open_part: Callable[[], Awaitable[None]]) -> None:
+        """The same for one more part, which raises Temporary as long as its database does not answer."""
+        try:
+            await open_part()
+        except Temporary as error:
+            log.debug("a part of the hub waits for its database: %s", error)
+            self._unopened.append(open_part)
+            if self._opening is None:
+                self._opening = asyncio.create_task(self._open_rest())
+
+    async def _open_rest(self) -> None:
+        while self._unopened:
+            try:
+                await self._unopened[0]()
+            except Temporary:
+                # One may wait for another database than the next.
+                self._unopened.append(self._unopened.pop(0))
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            except Exception:
+                log.exception("a part of the hub could not be loaded")
+            del self._unopened[0]
+        self._opening = None
+        log.warning("all that waited for the database is loaded")
 
     def start(self) -> None:
         self.memory.start()
@@ -97,6 +141,8 @@ class Rooms:
 
     def tick(self) -> None:
         self._clock.tick(self._hub.fleet)
+        away = self._auth.database.away
+        self._hub.fleet.say("database", [] if away is None else [f"the hub's database {away.trouble.reason}."])
         self.archive.tick()
         self.bookings.tick()
         self.messages.tick()
@@ -120,6 +166,9 @@ class Rooms:
         await self.line.stop()
 
     async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         await self.chat.stop()
         await self.line.stop()
         await self.memory.stop()

@@ -8,9 +8,9 @@ Role = Literal["nobody", "agent", "calendar", "viewer", "user", "admin"]
 RANKS: dict[str, int] = {"nobody": 0, "agent": 0, "calendar": 0, "viewer": 1, "user": 2, "admin": 3}
 """An agent's and a calendar's token open one door each and rank nowhere else."""
 
-Kind = Literal["nobody", "local", "account", "token", "proxy"]
-"""How somebody is known: not at all; because they sit at the machine of a hub that nobody else can reach; by a session;
-by a token; by the name that a trusted proxy tells."""
+Kind = Literal["nobody", "unverified", "local", "account", "token", "proxy"]
+"""How somebody is known: not at all; not yet, as the database is away; because they sit at the machine of a hub that
+nobody else can reach; by a session; by a token; by the name that a trusted proxy tells."""
 
 
 class Caller(Struct, frozen=True):
@@ -32,4 +32,7 @@ class Caller(Struct, frozen=True):
 
 
 NOBODY = Caller()
+UNVERIFIED = Caller(kind="unverified")
+"""Somebody with a session, or whom a proxy names, while the database cannot say who it is: they see what everybody
+may."""
 LOCAL_ADMIN = Caller(kind="local", role="admin", name="local admin")

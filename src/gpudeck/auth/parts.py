@@ -26,8 +26,9 @@ class Auth:
     """Who people and programs are. `load` once before anybody is asked; then `refresh` every few seconds.
 
     `has_accounts` is asked for every request, and so kept here. `has_proxy` says that a proxy may tell who somebody is.
-    `trouble` is what keeps the hub from being ready, such as a database's file that is gone; None: nothing. `database`
-    is where all of it is.
+    `database` is where all of it is; `local` is one on this machine, the same where that is. `trouble` is what is wrong
+    with the database's file, such as that it is gone; `problem` is that, or why the database is away, for everybody who
+    may look. None: nothing.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class Auth:
         settings: AuthSettings,
         logins: Logins | None = None,
         *,
+        local: Database | None = None,
         passwords: Passwords | None = None,
         now: clock.Clock = clock.wall,
     ) -> None:
         passwords = passwords or Passwords()
         self.database = database
+        self.local = local or database
         self.has_accounts = False
         self.trouble: str | None = None
         self.has_proxy = settings.proxy.header is not None
@@ -53,6 +56,11 @@ class Auth:
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)
         self._proxy = settings.proxy
+
+    @property
+    def problem(self) -> str | None:
+        away = self.database.away
+        return self.trouble if away is None else f"the hub's database {away.trouble.reason}."
 
     async def load(self) -> None:
         """Raises Temporary."""

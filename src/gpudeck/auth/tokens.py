@@ -85,13 +85,17 @@ class Token(Struct, frozen=True):
 
 
 class Tokens:
-    """The tokens of a hub. `load` once before anything is found; then `refresh` and `flush` every few seconds."""
+    """The tokens of a hub. `load` once before anything is found; then `refresh` and `flush` every few seconds.
+
+    `confirmed_at` is when the database last said which count, in Unix seconds; None: not since the start.
+    """
 
     def __init__(self, database: Database, now: Clock) -> None:
         self.database = database
         self.now = now
         self._live: dict[bytes, Token] = {}
         self._mark: object = None
+        self.confirmed_at: float | None = None
         self._uses: dict[int, float] = {}
         self._flushed_at = float("-inf")
         # What was read before a change and arrives after it would bring a revoked token back.
@@ -102,6 +106,16 @@ class Tokens:
         """Read everything. Raises Temporary."""
         async with self._changing, self.database.begin() as connection:
             await self._read(connection, await _read_mark(connection))
+        self.confirmed_at = self.now()
+
+    @property
+    def live(self) -> dict[bytes, Token]:
+        """Those that count, by the SHA-256 of their secrets: another object whenever one is other than before."""
+        return self._live
+
+    def adopt(self, live: dict[bytes, Token]) -> None:
+        """What counts until the database can be read."""
+        self._live, self._mark = live, None
 
     async def refresh(self) -> None:
         """See what other processes changed. While the database does not answer, what was known before still counts."""
@@ -109,6 +123,7 @@ class Tokens:
             mark = await _read_mark(connection)
             if mark != self._mark:
                 await self._read(connection, mark)
+            self.confirmed_at = self.now()
 
     def find(self, secret: str) -> Token | None:
         """The token with that secret; None where there is none, or it is expired or revoked. Never waits.
@@ -168,7 +183,7 @@ class Tokens:
                 if also is not None:
                     await connection.execute(also(token))
             self._forget(ended)
-            self._live[bytes.fromhex(hash_secret(secret))] = token
+            self._live = {**self._live, bytes.fromhex(hash_secret(secret)): token}
         return token, secret
 
     async def revoke(

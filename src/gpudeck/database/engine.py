@@ -1,32 +1,72 @@
-"""Open the hub's tables, on SQLite or PostgreSQL, and speak with them in transactions."""
+"""Open the hub's tables, on SQLite or PostgreSQL, and speak with them in transactions.
 
+A hub that runs has its database watched (`Database.watch`): while it is away every transaction is refused at once, and
+its tables are brought up to date as soon as it answers, where that was not possible at the start.
+"""
+
+import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gpudeck.database import postgresql, sqlite
 from gpudeck.database.copies import keep_before_migration
 from gpudeck.database.migrating import is_newest, migrate
-from gpudeck.database.trouble import Trouble
+from gpudeck.database.trouble import Away, Trouble
 from gpudeck.model.errors import Temporary, UsageError
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["sqlite", "postgresql"]
 
+PROBE_SECONDS: Final = 5.0
+"""How often a server is asked whether it answers, and how long it has for that."""
+AGAIN_SECONDS: Final = 1.0
+"""How often one is that did not."""
+
+
+class Unavailable(Temporary):
+    """The database does not do what is asked of it now."""
+
+    def __init__(self, place: str, trouble: Trouble) -> None:
+        super().__init__(f"the database {place} {trouble.reason}.", trouble.next_step)
+        self.trouble = trouble
+
 
 class Database:
-    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; whoever opened it closes it."""
+    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; whoever opened it closes it.
+
+    `away` is why it cannot be used now, and since when; None: it can, or nobody watches it.
+    """
 
     def __init__(
-        self, kind: Kind, place: str, engine: AsyncEngine, explain: Callable[[BaseException], Trouble | None]
+        self,
+        kind: Kind,
+        place: str,
+        engine: AsyncEngine,
+        explain: Callable[[BaseException], Trouble | None],
+        *,
+        migrating: AsyncEngine | None = None,
+        probing: AsyncEngine | None = None,
     ) -> None:
+        """`migrating` may take as long as it needs; `probing` waits for no other transaction of this hub."""
         self.kind: Kind = kind
         self.place = place
+        self.away: Away | None = None
         self._engine = engine
         self._explain = explain
+        self._migrating = migrating or engine
+        self._probing = probing or engine
+        self._is_current = False
+        self._is_watched = False
+        self._suspected = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
@@ -36,38 +76,101 @@ class Database:
         SQLite transactions come one after another; on PostgreSQL several run at once, and one that looks first and then
         writes what depends on it locks those rows (`with_for_update`, which SQLite leaves out).
         """
+        if self.away is not None and self._is_watched:
+            raise Unavailable(self.place, self.away.trouble)
         try:
-            async with self._engine.begin() as connection:
+            async with self._transaction(self._engine) as connection:
+                yield connection
+        except Unavailable:
+            self._suspected.set()
+            raise
+
+    async def watch(self) -> None:
+        """For as long as the hub runs: keep `away` at what is so. One that is away when this ends stays so."""
+        self._is_watched = True
+        while True:
+            self._suspected.clear()
+            await self._probe()
+            # A file is asked only when somebody could not use it.
+            pause = AGAIN_SECONDS if self.away else PROBE_SECONDS if self.kind == "postgresql" else None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._suspected.wait(), pause)
+
+    async def bring_up_to_date(self) -> None:
+        """Make and change the tables as this gpudeck has them. Raises Temporary, and UsageError for a database that it
+        does not understand."""
+        async with self._transaction(self._engine) as connection:
+            self._is_current = await connection.run_sync(is_newest, self.place)
+        if self._is_current:
+            return
+        async with self._transaction(self._migrating) as connection:
+            # Whoever runs a PostgreSQL server has its own programs for that, and its owner decides where a copy goes.
+            keep = partial(keep_before_migration, Path(self.place)) if self.kind == "sqlite" else None
+            await connection.run_sync(migrate, self.place, keep)
+        self._is_current = True
+
+    async def close(self) -> None:
+        for engine in {self._engine, self._migrating, self._probing}:
+            await engine.dispose()
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        try:
+            async with engine.begin() as connection:
                 yield connection
         except Exception as error:
             trouble = self._explain(error)
             if trouble is None:
                 raise
-            raise Temporary(f"the database {self.place} {trouble.reason}.", trouble.next_step) from error
+            raise Unavailable(self.place, trouble) from error
 
-    async def close(self) -> None:
-        await self._engine.dispose()
+    async def _probe(self) -> None:
+        try:
+            async with self._transaction(self._probing) as connection:
+                await connection.execute(text("SELECT 1"))
+            if not self._is_current:
+                await self.bring_up_to_date()
+        except Unavailable as error:
+            self._note_away(error.trouble, str(error))
+        except UsageError as error:
+            self._note_away(Trouble("cannot be used by this hub: see its log", error.hint), str(error))
+        except Exception:
+            log.exception("the database %s could not be asked whether it answers", self.place)
+        else:
+            if self.away is not None:
+                log.warning("the database %s answers again", self.place)
+            self.away = None
+
+    def _note_away(self, trouble: Trouble, told: str) -> None:
+        if self.away is None or self.away.trouble != trouble:
+            log.warning("%s The hub goes on without it.", told)
+        self.away = Away(trouble, time.time() if self.away is None else self.away.since)
 
 
-async def open_database(address: str | None, data_dir: Path) -> Database:
-    """The database at a `postgresql://…` address, or the file in the data folder; its tables are brought up to date.
+async def open_database(
+    address: str | None, data_dir: Path, *, may_be_away: bool = False, name: str = sqlite.FILE_NAME
+) -> Database:
+    """The database at a `postgresql://…` address, or the file `name` in the data folder; its tables are brought up to
+    date.
 
     The file as it was before that is kept in the folder `backups`. Raises UsageError that names the place and the next
-    step.
+    step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and `watch` opens it.
     """
+    database = _on_postgresql(address) if address else _on_sqlite(data_dir / name)
     try:
-        database, migrating = _on_postgresql(address) if address else _on_sqlite(data_dir / sqlite.FILE_NAME)
-        try:
-            await _bring_up_to_date(database, migrating)
-        except BaseException:
-            await database.close()
-            raise
-    except Temporary as error:
-        raise UsageError(error.message, error.hint) from error
+        await database.bring_up_to_date()
+    except BaseException as error:
+        if may_be_away and isinstance(error, Unavailable) and error.trouble.may_pass:
+            database._note_away(error.trouble, str(error))
+            return database
+        await database.close()
+        if isinstance(error, Temporary):
+            raise UsageError(error.message, error.hint) from error
+        raise
     return database
 
 
-def _on_sqlite(file: Path) -> tuple[Database, Database]:
+def _on_sqlite(file: Path) -> Database:
     try:
         sqlite.make_file(file)
     except OSError as error:
@@ -76,27 +179,17 @@ def _on_sqlite(file: Path) -> tuple[Database, Database]:
         ) from error
     # With the checks on, a table that a migration fills anew would take along all that refers to the old one.
     migrating = sqlite.make_engine(file, checks_foreign_keys=False, keeps_connection=False)
-    return (
-        Database("sqlite", str(file), sqlite.make_engine(file), sqlite.explain),
-        Database("sqlite", str(file), migrating, sqlite.explain),
+    engine = sqlite.make_engine(file)
+    return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating, probing=migrating)
+
+
+def _on_postgresql(address: str) -> Database:
+    return Database(
+        "postgresql",
+        postgresql.name_place(address),
+        postgresql.make_engine(address),
+        postgresql.explain,
+        # Nobody knows how long a migration takes, or the one of another hub that it waits for.
+        migrating=postgresql.make_engine(address, keeps_connections=False, answers_in=None),
+        probing=postgresql.make_engine(address, most=1, answers_in=PROBE_SECONDS, connects_in=PROBE_SECONDS),
     )
-
-
-def _on_postgresql(address: str) -> tuple[Database, Database]:
-    place = postgresql.name_place(address)
-    # Nobody knows how long a migration takes, or the one of another hub that it waits for.
-    migrating = postgresql.make_engine(address, keeps_connections=False, answers_in=None)
-    return (
-        Database("postgresql", place, postgresql.make_engine(address), postgresql.explain),
-        Database("postgresql", place, migrating, postgresql.explain),
-    )
-
-
-async def _bring_up_to_date(database: Database, migrating: Database) -> None:
-    async with database.begin() as connection:
-        if await connection.run_sync(is_newest, database.place):
-            return
-    async with migrating.begin() as connection:
-        # Whoever runs a PostgreSQL server has its own programs for that, and its owner decides where a copy goes.
-        keep = partial(keep_before_migration, Path(database.place)) if database.kind == "sqlite" else None
-        await connection.run_sync(migrate, migrating.place, keep)

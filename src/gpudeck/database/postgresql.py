@@ -36,39 +36,46 @@ _NEXT_STEPS = {
     "58": _SEE_SERVER,
 }
 """By SQLSTATE, or by its first two characters, its class. Others are mistakes of ours."""
+_FOR_A_PERSON = ("28", "3D", "42")
+"""Classes that only another configuration, of the hub or of the server, can end."""
 
 _HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?"
 _ADDRESS = re.compile(rf"postgres(?:ql)?://(?:[^?#]*@)?((?:{_HOST}(?:,{_HOST})*)?(?:/[\w.-]*)?)(?:\?.*)?")
 
 
 def make_engine(
-    address: str, *, keeps_connections: bool = True, answers_in: float | None = ANSWER_SECONDS
+    address: str,
+    *,
+    keeps_connections: bool = True,
+    answers_in: float | None = ANSWER_SECONDS,
+    connects_in: float = CONNECT_SECONDS,
+    most: int = POOL_SIZE,
 ) -> AsyncEngine:
-    """At most `POOL_SIZE` connections, each tried before it is used, or a new one each time.
+    """At most `most` connections, each tried before it is used, or a new one each time.
 
     `address` is read as PostgreSQL's own programs read theirs, with `sslmode` and $PGPASSFILE.
     """
     return create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=lambda: _connect(address, answers_in),
+        async_creator=lambda: _connect(address, answers_in, connects_in),
         hide_parameters=True,
-        **(_few_connections() if keeps_connections else {"poolclass": NullPool}),
+        **(_few_connections(most) if keeps_connections else {"poolclass": NullPool}),
     )
 
 
-def _few_connections() -> dict[str, Any]:
+def _few_connections(most: int) -> dict[str, Any]:
     # Without the ping each connection from before a restart of the server would fail once.
-    kept = {"poolclass": AsyncAdaptedQueuePool, "pool_size": POOL_SIZE, "max_overflow": 0, "pool_pre_ping": True}
+    kept = {"poolclass": AsyncAdaptedQueuePool, "pool_size": most, "max_overflow": 0, "pool_pre_ping": True}
     return kept | {"pool_timeout": WAIT_SECONDS}
 
 
-async def _connect(address: str, answers_in: float | None) -> Any:
+async def _connect(address: str, answers_in: float | None, connects_in: float) -> Any:
     import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415 - a hub with SQLite does without
 
     try:
         return await asyncpg.connect(
             address,
-            timeout=CONNECT_SECONDS,
+            timeout=connects_in,
             command_timeout=answers_in,
             server_settings={"application_name": "gpudeck"},
         )
@@ -98,7 +105,7 @@ def explain(error: BaseException) -> Trouble | None:
     if state.startswith("08") or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return Trouble("broke the connection", _SEE_SERVER)
     next_step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2])
-    return Trouble(f"answers: {_first_line(cause)}", next_step) if next_step else None
+    return Trouble(f"answers: {_first_line(cause)}", next_step, state[:2] not in _FOR_A_PERSON) if next_step else None
 
 
 def _explain_network(error: OSError) -> Trouble:
@@ -107,9 +114,11 @@ def _explain_network(error: OSError) -> Trouble:
     if isinstance(error, socket.gaierror):
         return Trouble(f"has a host that is not known: {error.strerror}", _SEE_ADDRESS)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Trouble(f"has a certificate that is not trusted: {error.verify_message}", _SEE_ADDRESS)
+        return Trouble(f"has a certificate that is not trusted: {error.verify_message}", _SEE_ADDRESS, may_pass=False)
     if isinstance(error, FileNotFoundError):
-        return Trouble("cannot be reached: a file that its address names is not there", _SEE_ADDRESS)
+        # The socket file of a server that does not run has no name in the error; a certificate's has.
+        what = "a file that its address names is not there"
+        return Trouble(f"cannot be reached: {what}", _SEE_ADDRESS, may_pass=error.filename is None)
     # asyncio says "Connect call failed" for every number.
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     return Trouble(f"cannot be reached: {reason}", _SEE_SERVER)

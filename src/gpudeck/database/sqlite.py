@@ -17,6 +17,8 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 from gpudeck.database.trouble import Trouble
 
 FILE_NAME = "gpudeck.db"
+LOCAL_NAME = "local.db"
+"""Beside a PostgreSQL server: what has to go on while that is away (alerts, messages, events that it did not take)."""
 BUSY_SECONDS = 10.0
 """How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
 
@@ -31,15 +33,15 @@ _LOCKED = Trouble(
     "End what else has it open (`fuser` shows it). A folder that machines share over a network cannot hold it.",
 )
 _TROUBLES = {
-    sqlite3.SQLITE_NOTADB: Trouble("is not a database", _RESTORE),
-    sqlite3.SQLITE_CORRUPT: Trouble("is damaged", _RESTORE),
+    sqlite3.SQLITE_NOTADB: Trouble("is not a database", _RESTORE, may_pass=False),
+    sqlite3.SQLITE_CORRUPT: Trouble("is damaged", _RESTORE, may_pass=False),
     sqlite3.SQLITE_FULL: Trouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}."),
     sqlite3.SQLITE_IOERR: Trouble(
         "cannot be read or written", f"Look at its disk, which may be full, or {_ANOTHER_FOLDER}."
     ),
-    sqlite3.SQLITE_READONLY: Trouble("cannot be written", GIVE_IT),
-    sqlite3.SQLITE_PERM: Trouble("cannot be written", GIVE_IT),
-    sqlite3.SQLITE_CANTOPEN: Trouble("cannot be opened", GIVE_IT),
+    sqlite3.SQLITE_READONLY: Trouble("cannot be written", GIVE_IT, may_pass=False),
+    sqlite3.SQLITE_PERM: Trouble("cannot be written", GIVE_IT, may_pass=False),
+    sqlite3.SQLITE_CANTOPEN: Trouble("cannot be opened", GIVE_IT, may_pass=False),
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_PROTOCOL: _LOCKED,

@@ -4,7 +4,18 @@ from msgspec import Struct
 
 
 class Trouble(Struct, frozen=True):
-    """`reason` goes on after the name of the database: "is locked by another process"; `next_step` is a sentence."""
+    """`reason` goes on after the name of the database: "is locked by another process"; `next_step` is a sentence.
+
+    `may_pass`: it may end without a change of the configuration, so a hub that starts now starts without its database.
+    """
 
     reason: str
     next_step: str
+    may_pass: bool = True
+
+
+class Away(Struct, frozen=True):
+    """The database cannot be used, since `since` in Unix seconds. `trouble` names no place."""
+
+    trouble: Trouble
+    since: float

@@ -1,6 +1,7 @@
 """The way of an event: to everybody who watches at once, and into the database in batches, off the fleet's way.
 
-Nothing here waits for the database. While it is away events wait, as many as there is room for, and a problem is said.
+Nothing here waits for the database. While it is away events wait, as many as there is room for, and a problem is said:
+in `spill`, a second database on this machine, where there is one, and else in memory.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from gpudeck.model.retention import RetentionClock
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 10_000
+"""In memory."""
+MOST_SPILLED: Final = 100_000
 WRITE_SECONDS: Final = 1.0
 TRIM_SECONDS: Final = 3600.0
 _AT_ONCE: Final = 500
@@ -39,11 +42,16 @@ class Events:
         database: Database,
         settings: EventSettings,
         *,
+        spill: Database | None = None,
         fleet: str = REAL,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
     ) -> None:
         self._database = database
+        self._spill_database = None if spill is database else spill
+        self._spill = None if self._spill_database is None else EventStore(self._spill_database, fleet)
+        self._spilled = 0
+        self._has_looked = self._spill is None
         self._store = EventStore(database, fleet)
         self._keep = settings.keep
         self._retention = retention or RetentionClock(now=now)
@@ -59,12 +67,13 @@ class Events:
         if self._trouble is None:
             return None
         lost = f", {self._dropped} were lost" if self._dropped else ""
-        return f"events are not kept: {self._trouble} {len(self._waiting)} are waiting{lost}."
+        how = "wait in memory" if self._spill is None else "wait on the hub's disk"
+        return f"events {how}: {self._trouble} {self.waiting} are waiting{lost}."
 
     @property
     def waiting(self) -> int:
         """How many are not in the database yet."""
-        return len(self._waiting)
+        return len(self._waiting) + self._spilled
 
     def add(self, event: Event) -> None:
         """Tell of an event. Never blocks, never raises."""
@@ -103,6 +112,8 @@ class Events:
         except Temporary:
             self._waiting.clear()
         self._store = EventStore(self._database, fleet)
+        if self._spill_database is not None:
+            self._spill, self._spilled, self._has_looked = EventStore(self._spill_database, fleet), 0, False
 
     def start(self) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write_forever())
@@ -116,7 +127,9 @@ class Events:
         try:
             await self._flush()
         except Temporary as error:
-            log.warning("%d events are lost: %s", len(self._waiting), error)
+            await self._write_to_spill()
+            if self._waiting:
+                log.warning("%d events are lost: %s", len(self._waiting), error)
 
     async def _write_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,6 +142,7 @@ class Events:
                 await self._flush()
             except Temporary as error:
                 self._note(error)
+                await self._write_to_spill()
             except Exception:
                 log.exception("events could not be written")
                 self._trouble = "the hub made a mistake, see its log;"
@@ -144,12 +158,37 @@ class Events:
                 # Some may have been dropped from the front meanwhile.
                 written = {event.id for event in batch}
                 self._waiting = [event for event in self._waiting if event.id not in written]
+            await self._move_spilled()
         if self._trouble is not None:
-            log.info("events are kept again")
+            log.info("all events are in the database again")
         self._trouble, self._dropped = None, 0
+
+    async def _write_to_spill(self) -> None:
+        """What is there is not lost with this process."""
+        if self._spill is None:
+            return
+        async with self._lock:
+            try:
+                while batch := self._waiting[: min(_AT_ONCE, MOST_SPILLED - self._spilled)]:
+                    await self._spill.write(batch)
+                    written = {event.id for event in batch}
+                    self._waiting = [event for event in self._waiting if event.id not in written]
+                    self._spilled += len(batch)
+            except Temporary as error:
+                log.debug("events wait in memory: %s", error)
+
+    async def _move_spilled(self) -> None:
+        """To where they belong, also those that an earlier process left. Raises Temporary."""
+        if self._spill is None or (self._has_looked and not self._spilled):
+            return
+        while batch := await self._spill.find(EventAsk(limit=_AT_ONCE)):
+            await self._store.write(batch)
+            await self._spill.remove(batch)
+            self._spilled = max(0, self._spilled - len(batch))
+        self._spilled, self._has_looked = 0, True
 
     def _note(self, error: Temporary) -> None:
         if self._trouble is None:
-            log.warning("events are not kept: %s", error)
+            log.warning("events wait: %s", error)
         # Without the place: it is shown to everybody who may look.
         self._trouble = "the hub's database does not take them now;"

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.database.engine import Database
@@ -56,6 +56,11 @@ class EventStore:
         rows = [{"fleet": self._fleet} | _row(event) for event in events]
         async with self._database.begin() as connection:
             await connection.execute(insert(table).on_conflict_do_nothing(), rows)
+
+    async def remove(self, events: Sequence[Event]) -> None:
+        ids = [event.id for event in events]
+        async with self._database.begin() as connection:
+            await connection.execute(delete(table).where(table.c.fleet == self._fleet, table.c.id.in_(ids)))
 
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first."""

@@ -126,8 +126,13 @@ class Fleet:
             self._said[source] = problems
             self.problems = [problem for said in self._said.values() for problem in said]
 
+    def said(self, source: str) -> list[str]:
+        """What that part of the hub has to tell now."""
+        return self._said.get(source, [])
+
     def mark(self, marks: Mapping[str, Mark], now: float) -> None:
-        """What reservations say of GPUs from here on, by UUID. It is shown at once, and with what is reported later."""
+        """What reservations say of GPUs from here on, by UUID, and under "" of all others. It is shown at once, and
+        with what is reported later."""
         changed = {uuid for uuid in marks.keys() | self._marks.keys() if marks.get(uuid) != self._marks.get(uuid)}
         if not changed:
             return
@@ -136,7 +141,7 @@ class Fleet:
         self._marks.clear()
         self._marks.update(marks)
         for host in self.hosts.values():
-            if touched := changed & host.gpus.keys():
+            if touched := set(host.gpus) if "" in changed else changed & host.gpus.keys():
                 host.remark(touched, now)
                 self._register.dirty.add(host.id)
 

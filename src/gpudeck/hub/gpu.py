@@ -25,6 +25,7 @@ _BOUNDS = bounds_of(GPU_METRICS)
 _BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
 _EVENT_SECONDS = 24 * 3600.0
 _UNMARKED = Mark(None)
+_UNREAD = "whether it is reserved is not known"
 
 
 class Crowd(Struct, frozen=True):
@@ -127,12 +128,12 @@ class GpuState:
         changes: View = {}
         self._take_mark(self.view["uuid"], changes, now)
         self.view.update(changes)
-        word: Availability = "free" if self._mark.reservation is None else "booked"
-        if self._verdict is not None and self._availability in {"free", "booked"} and word != self._availability:
-            _, reason, _, health = self._verdict
+        word, reason = self._name_empty()
+        was_empty = self._availability in {"free", "booked"} or self.view["availability_reason"] == _UNREAD
+        if self._verdict is not None and was_empty and word != self._availability:
             since = self._settle(word, None, now)
-            self._verdict = (word, reason, since, health)
-            note(self.view, changes, {"availability": word, "since": since})
+            self._verdict = (word, reason, since, self._verdict[3])
+            note(self.view, changes, {"availability": word, "availability_reason": reason, "since": since})
             self.view.update(changes)
         return changes
 
@@ -161,12 +162,18 @@ class GpuState:
         return other
 
     def _take_mark(self, uuid: str, changes: View, now: float) -> None:
-        mark = self._marks.get(uuid, _UNMARKED)
-        if mark.since > now:
-            mark = _UNMARKED
+        mark = self._marks.get(uuid)
+        if mark is None or mark.since > now:
+            mark = self._marks.get("", _UNMARKED)
         if mark is not self._mark:
             self._mark = mark
             note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})
+
+    def _name_empty(self) -> Verdict:
+        """What a GPU is that nobody is on."""
+        if self._mark.reservation is not None:
+            return "booked", None
+        return ("unknown", _UNREAD) if self._mark.is_unknown else ("free", None)
 
     def _take_events(self, reading: GpuReading) -> None:
         """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
@@ -216,7 +223,7 @@ class GpuState:
         # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
         occupied_since = began if began is not None else self._occupied_since
         idle_since = self._last_work_at if occupied_since is None else max(self._last_work_at, occupied_since)
-        return judge(
+        verdict = judge(
             processes=crowd.workers,
             memory_used_bytes=memory,
             utilization_percent=utilization,
@@ -224,6 +231,7 @@ class GpuState:
             booked=self._mark.reservation is not None,
             settings=rules,
         )
+        return self._name_empty() if verdict[0] == "free" else verdict
 
     def _watch(self, utilization: float | None, occupied: bool | None, now: float) -> None:
         """Remember when work was last seen and when somebody came. A clock that was set back starts both anew."""

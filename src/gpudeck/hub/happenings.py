@@ -39,10 +39,19 @@ class _Held(Struct):
 
 class Happenings:
     """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
-    one is down, as far as that was told, or None. Without it no host is new. One event loop owns it."""
+    one is down, as far as that was told, or None. Without it no host is new, until `learn` says which were known: then
+    those that came meanwhile are judged again, where `learns` says that it will be called. One event loop owns it."""
 
-    def __init__(self, take: Take, started_at: float, known: Mapping[str, float | None] | None = None) -> None:
+    def __init__(
+        self,
+        take: Take,
+        started_at: float,
+        known: Mapping[str, float | None] | None = None,
+        *,
+        learns: bool = False,
+    ) -> None:
         self._take = take
+        self._unjudged: list[tuple[HostState, Portrait, float]] | None = [] if learns else None
         self._known: dict[str, float | None] = dict(known or {})
         self._knows_all = known is None
         self._starting_until = self._returning_until = started_at + RETURN_SECONDS
@@ -53,6 +62,13 @@ class Happenings:
         self._damper = Damper()
         self._places: dict[str, tuple[str, str]] = {}
         self._quotas: dict[str, tuple[float, int]] = {}
+
+    def learn(self, known: Mapping[str, float | None]) -> None:
+        """What `known` would have been at the start, as soon as it can be read."""
+        unjudged, self._unjudged = self._unjudged or [], None
+        self._known, self._knows_all = dict(known), False
+        for host, portrait, at in unjudged:
+            self._welcome(host, portrait, at)
 
     def pass_time(self, now: float) -> None:
         """Once a second, before hosts age. Where a second took much longer, it was the hub that was away, not them."""
@@ -139,6 +155,9 @@ class Happenings:
                 return bool(end.value)
 
     def _welcome(self, host: HostState, portrait: Portrait, now: float) -> None:
+        if self._unjudged is not None:
+            self._unjudged.append((host, portrait, now))
+            return
         is_known = self._knows_all or host.id in self._known
         down_since = self._known.pop(host.id, None)
         self._known[host.id] = None

@@ -74,8 +74,10 @@ class GpuReservation(Struct, frozen=True):
 
 class Mark(Struct, frozen=True):
     """What reservations say of one GPU now. `conflict` is a sentence about somebody who is on it and should not be.
-    `since` is when the reservation began: a report of before that is not judged by it."""
+    `since` is when the reservation began: a report of before that is not judged by it. `is_unknown`: they could not be
+    read."""
 
     reservation: GpuReservation | None
     conflict: str | None = None
     since: float = 0.0
+    is_unknown: bool = False

@@ -75,6 +75,8 @@ class Queue:
         self._lock = asyncio.Lock()
         self._news = asyncio.Condition()
         self._is_over = False
+        self.is_loaded = True
+        """False: who waits has not been read yet, and `list` does not know."""
 
     @property
     def kept(self) -> dict[str, int]:
@@ -99,6 +101,7 @@ class Queue:
             now = self._now()
             self._requests = {one.id: replace(one, last_seen_at=now) for one in await self._store.list()}
             self._noted = dict.fromkeys(self._requests, 0.0)
+            self.is_loaded = True
 
     async def change_fleet(self, store: QueueStore) -> None:
         """Another fleet, with a line of its own."""

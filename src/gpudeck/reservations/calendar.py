@@ -58,7 +58,7 @@ class Reservations:
         self.near: list[Reservation] = []
         self.changed: Callable[[], None] | None = None
         self.changes = 0
-        self._loaded_at = float("-inf")
+        self._loaded_at = self._known_at = float("-inf")
 
     async def load(self) -> None:
         """Read what counts about now."""
@@ -66,9 +66,19 @@ class Reservations:
         near = await self._store.search(ReservationAsk(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
         self.changes += near != self.near
         self.near = near
-        self._loaded_at = now
+        self._loaded_at = self._known_at = now
         if self.changed is not None:
             self.changed()
+
+    def adopt(self, near: list[Reservation], at: float) -> None:
+        """What counted about that moment, until it can be read."""
+        self.near, self._known_at = near, at
+        self.changes += 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what was read last reaches until now: it was not more than a day ago."""
+        return 0 <= self.now() - self._known_at < KEPT_AHEAD
 
     async def refresh(self) -> None:
         """See what other hubs wrote, and what has come near meanwhile."""

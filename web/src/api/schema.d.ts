@@ -973,8 +973,8 @@ export interface paths {
         };
         /**
          * ReadReadiness
-         * @description 200 while the fleet is being published and changes are kept, 503 while not. Counters are for those who may
-         *     look.
+         * @description 200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
+         *     problems are for those who may look.
          */
         get: operations["ReadyzReadReadiness"];
         put?: never;
@@ -1111,6 +1111,17 @@ export interface components {
             is_there?: boolean | null;
             label: string;
             uuid: string;
+        };
+        /** Check */
+        Check: {
+            /** @default  */
+            effect: string;
+            name: string;
+            /** @default  */
+            problem: string;
+            since?: number | null;
+            /** @enum {string} */
+            status: "ok" | "degraded";
         };
         /** Credentials */
         Credentials: {
@@ -1547,7 +1558,7 @@ export interface components {
             can_log_in: boolean;
             has_proxy: boolean;
             /** @enum {string} */
-            kind: "nobody" | "local" | "account" | "token" | "proxy";
+            kind: "nobody" | "unverified" | "local" | "account" | "token" | "proxy";
             logins: string[];
             may_administer: boolean;
             may_read: boolean;
@@ -1737,13 +1748,13 @@ export interface components {
         };
         /** Readiness */
         Readiness: {
+            checks: components["schemas"]["Check"][];
             counters: {
                 [key: string]: number;
             };
             hosts: number | null;
-            /** @default  */
-            reason: string;
-            status: string;
+            /** @enum {string} */
+            status: "ready" | "degraded" | "not publishing";
             tick_age_seconds: number;
             viewers: number | null;
         };
@@ -7175,7 +7186,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The fleet is not being published, or the database's file is gone */
+            /** @description The fleet is not being published */
             503: {
                 headers: {
                     [name: string]: unknown;
