@@ -11,6 +11,7 @@ from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
 from gpudeck.alerts.snapshot import HUB, Around, LateBooking
+from gpudeck.model.history_trouble import Backlog, judge_backlog, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
 from gpudeck.model.reservation import GpuReservation, Mark
 
@@ -320,9 +321,34 @@ def test_fleet_is_nearly_full_by_the_gpus_that_are_known(free: int, known: int, 
 
 @pytest.mark.parametrize(("problem", "count"), [(None, 0), ("no space left on /secret/place", 1)])
 def test_failing_history_is_told_without_its_place(problem: str | None, count: int) -> None:
-    around = Around(now=NOW, history_problem=problem)
+    around = Around(now=NOW, history=judge_problem(problem))
     found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
-    assert [finding.title for finding in found] == ["The history is not kept"] * count
+    assert [(finding.title, finding.severity) for finding in found] == [("The history is not kept", "critical")] * count
+
+
+@pytest.mark.parametrize(
+    ("backlog", "severity", "title"),
+    [
+        (
+            Backlog(720.0, "http://store cannot be reached", room_seconds=111_600.0),
+            "warning",
+            "The history store does not take samples: they are kept in the queue on disk, 12m behind, "
+            "room for 1d 7h more",
+        ),
+        (Backlog(7200.0), "warning", "The history store is catching up: 2h 0m behind"),
+        (
+            Backlog(720.0, "http://store cannot be reached", 0.0, lost_seconds=300.0),
+            "critical",
+            "History is being lost: the queue for its store is full, and samples of 5m were dropped",
+        ),
+    ],
+)
+def test_history_that_waits_is_late_and_only_what_is_dropped_is_lost(
+    backlog: Backlog, severity: str, title: str
+) -> None:
+    around = Around(now=NOW, history=judge_backlog(backlog))
+    (found,) = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
+    assert (found.severity, found.title) == (severity, title)
 
 
 @given(

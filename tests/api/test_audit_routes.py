@@ -18,6 +18,7 @@ from gpudeck.api.app import read_routes
 from gpudeck.api.callers import SAFE_METHODS
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.hub.hub import Hub
+from gpudeck.model.history_trouble import judge_problem
 
 PASSWORD = "correct horse battery"
 ROUTES = {
@@ -102,7 +103,7 @@ def no_longer_watching(desk: Desk) -> httpx.Response:
 
 
 def acknowledging(desk: Desk) -> httpx.Response:
-    desk.alerts.engine.begin(Around(now=1.0, history_problem="the disk is full"))
+    desk.alerts.engine.begin(Around(now=1.0, history=judge_problem("the disk is full")))
     desk.alerts.engine.finish()
     (life,) = desk.alerts.engine.firing()
     return desk.fill().call(f"POST /api/v1/alerts/{life.id}/acknowledge")

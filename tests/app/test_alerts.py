@@ -16,6 +16,7 @@ from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.hub import Hub
 from gpudeck.model.event import Event
+from gpudeck.model.history_trouble import judge_problem
 from gpudeck.model.reservation import BookedGpu, Reservation
 
 AT_ONCE = AlertSettings(rules={"gpu_hot": RuleChange(wait=0.0)}, group_wait=0.0)
@@ -169,7 +170,9 @@ def test_booking_that_nobody_uses_and_history_that_is_not_kept_come_from_their_r
         release_reason=None,
     )
     house = House(
-        tmp_path, late_bookings=lambda: [(late, 1_790_000_600.0)], history_problem=lambda: "no space on /some/place"
+        tmp_path,
+        late_bookings=lambda: [(late, 1_790_000_600.0)],
+        history=lambda: judge_problem("no space on /some/place"),
     )
 
     async def live() -> None:

@@ -14,6 +14,7 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.hub.hub import Hub
 from gpudeck.model.event import make_event
+from gpudeck.model.history_trouble import judge_problem
 
 
 class Station:
@@ -91,7 +92,7 @@ def test_history_that_fails_is_told_when_it_begins_and_when_it_ends(tmp_path: Pa
             await station.diary.open()
             for problem in (None, "the disk is full", "the disk is still full", None, None):
                 clock.advance(1)
-                station.diary.tick(problem)
+                station.diary.tick(judge_problem(problem))
             assert await station.kinds() == ["hub_started", "history_problem", "history_recovered"]
             await station.diary.close()
 

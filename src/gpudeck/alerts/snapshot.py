@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.view import HostStatus
 
 View = Mapping[str, Any]
@@ -68,7 +69,7 @@ class Around(Struct, frozen=True, kw_only=True):
     critical_celsius: float = 95.0
     power_limits: Mapping[str, float] = field(default_factory=dict)
     late_bookings: tuple[LateBooking, ...] = ()
-    history_problem: str | None = None
+    history: HistoryTrouble | None = None
     free: int = 0
     known: int = 0
 

@@ -24,6 +24,7 @@ from gpudeck.hub.lookout import Lookout
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
+from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.reservations.refusals import name_gpus
@@ -34,7 +35,7 @@ MOST_SHOWN: Final = 200
 _NOW_AND_THEN: Final = 60.0
 
 Late = Callable[[], list[tuple[Reservation, float]]]
-HistoryProblem = Callable[[], str | None]
+History = Callable[[], HistoryTrouble | None]
 
 
 class Alarm:
@@ -51,7 +52,7 @@ class Alarm:
         send: Send,
         settle: Settle | None = None,
         late_bookings: Late = list,
-        history_problem: HistoryProblem = lambda: None,
+        history: History = lambda: None,
         demo: int | None = None,
         now: Clock = clock.wall,
     ) -> None:
@@ -61,7 +62,7 @@ class Alarm:
         self._settings = settings
         self._events = events
         self._late_bookings = late_bookings
-        self._history_problem = history_problem
+        self._history = history
         self._now = now
         self._lookout = Lookout(hub.fleet)
         self._power_limits: dict[str, float] = {}
@@ -157,7 +158,7 @@ class Alarm:
             critical_celsius=self._hub.fleet.settings.health.critical_celsius,
             power_limits=self._power_limits,
             late_bookings=tuple(_show_late(one, deadline) for one, deadline in self._late_bookings()),
-            history_problem=self._history_problem(),
+            history=self._history(),
             free=totals.free,
             known=totals.gpus - totals.unknown,
         )

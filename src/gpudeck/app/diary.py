@@ -16,6 +16,7 @@ from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
+from gpudeck.model.history_trouble import HistoryTrouble
 
 
 class Diary:
@@ -37,7 +38,7 @@ class Diary:
         self._hub = hub
         self._now = now
         self._demo = demo
-        self._history_problem: str | None = None
+        self._history: HistoryTrouble | None = None
         self._is_damage_told = False
         self._ending: asyncio.Task[None] | None = None
         self._is_begun = False
@@ -68,12 +69,12 @@ class Diary:
         self.events.start()
         self.events.add(make_event(self._now(), "hub_started", "The hub was started", detail=detail))
 
-    def tick(self, history_problem: str | None, history_damage: str | None = None) -> None:
-        """Once a second, with what keeps the history from being kept, and what of it is damaged."""
+    def tick(self, history: HistoryTrouble | None, history_damage: str | None = None) -> None:
+        """Once a second, with what is wrong with the history, and what of it is damaged."""
         hub = self._hub
         hub.pace.note(hub.stream.time, hub.fleet.counters["reports_taken"])
-        if history_problem != self._history_problem:
-            self._tell_history(history_problem)
+        if history != self._history:
+            self._tell_history(history)
         if history_damage is not None and not self._is_damage_told:
             self._is_damage_told = True
             title = "A part of the history is damaged"
@@ -122,13 +123,16 @@ class Diary:
         else:
             self._hub.fleet.happenings = Happenings(self.events.add, self._now(), known)
 
-    def _tell_history(self, problem: str | None) -> None:
-        """The words of a problem may change while it lasts: once is enough."""
-        before, self._history_problem = self._history_problem, problem
-        if problem is not None and before is None:
+    def _tell_history(self, trouble: HistoryTrouble | None) -> None:
+        """The words may change while it lasts: once for each kind of trouble is enough."""
+        before, self._history = self._history, trouble
+        if trouble is not None and (before is None or trouble.kind != before.kind):
             told = make_event(
-                self._now(), "history_problem", "The history is not kept", severity="warning", detail=problem
+                self._now(), "history_problem", trouble.title, severity=trouble.severity, detail=trouble.detail
             )
             self.events.add(told)
-        elif problem is None:
-            self.events.add(make_event(self._now(), "history_recovered", "The history is kept again"))
+        elif trouble is None and before is not None:
+            lost = before.title + "." if before.kind == "losing" else ""
+            self.events.add(
+                make_event(self._now(), "history_recovered", "The history is up to date again", detail=lost)
+            )

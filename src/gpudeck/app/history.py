@@ -22,6 +22,7 @@ from gpudeck.hub.recorder import Recorder
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.history_trouble import HistoryTrouble, judge_problem
 from gpudeck.model.retention import RetentionClock
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ class OpeningStore:
     def damage(self) -> str | None:
         """What of the past cannot be read, or was set aside; None: nothing that was asked for."""
         return self._opening.damage
+
+    @property
+    def trouble(self) -> HistoryTrouble | None:
+        """As `problem`, and whether anything is lost by it."""
+        return self._opening.trouble
 
     @property
     def has_room(self) -> bool:
@@ -125,6 +131,11 @@ class _Opening:
     @property
     def damage(self) -> str | None:
         return getattr(self._store, "damage", None)
+
+    @property
+    def trouble(self) -> HistoryTrouble | None:
+        trouble: HistoryTrouble | None = getattr(self._store, "trouble", None)
+        return trouble or judge_problem(self.problem)
 
     @property
     def has_room(self) -> bool:

@@ -84,7 +84,7 @@ class Rooms:
             send=self.messages.outbox.put,
             settle=self.messages.outbox.flush,
             late_bookings=lambda: self.bookings.late,
-            history_problem=lambda: None if archive.store is None else archive.store.problem,
+            history=lambda: None if archive.store is None else archive.store.trouble,
             demo=demo,
         )
         self.chat = Chat(
@@ -150,7 +150,7 @@ class Rooms:
         problem = self.memory.problem
         self._hub.fleet.say("memory", [] if problem is None else [problem])
         store = self.archive.store
-        self.diary.tick(None if store is None else store.problem, None if store is None else store.damage)
+        self.diary.tick(None if store is None else store.trouble, None if store is None else store.damage)
 
     def end_demo(self) -> None:
         """Real hosts report: from here on the real fleet's counts."""

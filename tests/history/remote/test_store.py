@@ -99,6 +99,41 @@ def test_what_was_not_sent_is_sent_after_a_restart(server: StoreProcess, tmp_pat
         assert store.stats().problem is None
 
 
+def test_store_that_is_away_makes_the_history_late_and_only_a_full_queue_loses_any(tmp_path: Path) -> None:
+    clock = FakeClock(START)
+
+    def kind() -> str | None:
+        return None if store.trouble is None else store.trouble.kind
+
+    with running_store("victoria-metrics") as server:
+        settings = settings_for(server, queue_size=20_000)
+        with contextlib.closing(RemoteStore(settings, tmp_path, None, clock)) as store:
+            store.take([sample(START)])
+            store.flush()
+            assert kind() is None
+            server.stop()
+            store.take([sample(START + 10)])
+            wait_until(lambda: kind() == "queued", "samples that wait")
+            clock.advance(730)
+            trouble = store.trouble
+            assert trouble is not None
+            assert trouble.severity == "warning"
+            assert "kept in the queue on disk, 12m behind, room for " in trouble.title
+            assert store.stats().samples_dropped == 0
+            for start in range(20, 3000, 10):
+                store.take([sample(START + start)])
+                store._writer.write()
+            wait_until(lambda: kind() == "losing", "a full queue")
+            trouble = store.trouble
+            assert trouble is not None
+            assert trouble.severity == "critical"
+            assert "samples of " in trouble.title
+            assert store.stats().samples_dropped > 0
+            server.start()
+            store.flush()
+            wait_until(lambda: kind() is None, "the end of the trouble")
+
+
 def test_closing_loses_nothing_that_was_taken(server: StoreProcess, tmp_path: Path) -> None:
     with opened(server, tmp_path) as store:
         store.take([sample(START)])

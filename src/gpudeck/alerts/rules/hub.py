@@ -12,8 +12,9 @@ _FEWEST: Final = 8
 
 
 def find_failing_history(_: SeenHost, __: Sequence[View], ___: Limits, around: Around) -> Sequence[Finding]:
-    # The problem itself may name a place, and this goes to everybody who may look.
-    return () if around.history_problem is None else (Finding(title="The history is not kept"),)
+    # Its detail may name a place, and this goes to everybody who may look.
+    trouble = around.history
+    return () if trouble is None else (Finding(title=trouble.title, severity=trouble.severity),)
 
 
 def find_full_fleet(_: SeenHost, __: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
@@ -33,9 +34,9 @@ HUB_RULES = (
         scope="hub",
         find=find_failing_history,
         action="Look at the problems of the hub on its page, and at its log.",
-        many="The history is not kept",
-        over="The history is kept again",
-        over_many="The history is kept again",
+        many="The history is late or not kept",
+        over="The history is up to date again",
+        over_many="The history is up to date again",
     ),
     Rule(
         name="fleet_nearly_full",

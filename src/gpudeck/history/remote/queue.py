@@ -38,17 +38,19 @@ class Waiting(Struct, frozen=True):
 class Queue:
     """`append` is for one thread, `peek` and `done` for one other. Raises OSError when the folder cannot be used.
 
-    `most_bytes` bounds it on the disk. `dropped` counts records that were not sent and never will be.
+    `most_bytes` bounds it on the disk. `dropped` counts records that were not sent and never will be; `lost` is from
+    when until when those were taken that were dropped since all had been sent last, None: none were.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._segment_bytes = min(_SEGMENT, max(most_bytes // 8, 1))
         self._lock = threading.Lock()
         self._packer = zstandard.ZstdCompressor(level=1)
         self.dropped = 0
+        self.lost: tuple[float, float] | None = None
         self._sizes = {int(file.stem): file.stat().st_size for file in folder.glob("*.segment")}
         self._sent: Place = self._load_sent()
         self._writing: BinaryIO = self._open_last()
@@ -99,6 +101,8 @@ class Queue:
         with self._lock:
             # A segment that was dropped meanwhile has moved it on already.
             self._sent = max(self._sent, place)
+            if self._sent == self._end():
+                self.lost = None
         self._note_sent()
         self._remove_before(self._sent[0])
 
@@ -151,17 +155,19 @@ class Queue:
     def _keep_to_size(self) -> None:
         while (first := self._oldest_too_many()) is not None:
             begin = self._sent[1] if self._sent[0] == first else 0
-            lost = sum(1 for _ in read_records(self._file(first), begin))
+            lost = [part.at for part, _ in read_records(self._file(first), begin)]
             with self._lock:
                 # It may have been sent to its end while it was counted.
-                self.dropped += lost if first in self._sizes else 0
+                if lost and first in self._sizes:
+                    self.dropped += len(lost)
+                    self.lost = (min(lost) if self.lost is None else self.lost[0], max(lost))
                 self._sent = max(self._sent, (first + 1, 0))
             self._note_sent()
             self._remove_before(first + 1)
 
     def _oldest_too_many(self) -> int | None:
         with self._lock:
-            is_too_much = sum(self._sizes.values()) > self._most_bytes and len(self._sizes) > 1
+            is_too_much = sum(self._sizes.values()) > self.most_bytes and len(self._sizes) > 1
             return min(self._sizes) if is_too_much else None
 
     def _remove_before(self, number: int) -> None:

@@ -25,16 +25,19 @@ from gpudeck.history.remote.ledger import Ledger
 from gpudeck.history.remote.queue import Queue
 from gpudeck.history.remote.read import SECONDS, Reader
 from gpudeck.history.remote.roster import Roster
-from gpudeck.history.remote.write import Sender
+from gpudeck.history.remote.write import Sender, Sent
 from gpudeck.history.remote.writer import Writer
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.history_trouble import Backlog, HistoryTrouble, judge_backlog, judge_problem
 
 FOLDER: Final = "remote-queue"
 _WRITE_SECONDS: Final = 20.0
 _READERS: Final = 4
+_LATE_SECONDS: Final = 60.0
+"""A store that takes samples later than this is behind."""
 _NO_LEDGER: Final = "Who used what is not kept here."
 
 
@@ -79,8 +82,31 @@ class RemoteStore:
     @property
     def problem(self) -> str | None:
         """What stands in the way now; None: nothing."""
-        own = self._sender.sent.problem or self._writer.problem or self._counters.problem
-        return own or (None if self._ledger is None else self._ledger.problem)
+        trouble = self.trouble
+        return None if trouble is None else trouble.detail
+
+    @property
+    def trouble(self) -> HistoryTrouble | None:
+        """The same, and whether anything is lost by it. Reads no file."""
+        sent = self._sender.sent
+        own = self._writer.problem or self._counters.problem or (None if sent.is_later else sent.problem)
+        own = own or (None if self._ledger is None else self._ledger.problem)
+        return judge_problem(own) if own else self._judge_backlog(sent)
+
+    def _judge_backlog(self, sent: Sent) -> HistoryTrouble | None:
+        behind = 0.0 if sent.oldest is None else max(0.0, self._clock() - sent.oldest)
+        if sent.oldest is None or (sent.problem is None and behind < _LATE_SECONDS):
+            return None
+        size, lost = self._queue.size(), self._queue.lost
+        room = None if behind < _LATE_SECONDS or not size else (self._queue.most_bytes - size) / size * behind
+        return judge_backlog(
+            Backlog(
+                behind_seconds=behind,
+                reason=sent.problem,
+                room_seconds=None if room is None else max(0.0, room),
+                lost_seconds=None if lost is None else max(1.0, lost[1] - lost[0]),
+            )
+        )
 
     @property
     def damage(self) -> str | None:

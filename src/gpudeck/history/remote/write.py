@@ -56,7 +56,8 @@ class _Refused(Exception):
 
 
 class Sent(Struct):
-    """What became of the records, and of the values in them. `problem` is what stands in the way now."""
+    """What became of the records, and of the values in them. `problem` is what stands in the way now; with `is_later`
+    nothing is lost by it. `oldest` is when the first that waits was taken, in Unix seconds."""
 
     records: int = 0
     values: int = 0
@@ -64,6 +65,8 @@ class Sent(Struct):
     refused_late: int = 0
     last_success: float | None = None
     problem: str | None = None
+    is_later: bool = False
+    oldest: float | None = None
 
 
 class Sender:
@@ -83,6 +86,7 @@ class Sender:
             more.clear()
             try:
                 waiting = self._queue.peek(MOST_VALUES)
+                self.sent.oldest = waiting[0].part.at if waiting else None
                 pause = self.send(waiting) if waiting else 0.0
             except Exception:
                 # A bug, or a disk that fails: neither may end the thread for good.
@@ -140,6 +144,7 @@ class Sender:
         else:
             self.sent.refused += 1
             self.sent.problem = f"{self._door.shown} refuses samples with {refused.shown}."
+            self.sent.is_later = False
             self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted. It says: {refused}")
 
     def _note_success(self, waiting: Sequence[Waiting]) -> None:
@@ -154,7 +159,7 @@ class Sender:
     def _note_trouble(self, trouble: str) -> None:
         if self.sent.problem is None:
             log.warning("%s; samples wait on the disk", trouble.rstrip("."))
-        self.sent.problem = trouble
+        self.sent.problem, self.sent.is_later = trouble, True
 
     def _say_once(self, kind: str, message: str) -> None:
         if kind not in self._has_said:
