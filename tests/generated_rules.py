@@ -44,6 +44,11 @@ def _ask() -> dict[str, tuple[str, str]]:
     capped = 1 - (of["power_capped"].above or 0.0) / 100
     full = (of["fleet_nearly_full"].above or 0.0) / 100
     return {
+        # As a warning the hub tells it by itself: samples wait, and nothing is lost.
+        "history_failing": (
+            f'sum(gpudeck_alerts_firing{{{HUB},rule="history_failing",severity="critical"}}) > 0',
+            "The history is not kept, or samples of it are lost",
+        ),
         "host_down": (
             f"gpudeck_host_report_age_seconds{{{HUB}}} > {FleetSettings().down_after:g}",
             "{{ $labels.host }} has stopped reporting",

@@ -42,6 +42,9 @@ FOREIGN = {
     *(
         "gpudeck.yaml",
         "gpudeck.db",
+        "local.db",
+        "tokens.json",
+        "reservations.json",
         "history.db",
         "clock.json",
         "hosts.yaml",

@@ -57,7 +57,10 @@ def judge_about(about: dict[str, Any]) -> Iterator[Finding]:
         yield _AREA.fail("database", trouble, "Look at its disk or its server, and at the hub's log.")
     if history["problem"] or history["kind"] == "unknown":
         told = history["problem"] or history["reason"]
-        yield _AREA.fail("history", told, "Look at the disk, or at the store that history names.")
+        # What waits for a store elsewhere is not lost.
+        is_late = history["kind"] == "prometheus" and history["behind_seconds"] and not history["samples_dropped"]
+        judge = _AREA.warn if is_late else _AREA.fail
+        yield judge("history", told, "Look at the disk, or at the store that history names.")
     elif history["samples_dropped"]:
         told = f"{history['samples_dropped']} samples were dropped since the start"
         yield _AREA.warn("history", told, "The disk or the store is too slow: the hub's log says when.")
