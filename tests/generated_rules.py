@@ -112,8 +112,16 @@ def alert_rules() -> str:
         "The hub {{ $labels.instance }} does not answer",
         "Look whether it runs, and at its log: nothing is watched, and no alert of its own is sent.",
     )
+    degraded = _write(
+        "hub_degraded",
+        f"gpudeck_hub_part_up{{{HUB}}} == 0",
+        300,
+        "warning",
+        "The hub {{ $labels.instance }} goes on without a part: {{ $labels.part }}",
+        "Its /readyz says what is wrong and what works meanwhile.",
+    )
     own = "".join(_write_own(rule.name) for rule in RULES)
-    return f"{_HEAD}groups:\n  - name: gpudeck-alerts\n    rules:\n{away}{own}"
+    return f"{_HEAD}groups:\n  - name: gpudeck-alerts\n    rules:\n{away}{degraded}{own}"
 
 
 def _write_own(name: str) -> str:

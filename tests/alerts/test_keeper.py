@@ -67,6 +67,23 @@ def test_restart_finds_what_fires_and_sends_nothing_twice(house: House) -> None:
     assert [message.title for message in house.sent] == ["GPU 0 of gpu01 is at 91 °C", "GPU 0 of gpu01 has cooled down"]
 
 
+def test_what_was_kept_takes_the_place_of_what_was_found_before_it_could_be_read(house: House) -> None:
+    async def live() -> list[str]:
+        await house.run(60)
+        (before,) = house.alerts.active(["firing"])
+        house.alerts = house.make()
+        house.watched.run(60)
+        assert [alert.id for alert in house.alerts.active(["firing"])] != [before.id]
+        house.watched.engine.outgoing.clear()  # as its outbox is away with the database
+        await house.alerts.load()
+        await house.run(600)
+        return [before.id, *(alert.id for alert in house.alerts.active(["firing"]))]
+
+    kept, found = asyncio.run(live())
+    assert kept == found
+    assert len(house.sent) == 1
+
+
 def test_state_is_written_before_its_message_is_sent(house: House) -> None:
     order: list[str] = []
     write = house.store.write

@@ -23,9 +23,17 @@ HOT = make_gpu(metrics={"temperature_celsius": 92})
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
+def shared() -> Iterator[PostgresServer]:
     with running_postgres() as server:
         yield server
+
+
+@pytest.fixture
+def server(shared: PostgresServer) -> PostgresServer:
+    """One that answers, whatever the test before left."""
+    shared.kill()
+    shared.start()
+    return shared
 
 
 def configure(folder: Path, server: PostgresServer, hook: Webhook) -> None:
@@ -105,7 +113,8 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             wait_until(lambda: "rack" in read(tmp_path / "tokens.json"), "the copy of the tokens")
             assert (tmp_path / "tokens.json").stat().st_mode & 0o777 == 0o600
             server.kill()
-            wait_until(lambda: site.database()["overall"] == "degraded", "a hub that says so")
+            wait_until(lambda: site.database()["status"] == "degraded", "a hub that says so")
+            assert site.database()["overall"] == "degraded"
             check = site.database()
             assert (check["http"], check["status"], check["problem"]) == (
                 200,
@@ -121,7 +130,9 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             assert site.ask("/api/v1/accounts", Cookie=f"gpudeck_session={'x' * 43}")[0] == 503
             assert site.report(token, HOT) < 300
             wait_until(lambda: len(hook.texts()) == 1, "the message, without the database")
-            wait_until(lambda: spilled(tmp_path) > 0, "events on the disk")
+            # What a hub is sending at the moment of its death may arrive twice: this one has noted that it was sent.
+            wait_until(lambda: count(tmp_path, "outbox WHERE state = 'sent'") == 1, "the note that it was sent")
+            wait_until(lambda: count(tmp_path, "events") > 0, "events on the disk")
             hub.stop(signal.SIGKILL)
         with running_hub(tmp_path) as hub:
             site = Site(hub)
@@ -138,7 +149,7 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             assert site.ask("/api/v1/queue", **admin)[0] == 200
             assert [one["rule"] for one in site.ask("/api/v1/alerts")[1]["alerts"]] == ["gpu_hot"]
         assert len(hook.texts()) == 1
-    assert spilled(tmp_path) == 0
+    assert count(tmp_path, "events") == 0
 
 
 def test_server_that_hangs_is_as_one_that_is_away(tmp_path: Path, server: PostgresServer) -> None:
@@ -179,9 +190,9 @@ def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def spilled(folder: Path) -> int:
+def count(folder: Path, rows: str) -> int:
     with contextlib.closing(sqlite3.connect(folder / "local.db", timeout=10)) as database:
-        return int(database.execute("SELECT count(*) FROM events").fetchone()[0])
+        return int(database.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
 
 
 def kinds(site: Site) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from fakes.consul import free_ports
+from fakes.hubs import wait_until
 from fakes.postgres import PostgresServer, running_postgres
 from gpudeck.database import postgresql
 from gpudeck.database.engine import Database, open_database
@@ -158,7 +159,40 @@ def test_user_who_may_make_no_tables_is_told_what_to_do(mortal: PostgresServer) 
     ],
 )
 def test_option_that_does_not_fit_is_told(mortal: PostgresServer, option: str, said: str) -> None:
-    assert said in refusal(f"{mortal.address()}?{option}")
+    address = f"{mortal.address()}?{option}"
+    assert said in refusal(address)
+    assert said in refusal(address, may_be_away=True), "waiting would not help"
+
+
+def test_hub_waits_for_a_server_that_is_away_and_makes_the_tables_when_it_is_back(mortal: PostgresServer) -> None:
+    async def playing(address: str) -> int:
+        mortal.kill()
+        database = await open_database(address, Path("/nowhere"), may_be_away=True)
+        watching = asyncio.create_task(database.watch())
+        with pytest.raises(Temporary, match="cannot be reached: connection refused"):
+            await ask(database, "SELECT 1")
+        mortal.start()
+        await asyncio.to_thread(wait_until, lambda: database.away is None, "a server that answers", 60)
+        try:
+            return await ask(database, "SELECT count(*) FROM audit")
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await database.close()
+
+    assert asyncio.run(playing(mortal.make_schema())) == 0
+
+
+def test_host_name_that_is_not_known_may_be_known_later() -> None:
+    async def playing() -> str:
+        database = await open_database(
+            "postgresql://me@no-such-host.invalid/gpudeck", Path("/nowhere"), may_be_away=True
+        )
+        assert database.away is not None
+        await database.close()
+        return database.away.trouble.reason
+
+    assert asyncio.run(playing()).startswith("has a host that is not known")
 
 
 @pytest.mark.parametrize(
@@ -215,10 +249,9 @@ async def ask(database: Database, question: str) -> int:
         return int((await connection.execute(text(question))).scalar_one())
 
 
-def refusal(address: str) -> str:
+def refusal(address: str, *, may_be_away: bool = False) -> str:
     async def playing() -> None:
-        async with opened(address):
-            pass
+        await (await open_database(address, Path("/nowhere"), may_be_away=may_be_away)).close()
 
     with pytest.raises(UsageError) as raised:
         asyncio.run(playing())

@@ -122,6 +122,8 @@ CASES: list[tuple[str, dict[str, str], str, str, int]] = [
     ("gpu_lost", {f'gpudeck_alerts_firing{{{HUB},rule="gpu_lost",severity="critical"}}': "2x9"}, "0m", "by the hub", 1),
     ("xid", {f'gpudeck_alerts_firing{{{HUB},rule="gpu_lost",severity="critical"}}': "2x9"}, "5m", "another", 0),
     ("hub_away", {f'up{{{HUB},instance="hub"}}': "0x9"}, "3m", "gone", 1),
+    ("hub_degraded", {f'gpudeck_hub_part_up{{{HUB},part="database"}}': "0x9"}, "6m", "no database", 1),
+    ("hub_degraded", {f'gpudeck_hub_part_up{{{HUB},part="database"}}': "1x9"}, "6m", "all is well", 0),
 ]
 
 
@@ -148,7 +150,9 @@ def test_an_alert_fires_when_its_rule_says(
 def test_alerts_have_the_names_and_severities_of_the_hubs_own() -> None:
     text = (FOLDER / "gpudeck.alerts.yml").read_text()
     found = re.findall(r"alert: (\w+)\n(?:.*\n)*?\s+labels: \{severity: (\w+)\}", text)
-    assert dict(found) == {"hub_away": "critical"} | {rule.name: DEFAULTS[rule.name].severity for rule in RULES}
+    assert dict(found) == {"hub_away": "critical", "hub_degraded": "warning"} | {
+        rule.name: DEFAULTS[rule.name].severity for rule in RULES
+    }
 
 
 def panels() -> list[dict[str, Any]]:

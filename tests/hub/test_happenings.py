@@ -54,6 +54,18 @@ def watched() -> Watched:
     return made
 
 
+def test_which_hosts_are_new_is_told_when_those_of_before_can_be_read() -> None:
+    watched = Watched()
+    watched.fleet.happenings = happenings = Happenings(watched.events.append, START, learns=True)
+    for host in ("gpu01", "gpu02", "new"):
+        watched.report(host)
+    assert watched.kinds() == []
+    happenings.learn({"gpu01": None, "gpu02": START - 600})
+    assert [(event.kind, event.host) for event in watched.events] == [("host_up", "gpu02"), ("host_seen", "new")]
+    watched.report("newer")
+    assert watched.kinds()[2:] == ["host_seen"]
+
+
 def driver_report(version: str) -> Report:
     return Report(gpus=[make_gpu()], metrics=dict(HOST), driver_version=version)
 

@@ -19,6 +19,7 @@ from gpudeck.alerts.notifiers.outbox import Outbox
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest
 from gpudeck.api.limits import KINDS
+from gpudeck.hub.fleet import PARTS
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.metrics import View
@@ -111,6 +112,8 @@ class MetricsPage:
         yield from write_family(
             "gpudeck_tick_age_seconds", "gauge", "Time since the fleet was published", [({}, stream.tick_age())]
         )
+        parts: list[Sample] = [({"part": part}, 0 if fleet.said(part) else 1) for part in PARTS]
+        yield from write_family("gpudeck_hub_part_up", "gauge", "1: that part of the hub works", parts)
         if self._alerts is not None:
             yield from _write_alerts(self._alerts)
         yield from self._write_counters()

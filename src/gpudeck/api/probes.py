@@ -11,11 +11,10 @@ from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, documented
 from gpudeck.api.login import TheAuth
 from gpudeck.auth.parts import Auth
+from gpudeck.hub.fleet import PARTS
 from gpudeck.hub.hub import Hub
 
 _STUCK_SECONDS: Final = 10.0
-_PARTS: Final = ("events", "reservations", "alerts", "messages", "history")
-"""Those that tell what is wrong with them, beside the database."""
 _WITHOUT: Final = {
     "postgresql": "Live data, reports, alerts and their messages go on, events wait on the hub's disk. "
     "Logging in, reservations, the queue and changes are refused until it answers.",
@@ -88,15 +87,16 @@ def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: Th
 
 
 def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:
-    away, problem = auth.database.away, auth.problem
-    if problem is None:
-        yield Check("database", "ok")
-    else:
-        effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind]
-        yield Check("database", "degraded", None if away is None else away.since, problem, effect)
-    for name in _PARTS:
-        said = hub.fleet.said(name)
-        yield Check(name, "degraded", problem=" ".join(said)) if said else Check(name, "ok")
+    away = auth.database.away
+    effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind]
+    for name in PARTS:
+        said = auth.problem or "" if name == "database" else " ".join(hub.fleet.said(name))
+        if not said:
+            yield Check(name, "ok")
+        elif name == "database":
+            yield Check(name, "degraded", None if away is None else away.since, said, effect)
+        else:
+            yield Check(name, "degraded", problem=said)
 
 
 ROUTES = [read_health, read_readiness]

@@ -39,13 +39,11 @@ async def running_auth(
     data_dir: Path,
     token_file: Path,
     config: Path | None = None,
-    tell: Callable[[str | None], None] | None = None,
     *,
     retention: RetentionClock | None = None,
 ) -> AsyncIterator[Auth]:
-    """Accounts, sessions and tokens, as long as the block lasts. `tell` hears what is wrong with the database's file,
-    and None when nothing is any more. A database that does not answer is no error: it is asked again and again, and
-    until then the tokens of the last time count. Raises UsageError."""
+    """Accounts, sessions and tokens, as long as the block lasts. A database that does not answer is no error: it is
+    asked again and again, and until then the tokens of the last time count. Raises UsageError."""
     async with contextlib.AsyncExitStack() as stack:
         database = await open_database(settings.database, data_dir, may_be_away=True)
         stack.push_async_callback(database.close)
@@ -65,8 +63,6 @@ async def running_auth(
 
         def note_trouble(trouble: str | None) -> None:
             auth.trouble = trouble
-            if tell is not None:
-                tell(trouble)
 
         files = None
         try:
@@ -77,7 +73,9 @@ async def running_auth(
         file = DatabaseFile(data_dir / FILE_NAME, note_trouble) if database.kind == "sqlite" else None
         tasks = [
             asyncio.create_task(database.watch()),
-            asyncio.create_task(_keep_fresh(auth, files, load, copy, file, retention or RetentionClock())),
+            asyncio.create_task(
+                _keep_fresh(auth, files, load, copy, database=file, retention=retention or RetentionClock())
+            ),
         ]
         try:
             yield auth
@@ -150,6 +148,7 @@ async def _keep_fresh(
     files: TokenFiles | None,
     load: Callable[[], Awaitable[TokenFiles]],
     copy: TokenCopy,
+    *,
     database: DatabaseFile | None,
     retention: RetentionClock,
 ) -> None:

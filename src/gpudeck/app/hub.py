@@ -185,16 +185,21 @@ class HubServer:
             await self._serve(when_started)
 
     async def _serve(self, when_started: Callable[[Started], None]) -> None:
-        tell = self._watching.note_problem
         retention = self._clock.retention
         async with running_auth(
-            self._settings, self._data_dir, self._token_file, self._config, tell, retention=retention
+            self._settings, self._data_dir, self._token_file, self._config, retention=retention
         ) as auth:
             policy = make_policy(self._settings)
             first_admin = await _make_first_admin(auth) if policy.needs_accounts else None
             wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
             self._rooms = rooms = Rooms(
-                self.hub, auth, self._settings, self._archive, self._clock, self._data_dir, demo=self._plan.demo_hosts
+                self.hub,
+                auth,
+                self._settings,
+                self._archive,
+                clock=self._clock,
+                data_dir=self._data_dir,
+                demo=self._plan.demo_hosts,
             )
             await rooms.open()
             door = await self._open_door(rooms, auth, policy, wall.hits)

@@ -38,16 +38,15 @@ class Rooms:
         auth: Auth,
         settings: Settings,
         archive: Archive,
+        *,
         clock: ClockWatch,
         data_dir: Path,
-        *,
         demo: int | None = None,
     ) -> None:
         """`demo` is how many hosts are simulated, None when none are."""
         self._hub = hub
         self._clock = clock
         self.archive = archive
-        self._hub = hub
         self._auth = auth
         self._opening: asyncio.Task[None] | None = None
         self._unopened: list[Callable[[], Awaitable[None]]] = []
@@ -141,14 +140,13 @@ class Rooms:
 
     def tick(self) -> None:
         self._clock.tick(self._hub.fleet)
-        away = self._auth.database.away
-        self._hub.fleet.say("database", [] if away is None else [f"the hub's database {away.trouble.reason}."])
+        problem = self._auth.problem
+        self._hub.fleet.say("database", [] if problem is None else [problem])
         self.archive.tick()
         self.bookings.tick()
         self.messages.tick()
         self.alarm.tick()
-        problem = self.memory.problem
-        self._hub.fleet.say("memory", [] if problem is None else [problem])
+        self._hub.fleet.say("memory", [] if self.memory.problem is None else [self.memory.problem])
         store = self.archive.store
         self.diary.tick(None if store is None else store.trouble, None if store is None else store.damage)
 

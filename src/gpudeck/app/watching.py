@@ -29,8 +29,6 @@ class Watching:
         self._grace = grace
         self._targets: dict[str, Target] = {}
         self._leaving: dict[str, tuple[Target, asyncio.TimerHandle]] = {}
-        self._own_problem: str | None = None
-        self._list_problems: list[str] = []
         self._poller = Poller(ways, self._deliver, self._note_failure)
         self._roster = Roster(providers, self._take, self._note_problems)
         self._dismissing: asyncio.TimerHandle | None = None
@@ -96,18 +94,8 @@ class Watching:
         self._hub.fleet.expect(watched)
         self._poller.watch(watched)
 
-    def note_problem(self, problem: str | None) -> None:
-        """One of the hub itself, shown before those of its lists of hosts; None takes it back."""
-        self._own_problem = problem
-        self._show_problems()
-
     def _note_problems(self, problems: list[str]) -> None:
-        self._list_problems = problems
-        self._show_problems()
-
-    def _show_problems(self) -> None:
-        own = [] if self._own_problem is None else [self._own_problem]
-        self._hub.fleet.say("hosts", [*own, *self._list_problems])
+        self._hub.fleet.say("hosts", problems)
 
     def _deliver(self, target: Target, arrival: Arrival) -> bool:
         try:

@@ -43,7 +43,8 @@ class Unavailable(Temporary):
 class Database:
     """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; whoever opened it closes it.
 
-    `away` is why it cannot be used now, and since when; None: it can, or nobody watches it.
+    `away` is why it cannot be used now, and since when; None: it can, or nobody watches it. While one that `is_watched`
+    is away, nothing else tries it.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Database:
         self._migrating = migrating or engine
         self._probing = probing or engine
         self._is_current = False
-        self._is_watched = False
+        self.is_watched = False
         self._suspected = asyncio.Event()
 
     @contextlib.asynccontextmanager
@@ -76,7 +77,7 @@ class Database:
         SQLite transactions come one after another; on PostgreSQL several run at once, and one that looks first and then
         writes what depends on it locks those rows (`with_for_update`, which SQLite leaves out).
         """
-        if self.away is not None and self._is_watched:
+        if self.away is not None and self.is_watched:
             raise Unavailable(self.place, self.away.trouble)
         try:
             async with self._transaction(self._engine) as connection:
@@ -87,7 +88,7 @@ class Database:
 
     async def watch(self) -> None:
         """For as long as the hub runs: keep `away` at what is so. One that is away when this ends stays so."""
-        self._is_watched = True
+        self.is_watched = True
         while True:
             self._suspected.clear()
             await self._probe()
@@ -154,9 +155,11 @@ async def open_database(
     date.
 
     The file as it was before that is kept in the folder `backups`. Raises UsageError that names the place and the next
-    step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and `watch` opens it.
+    step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and whoever opened it
+    has to `watch` it.
     """
     database = _on_postgresql(address) if address else _on_sqlite(data_dir / name)
+    database.is_watched = may_be_away
     try:
         await database.bring_up_to_date()
     except BaseException as error:

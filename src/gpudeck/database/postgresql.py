@@ -79,6 +79,10 @@ async def _connect(address: str, answers_in: float | None, connects_in: float) -
             command_timeout=answers_in,
             server_settings={"application_name": "gpudeck"},
         )
+    except FileNotFoundError as error:
+        # Neither says which file: that of a server's socket, or a certificate.
+        error.filename = "a certificate" if "sslrootcert=" in address or "sslcert=" in address else None
+        raise
     except ValueError:
         # Its text may have a part of the password, if that has a character which ends it.
         raise UsageError(
@@ -116,12 +120,12 @@ def _explain_network(error: OSError) -> Trouble:
     if isinstance(error, ssl.SSLCertVerificationError):
         return Trouble(f"has a certificate that is not trusted: {error.verify_message}", _SEE_ADDRESS, may_pass=False)
     if isinstance(error, FileNotFoundError):
-        # The socket file of a server that does not run has no name in the error; a certificate's has.
+        # The socket file of a server that does not run comes back with it.
         what = "a file that its address names is not there"
         return Trouble(f"cannot be reached: {what}", _SEE_ADDRESS, may_pass=error.filename is None)
     # asyncio says "Connect call failed" for every number.
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
-    return Trouble(f"cannot be reached: {reason}", _SEE_SERVER)
+    return Trouble(f"cannot be reached: {reason}", _SEE_SERVER, may_pass="rejected SSL" not in reason)
 
 
 def _first_line(cause: BaseException | None) -> str:

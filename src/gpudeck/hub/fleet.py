@@ -5,6 +5,7 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -31,6 +32,10 @@ from gpudeck.wire import Envelope
 FORGET_TICKS = 3600
 """So many seconds lie between two looks for hosts to forget."""
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
+
+
+PARTS: Final = ("database", "events", "reservations", "alerts", "messages", "history")
+"""The parts of a hub without which it goes on, degraded: what each says (`Fleet.say`) is wrong with it."""
 
 
 class Fleet:
