@@ -85,7 +85,6 @@ def test_start_without_the_database_lets_in_whom_the_last_one_knew_for_a_day(
             made, secret = await auth.tokens.create("nightly", "viewer")
             _, revoked = await auth.tokens.create("leaked", "viewer")
             await auth.tokens.revoke(made.id + 1)
-            await TokenCopy(auth, tmp_path, tmp_path / "agent.token").keep()
         async with locked() as auth:
             assert not auth.has_accounts
             found = [auth.tokens.find(one) is not None for one in (own, secret, revoked, "other")]

@@ -84,6 +84,7 @@ async def running_auth(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await auth.tokens.flush(at_once=True)
+            await copy.keep()
 
 
 async def note_configuration(auth: Auth, data_dir: Path, config: Path | None) -> None:

@@ -3,6 +3,7 @@ on with it. Only its owner can read it."""
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -22,18 +23,24 @@ class LocalCopy(Generic[_T]):
         self._file = file
         self._kind = kind
         self._is_failing = False
+        self._writing = threading.Lock()
 
     async def write(self, content: _T) -> None:
         """A copy that cannot be written is told once in the log."""
         body = msgspec.json.encode(content)
         try:
-            await asyncio.to_thread(replace_file, self._file, body)
+            await asyncio.to_thread(self._replace, body)
         except OSError as error:
             if not self._is_failing:
                 log.warning("%s cannot be written: %s", self._file, error.strerror)
             self._is_failing = True
         else:
             self._is_failing = False
+
+    def _replace(self, body: bytes) -> None:
+        # One whose caller was cancelled may still be writing: it is not to come last.
+        with self._writing:
+            replace_file(self._file, body)
 
     def read(self) -> _T | None:
         """None where there is none, or none that can be read. Blocks."""
