@@ -147,7 +147,8 @@ class Events:
                 log.exception("events could not be written")
                 self._trouble = "the hub made a mistake, see its log;"
             # What happens together is written together.
-            await asyncio.sleep(WRITE_SECONDS if self._trouble is None else _AGAIN_SECONDS)
+            is_kept = self._trouble is None or self._spill is not None
+            await asyncio.sleep(WRITE_SECONDS if is_kept else _AGAIN_SECONDS)
 
     async def _flush(self) -> None:
         """Write all that waits, in order. What fails waits on. Raises Temporary."""
