@@ -12,7 +12,7 @@ BUILD_STAMP := build/env/.stamp
 # What is compiled once is not compiled again by each of a thousand processes, whatever this shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-all slow check bench lint unit page page-check collected e2e system-packages lock audit generated docs screenshots dist wheelhouse clean
+.PHONY: help setup run test test-all slow chaos check bench lint unit page page-check collected e2e system-packages lock audit generated docs screenshots dist wheelhouse clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ e2e: setup
 
 slow: setup ## the tests that take long: a month's accounts, crowds, the page behind proxies, in many tabs, large
 	$(BIN)/pytest -m slow -n 3 --dist loadfile
+
+chaos: system-packages setup ## what fails around a hub, with exact ground truth: prints a table (15 minutes); ARGS="--scenario kills"
+	cd tests && ../$(BIN)/python -m chaos $(ARGS)
 
 system-packages: ## what the tests want from the system: installed when root and apt are there, else named
 	@bash tests/system-packages.sh
