@@ -247,6 +247,17 @@ def test_other_driver_and_boot_are_told_at_the_time_of_the_late_report(stage: St
     assert [round(stage.clock() - event.at) for event in rebooted] == [26]
 
 
+def test_driver_that_changed_late_in_a_long_backlog_from_the_oldest_on_is_told() -> None:
+    stage = Stage()
+    for sequence in range(101, 401):
+        version = "580.95.05" if sequence <= 350 else "580.159.04"
+        report = Report(gpus=[make_gpu()], metrics=dict(HOST), driver_version=version)
+        stage.report(sequence, ago=3600.0 - BEAT * sequence, report=report)
+    stage.after(BACKLOG_PAUSE + 2)
+    told = [round(stage.clock() - event.at) for event in stage.events if event.kind == "driver_changed"]
+    assert told == [3600 - BEAT * 351 + BACKLOG_PAUSE + 2]
+
+
 def test_late_report_is_booked_by_the_reservation_of_its_own_time(stage: Stage) -> None:
     now = stage.clock()
     first = Mark(GpuReservation(1, "alice", now + 100, "", "booking"), since=now - 50)

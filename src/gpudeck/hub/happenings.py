@@ -36,6 +36,13 @@ class _Held(Struct):
     before: Portrait | None
     portraits: list[tuple[float, Portrait]] = field(default_factory=list)
 
+    def note(self, at: float, after: Portrait) -> None:
+        """Only what differs is kept: each old report of a backlog brings one. Of too many the last one counts."""
+        if self.portraits and _is_same(self.portraits[-1][1], after):
+            return
+        del self.portraits[_MOST_HELD - 1 :]
+        self.portraits.append((at, after))
+
 
 class Happenings:
     """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
@@ -104,8 +111,8 @@ class Happenings:
             is_muted = self._tell_all(news.tell_status())
             if held is None:
                 self._tell_changes(host, before, after, at, is_muted=is_muted)
-        if held is not None and len(held.portraits) < _MOST_HELD:
-            held.portraits.append((at, after))
+        if held is not None:
+            held.note(at, after)
         self._note_places(host, before, after, now)
 
     def hold(self, host: HostState) -> None:
@@ -202,6 +209,11 @@ class Happenings:
             self._take(
                 make_event(event.at, "flapping", title, severity="warning", host=event.host, host_id=event.host_id)
             )
+
+
+def _is_same(one: Portrait, other: Portrait) -> bool:
+    """Whether they tell the same, whenever something was last heard."""
+    return structs.replace(one, silent_since=other.silent_since, skew=other.skew) == other
 
 
 def portray(host: HostState, before: Portrait | None) -> Portrait:
