@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from alerts.notifiers.sinks import running_webhook
 from chaos.compare import compare_samples
@@ -46,16 +47,17 @@ def backlog(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             wait_until(lambda: _is_accounted(hub, hour, number), "the accounts of the backlog", 30)
         used = hub.get(f"/api/v1/usage?by=user&start={hour}&end={hour + HOUR}")
         runs = hub.get(f"/api/v1/runs?start={hour}&end={hour + HOUR}&limit=1000")["runs"]
-        events = hub.get("/api/v1/events?limit=1000")["events"]
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: len(_new_drivers(hub)) >= number, "the events of the backlog", 20)
+        drivers = _new_drivers(hub)
         alerts = hub.alerts()
         time.sleep(4)
         off, notes = _compare_usage(used, number)
         late_events = [
             f"{event['host']} {event['kind']} at {event['at'] - hour:.0f} s of the hour"
-            for event in events
-            if "driver" in event["kind"] and abs(event["at"] - hour - _NEW_DRIVER) > STEP
+            for event in drivers
+            if abs(event["at"] - hour - _NEW_DRIVER) > STEP
         ]
-        drivers = [event for event in events if "driver" in event["kind"]]
         outcome.figures = [
             at_most("usage against delivery in time, largest difference", off, 0.1, "%"),
             at_most("wrong values: runs", len(_wrong_runs(runs, number, hour, notes)), 0),
@@ -121,6 +123,10 @@ def mass_outage(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
     return outcome
 
 
+def _new_drivers(hub: ChaosHub) -> list[Any]:
+    return [event for event in hub.get("/api/v1/events?limit=1000")["events"] if event["kind"] == "driver_changed"]
+
+
 def _be_there_before(hub: ChaosHub, moment: float, number: int) -> bool:
     """The hub knew these hosts before it went away: its clock stood at `moment` then. Whether it takes late reports."""
     offset = moment - time.time()
@@ -175,7 +181,7 @@ def _report(host: int, hour: int, at: float) -> Envelope:
         host_id=f"machine-{host:02}",
         boot_id="boot-1",
         run_id="run-1",
-        sequence=int(at),
+        sequence=int(at) // STEP,
         collected_at=float(at),
         interval_seconds=float(STEP),
         agent_version="0.1.0",
