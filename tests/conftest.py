@@ -1,11 +1,18 @@
 """For all tests: no property test fails because the machine was slow, and whoever wants a database gets one."""
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 pytest_plugins = ["database_fixtures"]
+
+# A shell that runs this in the background, or nohup, ignores these for all that it starts: what tests start is to end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("gpudeck", deadline=None)
 settings.load_profile("gpudeck")
