@@ -79,9 +79,9 @@ def compare_samples(
     found = Difference(hosts=len(hosts))
     for row in rows:
         host = hosts.get(row["host"])
-        if host is None:
+        if host is None or row["gpu"] not in host.uuids:
             found.wrong += 1
-            found.note(f"an unknown host {row['host']}")
+            found.note(f"an unknown host or GPU: {row['host']} {row['gpu']}")
         elif row["memory_used_bytes"]:
             _compare_row(row, host, seen[host.name], found, dated)
     for name, host in hosts.items():
