@@ -294,6 +294,16 @@ def test_hub_that_was_away_believes_nothing_for_a_while() -> None:
     assert (watched.firing(), watched.events) == ([], [])
 
 
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_step_of_the_hubs_clock_is_no_time_that_anything_has_lasted(step: float) -> None:
+    watched = heated(250)
+    watched.clock.advance(step)
+    watched.run(250)
+    assert (watched.firing(), [life.rule for life in watched.engine.pending()]) == ([], ["gpu_hot"])
+    watched.run(100)
+    assert watched.rules() == ["gpu_hot"]
+
+
 def test_hosts_have_time_to_return_after_a_start() -> None:
     """Known from before, and not heard of yet: agents try again after pauses of up to a minute."""
     watched = Watched()

@@ -102,9 +102,20 @@ class Engine(Course):
         now = around.now
         if self._begun_at is None or not 0 <= now - self._begun_at < STUCK_SECONDS:
             self._returning_since = now
+            self._count_anew(now)
         self._begun_at = now
         self._around = around
         self._seen = set()
+
+    def _count_anew(self, now: float) -> None:
+        """The hub was away, or its clock was set: nobody knows for how long anything has lasted by that clock."""
+        for life in self._lives():
+            if life.state == "pending":
+                life.since = now
+            if life.calm_since is not None:
+                life.calm_since = now
+            if life.unknown_since is not None:
+                life.unknown_since = now
 
     def look(self, host: SeenHost) -> None:
         """At one host of the fleet."""
