@@ -13,7 +13,7 @@ from gpudeck import __version__
 from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.host import HostState
 from gpudeck.hub.late import LateReports
-from gpudeck.hub.recorder import Recorder
+from gpudeck.hub.recorder import BACKLOG_SECONDS, Recorder
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.token_limit import TokenName
@@ -116,7 +116,7 @@ class Fleet:
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
         host.hear(now, uptime)
         if self.recorder is not None:
-            self.recorder.note(host, host.observed_at)
+            self.recorder.note(host, host.observed_at, is_backlog=waited > BACKLOG_SECONDS)
         if host.has_news and self.happenings is not None:
             self.happenings.look(host, now)
         # Only now: what an old report says is of its own time, and nothing is claimed of it after that.

@@ -171,7 +171,7 @@ class LateReports:
             envelope = replace(envelope, host=host.name)
         replay.take(envelope, observed_at, skew, observed_at)
         if recorder is not None:
-            recorder.note(replay, observed_at)
+            recorder.note(replay, observed_at, is_backlog=True)
         if replay.has_news and happenings is not None:
             happenings.look_late(replay, observed_at)
         self._expect_more(host, backlog, uptime, happenings)

@@ -3,28 +3,42 @@
 This is called for every report, so it decides in a few hundred nanoseconds whether the report is worth a sample.
 """
 
+import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from gpudeck.history.sample import HostSample, sample_host
 from gpudeck.hub.host import HostState
 
 _MOST_WAITING = 20_000
+BACKLOG_SECONDS: Final = 5.0
+"""A report that is older than this when it arrives comes from a backlog."""
+_GATHER_SECONDS: Final = 0.05
+"""Backlogs of many hosts that come in within this time are written together."""
 
 
 class Recorder:
     """`note` is told of every report that was taken; `hand_over` gives what was sampled since the last time to `take`.
 
     `every` is how far apart samples of one host are. Reports that waited in an outbox are sampled by the time they were
-    made, so a gap fills up afterwards.
+    made, so a gap fills up afterwards. A backlog comes in many times faster than it grew, so that a second of it is
+    worth a minute: its sender is answered only after `written`, and keeps it until then. `flush` blocks until what was
+    taken is on the disk.
     """
 
-    def __init__(self, every: float, take: Callable[[list[HostSample]], None]) -> None:
+    def __init__(
+        self, every: float, take: Callable[[list[HostSample]], None], flush: Callable[[], bool] = lambda: True
+    ) -> None:
         self.dropped = 0
+        self.holds_backlog = False
         self._every = every
         self._take = take
+        self._flush = flush
         self._samples: list[HostSample] = []
+        self._writing: asyncio.Task[bool] | None = None
 
-    def note(self, host: HostState, observed_at: float) -> None:
+    def note(self, host: HostState, observed_at: float, *, is_backlog: bool = False) -> None:
+        self.holds_backlog |= is_backlog
         slot = observed_at // self._every
         if host.sampled_slot == slot:
             return
@@ -34,6 +48,18 @@ class Recorder:
             return
         interval = max(self._every, host.interval)
         self._samples.append(sample_host(host.view, round(observed_at, 3), interval))
+
+    async def written(self) -> None:
+        """Until all that was noted by now is on the disk, or cannot be written."""
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+        await asyncio.shield(self._writing)
+
+    async def _write(self) -> bool:
+        await asyncio.sleep(_GATHER_SECONDS)
+        self._writing, self.holds_backlog = None, False
+        self.hand_over()
+        return await asyncio.to_thread(self._flush)
 
     def hand_over(self) -> None:
         if self._samples:
