@@ -49,7 +49,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
     folder = tmp_path_factory.mktemp("hub")
     assert STATS is not None
     told = STATS[1]
-    (folder / "gpudeck.yaml").write_text("local: never\ndemo: never\n")
+    (folder / "gpudeck.yaml").write_text("local: never\ndemo: never\ndiscovery: {allow_addresses: [127.0.0.0/8]}\n")
     with xmlrpc_node(lambda: told) as node, running_hub(folder, "--config", "gpudeck.yaml") as hub:
         yield Admin(hub, node)
 
