@@ -82,7 +82,7 @@ def test_bookings_are_made_once_and_written_again_as_they_were(admin: Admin) -> 
     assert [step["outcome"] for step in told["steps"]] == ["new", "failed"]
     assert "knows no host nobody" in told["steps"][1]["told"]
     assert [left["reason"] for left in told["left"]] == ["'../x' is no name of a host"]
-    assert [left["reason"] for left in told["over"]] == ["ended 2018-07-01 00:00"]
+    assert [left["reason"] for left in told["over"]] == ["ended 2018-07-01 00:00 UTC"]
     assert admin.outcomes("gpu-monitor", file) == ["there", "failed"]
     written = admin.type("reservations", "--format", "comments-json")
     escaped = entry | {"comment": "&lt;b&gt;hi&lt;/b&gt; // x"}

@@ -7,10 +7,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpudeck.client import Client
 from gpudeck.compat.gpu_monitor.comments import plan_bookings, write_comments
 from gpudeck.compat.gpu_monitor.importer import read
 from gpudeck.compat.gpu_monitor.php import read_names
-from gpudeck.compat.importing import Here, Left, Plan
+from gpudeck.compat.importing import Desk, Here, Left, Plan, look
 from gpudeck.compat.steps import BookingStep
 from gpudeck.model.errors import UsageError
 
@@ -53,19 +54,50 @@ def one(entry: object) -> Plan:
 def test_file_of_the_readme_is_taken_with_its_comments_in_both_forms_and_any_encoding(encoding: str) -> None:
     plan = plan_of(README.encode(encoding))
     assert plan.steps == [
-        BookingStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30"),
+        BookingStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC"),
         BookingStep(
-            "gputest001-pa4", "1", "pnoël", 1533081600.0, "see http://lab/x // and <b>this</b>", "2018-08-01 00:00"
+            "gputest001-pa4", "1", "pnoël", 1533081600.0, "see http://lab/x // and <b>this</b>", "2018-08-01 00:00 UTC"
         ),
     ]
-    assert plan.over == [Left("line 2, big-one, GPU 1", "ended 2017-01-01 00:00")]
+    assert plan.over == [Left("line 2, big-one, GPU 1", "ended 2017-01-01 00:00 UTC")]
     assert plan.left == []
     assert "no_show" in plan.notes[0]
 
 
-def test_dates_are_of_the_zone_of_the_machine() -> None:
-    plan = plan_of(README, Here(NOW, ZoneInfo("Europe/Paris"), Path("/nowhere")))
-    assert plan.steps[0] == BookingStep("big-one", "0", "ada lovelace", 1530527400.0, "paper", "2018-07-02 12:30")
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_dates_are_in_utc_as_its_page_sets_it_wherever_the_machine_stands(zone: str) -> None:
+    plan = plan_of(README, Here(NOW, ZoneInfo(zone), Path("/nowhere")))
+    assert plan == plan_of(README)
+    assert plan.steps[0] == BookingStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC")
+
+
+def test_booking_that_no_hub_would_make_is_named_before_one_is_asked() -> None:
+    plan = one({"name": "ada", "date": "2099-01-01 00:00"})
+    assert plan.steps == []
+    reason = "is booked until 2099-01-01 00:00 UTC, and that is refused: the end is more than ten years away"
+    assert plan.left == [Left("line 1, gpu01, GPU 0", reason)]
+
+
+class Booked(Client):
+    """A hub with one GPU, which grace has reserved."""
+
+    def hosts(self) -> bytes:
+        return b'{"hosts": [{"name": "gpu01", "gpus": [{"label": "0"}, {"label": "1"}]}]}'
+
+    def reservations(self, _: object) -> bytes:
+        return (
+            b'{"reservations": [{"id": 7, "user": "grace", "start": 0, "end": 2e9,'
+            b' "gpus": [{"host": "gpu01", "label": "0"}]}]}'
+        )
+
+
+def test_dry_run_names_the_reservation_in_the_way() -> None:
+    entry = {"name": "ada", "date": "2018-07-02 12:30"}
+    results = look(plan_of(json.dumps({"gpu01": [entry, entry]})).steps, Desk(Booked("http://127.0.0.1:9")))
+    assert [(result.outcome, result.told) for result in results] == [
+        ("failed", "gpu01:0 is reserved by grace: reservation 7."),
+        ("new", ""),
+    ]
 
 
 @pytest.mark.parametrize("date", ["2018-07-02 12:30", "2018-07-02 12:30:00", "2018/07/02 12:30", "2018-07-02T12:30Z"])
@@ -119,7 +151,7 @@ def test_number_that_is_none_is_refused() -> None:
     plan = plan_of(
         '{"gpu01": {"../x": {"name": "ada", "date": "2018-07-02"}, "03": {"name": "b", "date": "2018-07-02"}}}'
     )
-    assert [step.what for step in plan.steps] == ["book gpu01:3 for b until 2018-07-02 00:00"]
+    assert [step.what for step in plan.steps] == ["book gpu01:3 for b until 2018-07-02 00:00 UTC"]
     assert "is no number of a GPU" in plan.left[0].reason
 
 
@@ -140,7 +172,7 @@ def test_file_of_another_kind_is_refused(content: str) -> None:
 @pytest.mark.parametrize("note", ["<script>alert(1)</script>", "a \"b\" 'c' & d", "&lt;b&gt;", "1 < 2", "Père Noël"])
 def test_texts_are_run_nowhere_and_come_back_as_they_were(note: str) -> None:
     booked = {"user": note[:20], "end": 1533081600.0, "note": note, "gpus": [{"host": "gpu02", "label": "1"}]}
-    text = write_comments([booked], UTC)
+    text = write_comments([booked])
     written = json.loads(text)["gpu02"]["1"]["comment"]
     assert not set(written) & set("<>\"'")
     (step,) = plan_of(text).steps
@@ -168,12 +200,12 @@ def test_bookings_are_written_as_they_were_read() -> None:
             "gpus": [{"host": "gpu01", "label": "0"}, {"host": "gpu01", "label": "1"}],
         },
     ]
-    text = write_comments(reservations, UTC)
+    text = write_comments(reservations)
     assert json.loads(text)["gpu02"] == {"1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "&lt;b&gt;"}}
     assert [step.what for step in plan_of(text).steps] == [
-        "book gpu01:0 for ada until 2018-07-02 12:30",
-        "book gpu01:1 for ada until 2018-07-02 12:30",
-        "book gpu02:1 for pnoël until 2018-08-01 00:00",
+        "book gpu01:0 for ada until 2018-07-02 12:30 UTC",
+        "book gpu01:1 for ada until 2018-07-02 12:30 UTC",
+        "book gpu02:1 for pnoël until 2018-08-01 00:00 UTC",
     ]
 
 
@@ -215,7 +247,7 @@ def test_folder_becomes_a_setting_and_its_bookings_are_read(tmp_path: Path) -> N
     (tmp_path / "comments.json").write_text('{"gpu01": [{"name": "ada", "date": "2018-07-02"}]}')
     plan = read(tmp_path, HERE)
     assert plan.settings == f"compat:\n  gpu_monitor:\n    folder: {tmp_path}\n"
-    assert [step.what for step in plan.steps] == ["book gpu01:0 for ada until 2018-07-02 00:00"]
+    assert [step.what for step in plan.steps] == ["book gpu01:0 for ada until 2018-07-02 00:00 UTC"]
     assert plan.left == [Left("'..x'", "is no name of a host")]
 
 

@@ -80,10 +80,9 @@ def _print(found: list[dict[str, Any]]) -> None:
 
 
 def _print_comments(found: list[dict[str, Any]]) -> None:
-    from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - the others need none
-    from gpudeck.compat.gpu_monitor.comments import write_comments  # noqa: PLC0415 - the same
+    from gpudeck.compat.gpu_monitor.comments import write_comments  # noqa: PLC0415 - the others need none
 
     running = [one for one in found if one["state"] == "running"]
-    click.echo(write_comments(running, machine_zone()), nl=False)
+    click.echo(write_comments(running), nl=False)
     if later := len(found) - len(running):
         click.echo(f"gpudeck: {later} planned for later cannot stand in such a file.", err=True)

@@ -77,7 +77,15 @@ class BookingStep(Struct, frozen=True):
         if all(gpu["label"] != self.label for gpu in host["gpus"]):
             raise GpudeckError(f"{self.host} has no GPU {self.label}.")
         number = next(same, None)
+        if number is None:
+            self._check_free(desk)
         return None if number is None else f"that is reservation {number}"
+
+    def _check_free(self, desk: Desk) -> None:
+        """A dry run names what is in the way as the real run does. All that the hub lists ends later than now."""
+        for one in desk.reservations:
+            if one["start"] < self.end and self._is_among(one["gpus"]):
+                raise GpudeckError(f"{self.host}:{self.label} is reserved by {one['user']}: reservation {one['id']}.")
 
     def _is_among(self, gpus: list[dict[str, Any]]) -> bool:
         return any(gpu["host"] == self.host and gpu["label"] == self.label for gpu in gpus)

@@ -1,15 +1,16 @@
 """gpu-monitor's bookings: data/comments.json, read and written.
 
 A host's GPUs stand in a list, or in an object by their numbers; each has the name of who has it, the date until which,
-and a comment. The file may hold comments of its own (`// …`), as its README writes it. The page puts its texts into
-HTML as they are: they are read as a browser showed them, and written so that nothing in them is run there.
+and a comment. Dates are in UTC: its page sets that zone, wherever its server stands. The file may hold comments of its
+own (`// …`), as its README writes it. The page puts its texts into HTML as they are: they are read as a browser showed
+them, and written so that nothing in them is run there.
 """
 
 import html
 import json
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
@@ -20,6 +21,8 @@ from gpudeck.compat.steps import BookingStep
 from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.times import parse_span, parse_time
+from gpudeck.reservations.refusals import ReservationRefused
+from gpudeck.reservations.rules import Span, check_span
 
 _UNUSED = "A booking that nobody uses is given back after reservations.no_show (1h unless set): gpu-monitor kept it."
 _LOOK = 'It looks like {"gpu01": [{"name": "ada", "date": "2026-12-01 18:00", "comment": "paper"}]}.'
@@ -61,35 +64,46 @@ def _plan_entry(entry: Entry, here: Here, plan: Plan) -> None:
             plan.over.append(Left(entry.place, "has no date, so it is not booked"))
         return
     try:
-        end = parse_end(date, here.zone)
+        end = parse_end(date)
     except ValueError as error:
         plan.left.append(Left(entry.place, str(error)))
         return
-    until = datetime.fromtimestamp(end, here.zone).strftime(_TIME_FORM)
+    until = f"{datetime.fromtimestamp(end, UTC).strftime(_TIME_FORM)} UTC"
     if end <= here.now:
         plan.over.append(Left(entry.place, f"ended {until}"))
     elif not name:
         plan.left.append(Left(entry.place, f"is booked until {until}, and nobody is named"))
+    elif why := _find_refusal(end, here.now):
+        plan.left.append(Left(entry.place, f"is booked until {until}, and that is refused: {why}"))
     else:
         plan.steps.append(BookingStep(entry.host, str(int(entry.index)), name[:160], end, comment[:1000], until))
 
 
-def parse_end(text: str, zone: tzinfo) -> float:
-    """The moment of a date and time as the page wrote it. Raises ValueError."""
+def _find_refusal(end: float, now: float) -> str:
+    """Why no hub would make a reservation from now until `end`; empty where one may. A dry run asks no hub to try."""
+    try:
+        check_span(Span(now, end), now)
+    except ReservationRefused as error:
+        return error.message.rstrip(".")
+    return ""
+
+
+def parse_end(text: str) -> float:
+    """The moment of a date and time as the page wrote it, in UTC. Raises ValueError."""
     if re.fullmatch(r"[0-9 dhms]+", text) and re.search(r"[dhms]", text):
         parse_span("".join(text.split()))
         raise ValueError(f"{quote(text)} is a length, and the file does not say since when")
     try:
-        return parse_time(text.replace("/", "-"), 0.0, zone)
+        return parse_time(text.replace("/", "-"), 0.0)
     except ValueError:
         raise ValueError(f"{quote(text)} is no date and time such as 2026-12-01 18:00") from None
 
 
-def write_comments(reservations: Sequence[dict[str, Any]], zone: tzinfo) -> str:
+def write_comments(reservations: Sequence[dict[str, Any]]) -> str:
     """The bookings that run, as such a file. It knows no beginning, so what is planned for later is not in it."""
     hosts: dict[str, dict[str, dict[str, str]]] = {}
     for one in sorted(reservations, key=lambda one: float(one["end"])):
-        until = datetime.fromtimestamp(one["end"], UTC).astimezone(zone).strftime(_TIME_FORM)
+        until = datetime.fromtimestamp(one["end"], UTC).strftime(_TIME_FORM)
         for gpu in one["gpus"]:
             entry = {"name": html.escape(one["user"]), "date": until, "comment": html.escape(one["note"])}
             hosts.setdefault(gpu["host"], {})[str(gpu["label"])] = entry
