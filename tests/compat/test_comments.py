@@ -251,6 +251,17 @@ def test_folder_becomes_a_setting_and_its_bookings_are_read(tmp_path: Path) -> N
     assert plan.left == [Left("'..x'", "is no name of a host")]
 
 
+def test_names_in_hosts_json_become_settings_alone_and_with_their_folder(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.json"
+    file.write_text('{"gpu01": "gpu01.example.org", "gpu02": "gpu02", "gpu03": ""}')
+    names = "names:\n  hosts:\n    gpu01: gpu01.example.org\n"
+    plan = read(file, HERE)
+    assert (plan.settings, plan.steps) == (names, [])
+    assert [left.place for left in plan.left] == ["hosts.json, 'gpu03'"]
+    (tmp_path / "gpu01_gpus.csv").touch()
+    assert read(tmp_path, HERE).settings == f"compat:\n  gpu_monitor:\n    folder: {tmp_path}\n{names}"
+
+
 def test_folder_without_its_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="data"):
         read(tmp_path, HERE)

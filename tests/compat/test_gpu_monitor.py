@@ -205,11 +205,11 @@ def test_half_a_line_of_a_file_that_is_being_written_says_nothing(folder: Path, 
     assert gpus_of(folder) == before
 
 
-def test_child_of_a_listed_process_has_its_owner(folder: Path) -> None:
-    append(folder, "users", '{"1242": ["999999"]}\n1242 ada  Sun Nov 15 06:55:31 2026\n')
+def test_process_that_ended_and_left_a_child_is_its_childs_users(folder: Path) -> None:
+    append(folder, "users", '{"999999": ["4711", "4712"], "24738": []}\n4711 ada  Sun Nov 15 06:55:31 2026\n')
     first, second = gpus_of(folder)
-    assert [one.user for one in second.processes or ()] == ["ada"]
-    assert [one.user for one in first.processes or ()] == ["ada", None]
+    assert [(one.user, one.started_at) for one in second.processes or ()] == [("ada", WRITTEN - 2)]
+    assert [one.user for one in first.processes or ()] == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["processes", "users", "status"])
@@ -296,6 +296,26 @@ def test_host_that_serves_no_files_is_told_with_its_address(tmp_path: Path) -> N
         read(from_port(port), WRITTEN)
 
 
+@pytest.mark.parametrize(
+    ("name", "address", "files"),
+    [
+        (f"{NAME}.example.org", "127.0.0.1", NAME),
+        (f"{NAME}.example.org", "127.0.0.1", f"{NAME}.example.org"),
+        ("big-one", "localhost", "localhost"),
+    ],
+)
+def test_files_are_named_after_the_short_name_of_a_host_or_what_its_scripts_were_given(
+    folder: Path, name: str, address: str, files: str
+) -> None:
+    expected = report_of(folder)
+    for file in list(folder.iterdir()):
+        file.rename(folder / file.name.replace(NAME, files))
+    with file_node(folder) as port:
+        source = ServedSource(Target(name=name, address=address, port=port), GpuMonitorSettings())
+        envelope = read(source, WRITTEN + 1, WRITTEN + 1).envelope
+    assert (envelope.host, envelope.report) == (name, expected)
+
+
 def test_slow_host_is_given_up_at_its_deadline() -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(1.0)
@@ -373,7 +393,8 @@ def test_hosts_that_a_service_in_consul_names_are_found() -> None:
     catalog = (
         b'[{"Node": "gpu01", "Address": "10.0.0.1", "ServicePort": 80}, {"Node": {"Node": "gpu02"}}, {"Node": "gpu01"},'
     )
-    body = catalog + b'{"Node": "../x"}, {"Node": 5}, {}, 7]'
+    full = b'{"Node": "gpu03.example.org"}, {"Node": "gpu03.example.com"}, {"Node": "10.0.0.7"}, '
+    body = catalog + full + b'{"Node": "../x"}, {"Node": 5}, {}, 7]'
 
     async def work() -> tuple[list[Target], list[str]]:
         async with json_server(body) as url:
@@ -384,9 +405,13 @@ def test_hosts_that_a_service_in_consul_names_are_found() -> None:
                 await provider.close()
 
     targets, problems = asyncio.run(work())
-    assert [(target.name, target.via, target.port) for target in targets] == [
-        ("gpu01", "gpu-monitor", None),
-        ("gpu02", "gpu-monitor", None),
+    assert {target.via for target in targets} == {"gpu-monitor"}
+    assert [(target.name, target.host, target.port) for target in targets] == [
+        ("gpu01", "gpu01", None),
+        ("gpu02", "gpu02", None),
+        ("gpu03", "gpu03.example.org", None),
+        ("gpu03.example.com", "gpu03.example.com", None),
+        ("10.0.0.7", "10.0.0.7", None),
     ]
     assert len(problems) == 4
 

@@ -62,7 +62,7 @@ FOREIGN = {
     *("CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "Origin"),
     # Of the monitors that came before.
     *("config.yml", "config.ini", "hosts.txt", "comments.json", "load_data.csv", "index.php", "index.html"),
-    *("gpu_stats()", "Zombie"),
+    *("gpu_stats()", "Zombie", "hosts.json", "data/hosts.json", "CONSUL_SERVICE_URI"),
     *("CAP_SYS_PTRACE", "CAP_SYSLOG", "CAP_NET_BIND_SERVICE", "CAP_DAC_READ_SEARCH"),
 }
 

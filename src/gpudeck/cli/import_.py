@@ -23,7 +23,7 @@ Kinds:
   vesta            its settings (YAML) or its database (gpu_states.db)
   gpumonitor       its config.yml
   web-gpu-monitor  its config.ini
-  gpu-monitor      its comments.json, or its index.php
+  gpu-monitor      its data folder, comments.json, hosts.json or index.php
 
 \b
 Exit codes:

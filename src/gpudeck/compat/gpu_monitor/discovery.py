@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +18,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
 
 _SUFFIX = "_gpus.csv"
+_ADDRESS = re.compile(r"[0-9.]+")
 
 
 def make_providers(settings: GpuMonitorSettings | None) -> list[Provider]:
@@ -78,7 +80,8 @@ _decode_node = msgspec.json.Decoder(_Node).decode
 
 
 class ConsulNodes:
-    """The nodes in a list that an address answers, as gpu-monitor's page asked Consul: only their names count."""
+    """The nodes in a list that an address answers, as gpu-monitor asked Consul: only their names count. A host is known
+    by its short name, as in its files and bookings, unless two nodes have the same one."""
 
     def __init__(self, url: str, interval: float) -> None:
         self._url = url
@@ -103,7 +106,7 @@ class ConsulNodes:
 
 def read_nodes(body: bytes, origin: str, url: str) -> Findings:
     """The nodes in an answer. Raises Temporary."""
-    findings, seen = Findings(), set[str]()
+    findings, seen, names = Findings(), set[str](), set[str]()
     try:
         entries = _decode(body)
     except (ValueError, RecursionError) as error:
@@ -114,13 +117,18 @@ def read_nodes(body: bytes, origin: str, url: str) -> Findings:
             findings.tell_full(place)
             break
         try:
-            name = _read_name(raw)
+            node = _read_name(raw)
         except (ValueError, RecursionError) as error:
             findings.tell(f"{place}: {error}.")
             continue
-        if name not in seen:
-            seen.add(name)
-            findings.add([Target(name=name, via="gpu-monitor", origin=origin)], place)
+        if node in seen:
+            continue
+        short = node if _ADDRESS.fullmatch(node) else node.partition(".")[0]
+        name = node if short in names else short
+        seen.add(node)
+        names.add(name)
+        address = "" if name == node else node
+        findings.add([Target(name=name, via="gpu-monitor", address=address, origin=origin)], place)
     return findings
 
 

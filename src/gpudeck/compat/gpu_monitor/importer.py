@@ -1,8 +1,9 @@
-"""What gpu-monitor keeps: bookings in comments.json, names in index.php, and the folder of files itself."""
+"""What gpu-monitor keeps: bookings in comments.json, names in index.php or hosts.json, and the folder of files."""
 
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from gpudeck.compat.gpu_monitor.comments import plan_bookings
@@ -12,11 +13,13 @@ from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 
 _COMMENTS = "comments.json"
+_HOSTS = "hosts.json"
 _LONGEST = 64
 
 
 def read(file: Path, here: Here) -> Plan:
-    """The plan of a comments.json, an index.php, or the folder of data files. Raises UsageError for anything else."""
+    """The plan of a comments.json, a hosts.json, an index.php, or the folder of data files. Raises UsageError for
+    anything else."""
     plan = Plan()
     if file.is_dir():
         _read_folder(file, here, plan)
@@ -24,6 +27,8 @@ def read(file: Path, here: Here) -> Plan:
     content = read_small_file(file)
     if file.suffix == ".php" or content.lstrip()[:5].lower() in {b"<?php", b"<!doc", b"<html"}:
         _read_page(content.decode(errors="replace"), file, plan)
+    elif (names := _read_hosts(content)) is not None:
+        plan.settings = _write(_name_hosts(names, plan))
     else:
         plan_bookings(content, str(file), here, plan)
     return plan
@@ -35,11 +40,26 @@ def _read_folder(folder: Path, here: Here, plan: Plan) -> None:
     if not names and not comments.exists():
         raise UsageError(f"{folder} has no file *_gpus.csv and no {_COMMENTS}.", "Give the `data` folder of its page.")
     plan.left += [Left(quote(name), "is no name of a host") for name in names if not is_host_name(name)]
+    hosts = folder / _HOSTS
+    shown = _name_hosts(_read_hosts(read_small_file(hosts)) or {}, plan) if hosts.exists() else {}
     if names:
-        plan.settings = _write({"compat": {"gpu_monitor": {"folder": str(folder.resolve())}}})
+        plan.settings = _write({"compat": {"gpu_monitor": {"folder": str(folder.resolve())}}} | shown)
         plan.notes.append(f"With these lines and a restart {len(names)} host(s) are read out of that folder.")
     if comments.exists():
         plan_bookings(read_small_file(comments), str(comments), here, plan)
+
+
+def _read_hosts(content: bytes) -> dict[str, str] | None:
+    """What its page shows for each host, as fetch_stats.py writes it into hosts.json; None for another file."""
+    try:
+        return msgspec.json.decode(content, type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _name_hosts(names: dict[str, str], plan: Plan) -> dict[str, Any]:
+    chosen = _choose(_HOSTS, names, plan)
+    return {"names": {"hosts": chosen}} if chosen else {}
 
 
 def _read_page(text: str, file: Path, plan: Plan) -> None:
@@ -64,4 +84,4 @@ def _choose(variable: str, pairs: dict[str, str], plan: Plan) -> dict[str, str]:
 
 
 def _write(settings: dict[str, Any]) -> str:
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return "" if not settings else yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -94,12 +94,13 @@ class Reporter:
         if files.processes is None:
             return None
         offset = _find_offset(newest, changed_at)
-        owners, parents = read_owners(files.users) if files.users is not None else ({}, {})
+        owners, children = read_owners(files.users) if files.users is not None else ({}, {})
         found: dict[str, list[Process]] = {}
         for row in read_processes(files.processes, None if newest is None else newest - _OVER_SECONDS):
             listed = found.setdefault(row.uuid, [])
             if len(listed) < most:
-                owner = owners.get(row.pid) or owners.get(parents.get(row.pid, -1))
+                # One that has ended, and whose children live on, is its child's user's.
+                owner = owners.get(row.pid) or owners.get(children.get(row.pid, -1))
                 listed.append(self._describe(row, owner, offset, files))
         return found
 

@@ -27,6 +27,7 @@ TAIL_BYTES = 2 * 1024 * 1024
 """So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
 _SERVED_AT_MOST = 16 * 1024 * 1024
 _WRITTEN_EACH = 20.0
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 _AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
 
 
@@ -128,19 +129,24 @@ def _cut(content: bytes, size: int) -> bytes:
     return content if size <= TAIL_BYTES else content[-TAIL_BYTES:].partition(b"\n")[2]
 
 
+_Served = tuple[bytes, float | None] | GpudeckError
+"""A file and when it was written, or why there is none."""
+
+
 class ServedSource:
-    """Fetches one host's files from the web server that it runs itself."""
+    """Fetches one host's files from the web server that it runs itself. Its scripts name the files after the short name
+    of the host, or after whatever they were given: the names that they can have are tried until one is there."""
 
     def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
         self._base = target.url(settings.port, "/").rstrip("/")
-        self._name = target.name
+        self._names = _find_file_names(target)
         self._fetcher = Fetcher(
             deadline=settings.deadline, bytes_at_most=_SERVED_AT_MOST, guard=AddressGuard.of(target)
         )
         self._reading = _Reading(target, settings, f"{self._base}/{target.name}_gpus.csv")
 
     async def read(self, now: float) -> Arrival:
-        answers = await asyncio.gather(*(self._fetch(kind) for kind in KINDS))
+        answers = await self._fetch_all()
         if isinstance(first := answers[0], GpudeckError):
             raise first
         contents = {
@@ -152,13 +158,32 @@ class ServedSource:
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _fetch(self, kind: str) -> tuple[bytes, float | None] | GpudeckError:
+    async def _fetch_all(self) -> list[_Served]:
+        """All files by the first name under which that of the GPUs is there; it is the first one from then on."""
+        first = None
+        for name in list(self._names):
+            answers = await asyncio.gather(*(self._fetch(name, kind) for kind in KINDS))
+            if not isinstance(answers[0], GpudeckError):
+                self._names.sort(key=lambda known: known != name)
+                return answers
+            first = first or answers
+            if "answers 404" not in answers[0].message:
+                return answers
+        return first or []
+
+    async def _fetch(self, name: str, kind: str) -> _Served:
         """A file and when it was written. One that is missing costs what stands in it."""
         try:
-            answer = await self._fetcher.get(f"{self._base}/{self._name}_{kind}.csv")
+            answer = await self._fetcher.get(f"{self._base}/{name}_{kind}.csv")
         except GpudeckError as error:
             return error
         return _cut(answer.body, len(answer.body)), _parse_date(answer.headers.get("last-modified", ""))
+
+
+def _find_file_names(target: Target) -> list[str]:
+    """What the files of a host can be named after, its short name first: its name here, and the name it is asked by."""
+    words = [word for word in (target.name, target.host) if not _ADDRESS.fullmatch(word)]
+    return list(dict.fromkeys([*(name for word in words for name in (word.partition(".")[0], word)), target.name]))
 
 
 def _parse_date(text: str) -> float | None:

@@ -96,19 +96,19 @@ def read_processes(content: bytes, since: float | None = None) -> list[ProcessRo
 
 
 def read_owners(content: bytes) -> tuple[dict[int, Owner], dict[int, int]]:
-    """Who has which process, and whose child each is. A line of JSON begins the list anew."""
+    """Who has which process, and the first child of each. A line of JSON begins the list anew."""
     owners: dict[int, Owner] = {}
-    parents: dict[int, int] = {}
+    children: dict[int, int] = {}
     for line in _lines(content[content.rfind(b"\n{") + 1 :]):
         if line.startswith("{"):
-            owners, parents = {}, _read_children(line)
+            owners, children = {}, _read_children(line)
             continue
         words = line.split(None, 2)
         pid = read_pid(words[0]) if words else None
         user = read_word(words[1]) if len(words) > 1 else None
         if pid is not None and user is not None:
             owners[pid] = Owner(user, _parse_start(words[2] if len(words) > 2 else ""))
-    return owners, parents
+    return owners, children
 
 
 def read_status(content: bytes) -> Status:
@@ -140,8 +140,8 @@ def _read_children(line: str) -> dict[int, int]:
         told = msgspec.json.decode(line.encode(), type=dict[str, list[str | int]])
     except (msgspec.DecodeError, RecursionError):
         return {}
-    pairs = ((read_pid(child), read_pid(parent)) for parent, children in told.items() for child in children)
-    return {child: parent for child, parent in pairs if child is not None and parent is not None}
+    pairs = ((read_pid(parent), read_pid(children[0])) for parent, children in told.items() if children)
+    return {parent: child for parent, child in pairs if child is not None and parent is not None}
 
 
 def _rows_from_end(content: bytes, columns: int) -> Iterator[list[str]]:
