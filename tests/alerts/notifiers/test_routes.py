@@ -33,6 +33,14 @@ def test_without_routes_every_channel_gets_warnings_and_worse(severity: str, cha
     assert find(make_message(severity=severity)) == channels
 
 
+def test_without_routes_a_channel_that_is_told_of_the_event_does_not_get_the_rule_of_that_name_too() -> None:
+    told = Channel(url="json://told.example", events=["host_down", "host_up"])
+    for rule, channels in (("host_down", ["ops"]), ("gpu_lost", ["told", "ops"])):
+        settings = NotifySettings(channels={"told": told, "ops": CHANNELS["ops"]})
+        found = find_destinations(make_message(rule=rule), settings, PEOPLE.__getitem__, lambda *_: False)
+        assert [destination.name for destination in found] == channels
+
+
 def test_first_route_that_fits_is_taken_unless_it_goes_on() -> None:
     stop = [Route(to=["pager"], severity="critical"), Route(to=["ops"])]
     on = [Route(to=["pager"], severity="critical", goes_on=True), Route(to=["ops", "pager"])]

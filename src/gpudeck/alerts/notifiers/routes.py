@@ -77,7 +77,9 @@ def _ways_to(account: str, settings: NotifySettings, person: Reached, *, has_bot
 def _find_channels(
     message: Message, subject: Subject, settings: NotifySettings, person_of: FindPerson
 ) -> Sequence[str]:
-    routes = settings.routes or [Route(to=list(settings.channels))]
+    # A channel that is told of the event of that name as it happens has the news already.
+    all_channels = [name for name, channel in settings.channels.items() if subject.rule not in channel.events]
+    routes = settings.routes or [Route(to=all_channels)]
     groups = [group for account in subject.people if (group := person_of(account).group) is not None]
     found: list[str] = []
     for route in routes:

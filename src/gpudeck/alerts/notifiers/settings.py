@@ -46,7 +46,8 @@ class Channel(Struct, frozen=True):
     url_file: str | None = None
     """A file with the address, so that this one holds no secret. It is read for every message."""
     events: list[_Kind] = field(default_factory=list)
-    """Events that are told here as they happen, beside what the routes send: host_down, host_up, host_seen."""
+    """Events that are told here as they happen, beside what the routes send: host_down, host_up, host_seen. Without
+    routes the rule of the same name, host_down, is not sent here a second time."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.url_file is None):
