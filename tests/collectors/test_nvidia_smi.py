@@ -182,6 +182,13 @@ def test_load_of_the_whole_board_is_not_shown_as_an_instances() -> None:
     assert measured.metrics == {"temperature_celsius": 40}
 
 
+def test_process_whose_pid_cannot_be_read_is_there_with_its_own_memory() -> None:
+    another = ("GPU 00000000:00:06.0", "Processes", "Process ID : 1", "Used GPU Memory : 5 MiB")
+    gpu = gpu_of(with_part("details", *another, "Process ID : [N/A]", "Used GPU Memory : 3 MiB"))
+    told = [(process.pid, process.memory_used_bytes) for process in gpu.processes or []]
+    assert told == [(1, 5 * MIB), (0, 3 * MIB)]
+
+
 def test_memory_is_not_added_up_where_that_of_a_process_is_unknown() -> None:
     another = ("GPU 00000000:00:06.0", "Processes", "Process ID : 1", "Used GPU Memory : 5 MiB", "Process ID : 2")
     gpu = gpu_of(with_part("details", *another, answer=FIRST.replace(", 1765, 143771,", ", [N/A], [N/A],")))

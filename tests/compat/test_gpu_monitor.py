@@ -205,6 +205,11 @@ def test_half_a_line_of_a_file_that_is_being_written_says_nothing(folder: Path, 
     assert gpus_of(folder) == before
 
 
+def test_process_whose_pid_cannot_be_read_is_there_all_the_same(folder: Path) -> None:
+    append(folder, "processes", f"2026/11/15 06:55:33.000, {FIRST}, 100, train3, [Not Found]\n")
+    assert [(one.pid, one.command) for one in gpus_of(folder)[0].processes or ()][-1] == (0, "train3")
+
+
 def test_process_that_ended_and_left_a_child_is_its_childs_users(folder: Path) -> None:
     append(folder, "users", '{"999999": ["4711", "4712"], "24738": []}\n4711 ada  Sun Nov 15 06:55:31 2026\n')
     first, second = gpus_of(folder)

@@ -142,12 +142,19 @@ def test_gpu_without_fields_is_missing_and_its_neighbour_is_there() -> None:
     assert second.missing is None
 
 
-@pytest.mark.parametrize("procs", [[], ["Not Supported"], [None], [{"pid": 1}], [[{"userid": "ada"}]], [["x"]]])
+@pytest.mark.parametrize("procs", [[], ["Not Supported"], [None], [{"pid": 1}]])
 def test_processes_that_are_not_listed_are_unknown_and_never_none(procs: list[object]) -> None:
     stats = captured() | {"procs": procs}
     first = read_stats(stats)[0]
     assert first.processes is None
     assert first.processes_reason
+
+
+@pytest.mark.parametrize("entry", [{"userid": "ada"}, {"pid": "?", "userid": "ada"}, "x"])
+def test_process_whose_pid_cannot_be_read_is_there_all_the_same(entry: object) -> None:
+    (process,) = read_stats(captured() | {"procs": [[entry]]})[0].processes or ()
+    assert (process.pid, process.user) == (0, "ada" if isinstance(entry, dict) else None)
+    assert process.reasons["pid"] == "gpumonitor tells no pid"
 
 
 @pytest.mark.parametrize(

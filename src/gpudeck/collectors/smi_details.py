@@ -85,9 +85,9 @@ class _BoardReader:
     def _add(self, uses: list[Use], value: str) -> None:
         pid = read_whole(value, _PID_AT_MOST)
         gpu_instance, compute_instance = self._place
-        if pid is not None:
-            place = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
-            uses.append(Use(pid, place))
+        place = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
+        # A process whose number cannot be read is there all the same: its GPU is not free.
+        uses.append(Use(pid or 0, place))
         self._place = [None, None]
 
 

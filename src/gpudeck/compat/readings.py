@@ -91,7 +91,7 @@ class Sealer:
 
 def describe_process(
     *,
-    pid: int,
+    pid: object,
     user: str | None,
     name: str,
     memory: object,
@@ -100,12 +100,15 @@ def describe_process(
     commands: Commands,
     why: str = "",
 ) -> Process:
-    """A process as `who` tells it. `memory` is in MiB, or whatever stands in its place; `why` is the reason for what is
-    not known of its owner, where there is one."""
+    """A process as `who` tells it. `pid` is its number or what stands in its place: a process whose number cannot be
+    read is there all the same. So is `memory`, in MiB; `why` is the reason for what is not known of its owner, where
+    there is one."""
+    number = read_pid(pid)
     command = show([clean(name)], name, commands) if name else None
     used, no_memory = _read_memory(memory)
     silent = f"{who} does not tell"
     reasons = {
+        "pid": f"{who} tells no pid" if number is None else "",
         "user": (why or silent) if user is None else "",
         "started_at": (why or silent) if started_at is None else "",
         "command": "" if command else "commands are not shown (commands: none)" if name else silent,
@@ -113,15 +116,20 @@ def describe_process(
         "utilization_percent": silent,
     }
     return Process(
-        pid=pid,
+        pid=number or 0,
         user=user,
         command=command,
         memory_used_bytes=used,
         started_at=started_at,
         evidence=f"as {who} says",
-        display=name.rpartition("/")[2] in DISPLAY_SERVERS,
+        display=is_display_server(name),
         reasons={field: reason for field, reason in reasons.items() if reason},
     )
+
+
+def is_display_server(command: str) -> bool:
+    """Whether a command line, or a program's name or path alone, is that of Xorg and the like."""
+    return "".join(command.split()[:1]).rpartition("/")[2] in DISPLAY_SERVERS
 
 
 def _read_memory(memory: object) -> tuple[int | None, str]:

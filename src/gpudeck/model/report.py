@@ -30,6 +30,7 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
     busy. `evidence` says how the owner was found.
     """
 
+    # 0 is unknown, as Linux writes a pid that is out of sight: `reasons` then says why.
     pid: Annotated[int, Meta(ge=0, lt=2**32)]
     user: Word | None = None
     command: Annotated[str, Meta(max_length=4096)] | None = None

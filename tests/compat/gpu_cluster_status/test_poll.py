@@ -148,10 +148,21 @@ def test_one_gpu_that_makes_no_sense_hides_no_other() -> None:
     assert first.missing
     assert (second.index, second.unknown["memory_used_bytes"]) == (1, "nvidia-smi says: ?")
     assert [(one.pid, one.user, one.memory_used_bytes, one.command) for one in second.processes or ()] == [
-        (5, None, None, None)
+        (0, None, None, None),
+        (0, None, None, None),
+        (5, None, None, None),
     ]
     assert third.metrics["temperature_celsius"] == 80
     assert len({gpu.uuid for gpu in (first, second, third)}) == 3
+
+
+def test_a_gpu_with_a_process_whose_pid_cannot_be_read_is_not_free(tmp_path: Path) -> None:
+    gpu = NODE["gpus"][0] | {"use_mem": 100, "utilize": 0}
+    main = Main(tmp_path)
+    main.poll(NODE | {"gpus": [gpu | {"users": [{"pid": "?", "username": "ada"}]}, gpu | {"users": []}]})
+    first, second = main.hub.fleet._register.hosts["gputest001"].view["gpus"]
+    assert (first["availability"], first["users"], second["availability"]) == ("busy", ["ada"], "free")
+    assert first["processes"][0]["reasons"]["pid"] == "gpu-cluster-status tells no pid"
 
 
 def test_secrets_on_command_lines_are_hidden() -> None:

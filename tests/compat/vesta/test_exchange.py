@@ -249,17 +249,18 @@ def test_what_only_python_takes_for_json_costs_that_value(vesta: VestaHub, key: 
     assert (gpu[key], gpu["used_memory"]) == ({"temperature": None, "gpu_name": "\ufffd"}[key], 8018)
 
 
-def test_a_program_that_ended_while_it_was_looked_at_costs_itself_only(vesta: VestaHub) -> None:
+def test_a_program_of_which_little_is_told_is_there_and_costs_itself_only(vesta: VestaHub) -> None:
     processes = [
         {"pid": "1", "name": "", "user": "", "used_memory": 100},
         {"pid": "", "name": "gone"},
-        {"pid": None},
         "junk",
         {"pid": "2", "name": "train", "user": "bob", "used_memory": "[N/A]"},
     ]
     vesta.report("gpu1", make_post(1, processes=processes))
     assert vesta.states()["gpu1"]["data"][0]["gpu_data"]["gpu:0"]["processes"] == [
         {"pid": "1", "name": None, "user": None, "used_memory": 100},
+        {"pid": "0", "name": "gone", "user": None, "used_memory": None},
+        {"pid": "0", "name": None, "user": None, "used_memory": None},
         {"pid": "2", "name": "train", "user": "bob", "used_memory": None},
     ]
     shown = vesta.get("/api/v1/hosts/gpu1").json()["gpus"][0]["processes"]

@@ -18,7 +18,6 @@ from gpudeck.compat.readings import (
     Sealer,
     describe_process,
     processes_at_most,
-    read_pid,
     read_word,
 )
 from gpudeck.fetch import AddressGuard, Fetcher
@@ -133,21 +132,16 @@ class NodeSource:
 
 
 def _read_processes(told: object, most: int) -> list[Process] | None:
-    """A user without a pid is left out: the program ended while the node looked at it."""
+    """An entry that makes no sense is a process of which nothing is known: its GPU is not free."""
     if not isinstance(told, list):
         return None
-    found = []
-    for entry in told[:most]:
-        pid = read_pid(entry.get("pid")) if isinstance(entry, dict) else None
-        if pid is not None:
-            found.append(_read_process(entry, pid))
-    return found
+    return [_read_process(entry if isinstance(entry, dict) else {}) for entry in told[:most]]
 
 
-def _read_process(entry: dict[str, Any], pid: int) -> Process:
+def _read_process(entry: dict[str, Any]) -> Process:
     command = entry.get("command")
     return describe_process(
-        pid=pid,
+        pid=entry.get("pid"),
         user=read_word(entry.get("username")),
         name=command if isinstance(command, str) else "",
         memory=entry.get("mem(MiB)"),

@@ -14,7 +14,7 @@ from gpudeck.compat.gpu_monitor.tables import (
     read_processes,
     read_status,
 )
-from gpudeck.compat.readings import GPUS_AT_MOST, MIB, Figures, describe_process, processes_at_most
+from gpudeck.compat.readings import GPUS_AT_MOST, MIB, Figures, describe_process, processes_at_most, read_pid
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
@@ -100,7 +100,8 @@ class Reporter:
             listed = found.setdefault(row.uuid, [])
             if len(listed) < most:
                 # One that has ended, and whose children live on, is its child's user's.
-                owner = owners.get(row.pid) or owners.get(children.get(row.pid, -1))
+                pid = read_pid(row.pid) or 0
+                owner = owners.get(pid) or owners.get(children.get(pid, 0))
                 listed.append(self._describe(row, owner, offset, files))
         return found
 

@@ -42,10 +42,12 @@ class GpuRow(Struct, frozen=True):
 
 
 class ProcessRow(Struct, frozen=True):
+    """A process on a GPU. `pid` is its number as it is written: what is none belongs to a process all the same."""
+
     uuid: str
     memory: str
     name: str
-    pid: int
+    pid: str
     at: float | None
 
 
@@ -83,10 +85,10 @@ def read_gpus(content: bytes) -> list[GpuRow]:
 
 def read_processes(content: bytes, since: float | None = None) -> list[ProcessRow]:
     """The last row of each process on each GPU. What stands before one of earlier than `since` is earlier still."""
-    rows: dict[tuple[str, int], ProcessRow] = {}
+    rows: dict[tuple[str, str], ProcessRow] = {}
     for cells in _rows_from_end(content, _PROCESS_COLUMNS):
-        pid = read_pid(cells[4])
-        if pid is None or (cells[1], pid) in rows or not _UUID.fullmatch(cells[1]):
+        pid = clean(cells[4])[:64]
+        if (cells[1], pid) in rows or not _UUID.fullmatch(cells[1]):
             continue
         at = _parse_timestamp(cells[0])
         if since is not None and at is not None and at < since:

@@ -104,19 +104,18 @@ class GpumonitorSource:
         """The processes of one GPU, `most` of them, or why they are not known."""
         if not isinstance(listed, list):
             return explain(listed) if isinstance(listed, str) else f"{WHO} does not list this GPU's processes"
-        entries = [entry for entry in listed if isinstance(entry, dict) and read_pid(entry.get("pid")) is not None]
-        if len(entries) < len(listed):
-            return f"{WHO} lists a process without a pid"
-        return [self._read_process(entry, now) for entry in entries[:most]]
+        # An entry that makes no sense is a process of which nothing is known: its GPU is not free.
+        entries = (entry if isinstance(entry, dict) else {} for entry in listed[:most])
+        return [self._read_process(entry, now) for entry in entries]
 
     def _read_process(self, entry: dict[str, Any], now: float) -> Process:
-        pid, user, running = read_pid(entry["pid"]) or 0, read_word(entry.get("userid")), _parse_time(entry.get("time"))
+        pid, user, running = entry.get("pid"), read_word(entry.get("userid")), _parse_time(entry.get("time"))
         return describe_process(
             pid=pid,
             user=user,
             name=read_word(entry.get("process_name")) or "",
             memory=entry.get("used_memory") if entry.get("unit", "MiB") == "MiB" else None,
-            started_at=None if running is None else round(self._starts.settle(pid, user, now - running)),
+            started_at=None if running is None else round(self._starts.settle(read_pid(pid) or 0, user, now - running)),
             who=WHO,
             commands=self._settings.commands,
         )

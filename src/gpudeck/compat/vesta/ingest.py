@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.collectors.redaction import show
+from gpudeck.compat.readings import is_display_server
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.printable import clean
 from gpudeck.model.report import GpuReading, Process, Report
@@ -113,27 +114,27 @@ def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
 
 
 def _read_processes(told: object) -> list[Process] | None:
-    """None where it is no list. What is no process in it is left out: a program may end while it is looked at."""
+    """None where it is no list. An entry that makes no sense is a process of which nothing is known: its GPU is not
+    free."""
     if not isinstance(told, list):
         return None
-    found = (_read_process(one) for one in told[:MOST_PROCESSES] if isinstance(one, dict))
-    return [process for process in found if process is not None]
+    return [_read_process(one if isinstance(one, dict) else {}) for one in told[:MOST_PROCESSES]]
 
 
-def _read_process(told: dict[str, Any]) -> Process | None:
+def _read_process(told: dict[str, Any]) -> Process:
     pid = _number(told.get("pid"))
-    if pid is None or not 0 <= pid < 2**32:
-        return None
+    pid = None if pid is None or not 0 <= pid < 2**32 else pid
     user, command = _text(told.get("user"), 256), _redact(_text(told.get("name"), 1024))
     memory = _number(told.get("used_memory"))
     memory = None if memory is None or not 0 <= memory < 2**32 else memory
-    known = {"user": user, "command": command, "memory_used_bytes": memory}
+    known = {"pid": pid, "user": user, "command": command, "memory_used_bytes": memory}
     return Process(
-        pid=pid,
+        pid=pid or 0,
         user=user,
         command=command,
         memory_used_bytes=None if memory is None else memory * MIB,
         evidence="vesta",
+        display=is_display_server(command or ""),
         reasons={name: _ABSENT for name, value in known.items() if value is None},
     )
 
