@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compat.gpu_cluster_status.test_poll import NODE, node
+from compat.gpu_cluster_status.test_poll import NODE, alive, node
 from compat.nodes import CAPTURES, GPU_STATS, file_node, xmlrpc_node
 from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
 from fakes.reports import make_envelope, make_gpu
@@ -111,8 +111,8 @@ def stack() -> Iterator[contextlib.ExitStack]:
 @pytest.fixture
 def site(tmp_path: Path, stack: contextlib.ExitStack) -> Site:
     """All of it runs, and every host is up."""
-    talk = {"status": json.dumps(NODE).encode(), "stats": captured_stats()}
-    status = stack.enter_context(node(lambda: talk["status"]))
+    talk: dict[str, Any] = {"status": b"", "stats": captured_stats()}
+    status = stack.enter_context(node(lambda: talk["status"] or alive(NODE)()))
     rpc = stack.enter_context(xmlrpc_node(lambda: talk["stats"]))
     sshd = stack.enter_context(running_sshd(tmp_path / "sshd"))
     data = copy_files(tmp_path / "data", "files01", "2")

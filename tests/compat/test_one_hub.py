@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compat.gpu_cluster_status.test_poll import NODE, node
+from compat.gpu_cluster_status.test_poll import NODE, alive, node
 from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
 from fakes.reports import make_envelope, make_gpu
 from fakes.vesta import captured_posts
@@ -23,7 +23,7 @@ def ask(hub: HubProcess, path: str, body: bytes | None = None, **headers: str) -
 
 
 def test_clients_of_all_are_served_and_a_restart_loses_nobody(tmp_path: Path) -> None:
-    with node(NODE) as port:
+    with node(alive(NODE)) as port:
         (tmp_path / "hosts.txt").write_text(f"# nodes\n\n127.0.0.1:{port}\n127.0.0.2:9\n")
         (tmp_path / "gpudeck.yaml").write_text(
             "demo: never\nlocal: never\n"

@@ -6,6 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from gpudeck.sources.base import Arrival
 
 CAPTURE = (Path(__file__).parents[2] / "captures" / "gpu-cluster-status" / "main.json").read_text()
 NODE = {key: value for key, value in json.loads(CAPTURE)["Nodes"][0].items() if key not in {"status", "version"}}
+READ_AT = datetime.fromisoformat(NODE["last_update"]).timestamp()
+"""When the captured node had read its GPUs, in the zone of this machine."""
 SETTINGS = GpuClusterStatusSettings(password="s3cret", deadline=1.0)
 
 
@@ -51,6 +54,11 @@ class _Node(http.server.BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+def alive(answer: dict[str, Any]) -> Callable[[], bytes]:
+    """A node that has just read its GPUs, whenever it is asked."""
+    return lambda: json.dumps(answer | {"last_update": datetime.now().isoformat()}).encode()  # noqa: DTZ005
+
+
 @contextlib.contextmanager
 def node(answer: Any) -> Iterator[int]:
     """A node that tells that, or what a function says. Yields its port."""
@@ -68,12 +76,19 @@ def node(answer: Any) -> Iterator[int]:
         thread.join(10)
 
 
-def read(port: int, nodes: Nodes | None = None, settings: GpuClusterStatusSettings = SETTINGS) -> Arrival:
+def read(
+    port: int,
+    nodes: Nodes | None = None,
+    settings: GpuClusterStatusSettings = SETTINGS,
+    at: tuple[float, ...] = (READ_AT + 1,),
+) -> Arrival:
     async def ask() -> Arrival:
         target = Target(name="gpu01", via="gpu-cluster-status", address="127.0.0.1", port=port, labels={"rack": "b"})
         source = NodeSource(target, settings, {} if nodes is None else nodes)
         try:
-            return await source.read(1_790_000_000.0)
+            for moment in at:
+                arrival = await source.read(moment)
+            return arrival
         finally:
             if nodes is None:
                 await source.close()
@@ -96,6 +111,38 @@ def test_a_node_becomes_a_report() -> None:
     ]
     assert second.processes == []
     assert first.unknown["power_watts"] == "gpu-cluster-status does not tell"
+
+
+@pytest.mark.parametrize("at", [(READ_AT + 16,), (READ_AT + 1, READ_AT + 6, READ_AT + 16)])
+def test_a_node_that_has_stopped_reading_is_late_and_then_not_readable(at: tuple[float, ...]) -> None:
+    with node(NODE) as port:
+        late = read(port, at=(READ_AT + 14,))
+        assert (late.envelope.collected_at, late.sent_at) == (READ_AT, READ_AT + 14)
+        with pytest.raises(Temporary) as raised:
+            read(port, at=at)
+    assert "Restart node_info.py" in raised.value.hint
+
+
+def test_a_node_in_another_zone_is_believed_when_its_values_change() -> None:
+    def answer() -> bytes:
+        moments.append(datetime.fromtimestamp(READ_AT + 7 * 3600 + 5 * len(moments), UTC).replace(tzinfo=None))
+        return json.dumps(NODE | {"last_update": moments[-1].isoformat()}).encode()
+
+    moments: list[datetime] = []
+    with node(answer) as port, pytest.raises(Temporary, match="newer ones have to come first"):
+        read(port, at=(READ_AT,))
+
+    async def work(port: int) -> Arrival:
+        source = NodeSource(Target(name="gpu01", address="127.0.0.1", port=port), SETTINGS, {})
+        with contextlib.suppress(Temporary):
+            await source.read(READ_AT)
+        try:
+            return await source.read(READ_AT + 5)
+        finally:
+            await source.close()
+
+    with node(answer) as port:
+        assert asyncio.run(work(port)).envelope.collected_at == READ_AT + 5
 
 
 def test_a_wrong_password_is_told_as_such_and_not_shown() -> None:
@@ -175,7 +222,7 @@ class Main:
     """A hub with two hosts of hosts.txt, of which the first one answers."""
 
     def __init__(self, folder: Path, *, is_readable: bool = True) -> None:
-        self.hub = Hub(now=FakeClock())
+        self.hub = Hub(now=FakeClock(READ_AT + 1))
         self.nodes: Nodes = {}
         self.hub.fleet.expect(
             [

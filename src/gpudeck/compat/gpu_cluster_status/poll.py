@@ -3,6 +3,7 @@
 A node tells no UUIDs. A GPU is known by its host and number here, until an agent takes over.
 """
 
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from gpudeck.compat.readings import (
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.quantity import show_span
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
@@ -39,6 +41,8 @@ _FIELDS: Final = {
     "temp": ("temperature_celsius", 1.0),
 }
 _ADVICE: Final = "Does a node of GPU Cluster Status Monitor listen there?"
+_FROZEN: Final = "Restart node_info.py on that host: it answers, but has stopped reading its GPUs."
+_SHORTEST_AGE: Final = 10.0
 
 
 class NodeSource:
@@ -55,12 +59,14 @@ class NodeSource:
         self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
         self._sealer = Sealer(target, WHO, settings.interval)
         self._idle = IdleWatch()
+        self._age = _Age(self._url, max(_SHORTEST_AGE, 3 * settings.interval))
 
     async def read(self, now: float) -> Arrival:
         # An answer as large as it may be takes long to read: others are heard meanwhile.
         report, facts = await parse_aside(self._read_answer, await self._ask(), now)
+        read_at = self._age.check(facts.last_update, now)
         self._nodes[self._target.name] = facts
-        return Arrival(self._sealer.seal(report, now))
+        return Arrival(self._sealer.seal(report, read_at), now)
 
     async def close(self) -> None:
         self._nodes.pop(self._target.name, None)
@@ -129,6 +135,40 @@ class NodeSource:
             processes_reason=None if processes is not None else f"{WHO} does not list this GPU's users",
             idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
         )
+
+
+class _Age:
+    """How old a node's values are. A node whose reader has ended goes on answering its last ones.
+
+    `last_update` is local time of the node without a zone. As that of this machine it is right for most; where it is
+    not recent as such, zone or clock may differ, and nothing is believed until it changes.
+    """
+
+    def __init__(self, url: str, limit: float) -> None:
+        self._url = url
+        self._limit = limit
+        self._told: str | None = None
+        self._read_at: float | None = None
+
+    def check(self, told: str, now: float) -> float:
+        """When the values were read, on the hub's clock. Raises Temporary where that is too long ago or not known."""
+        if told != self._told:
+            self._read_at = _recent(told, now, self._limit) if self._told is None else now
+            self._told = told
+        if self._read_at is None:
+            raise Temporary(f"{self._url} tells values of another time: newer ones have to come first.", _FROZEN)
+        if now - self._read_at > self._limit:
+            raise Temporary(f"{self._url} tells values that are {show_span(now - self._read_at)} old.", _FROZEN)
+        return self._read_at
+
+
+def _recent(told: str, now: float, limit: float) -> float | None:
+    """The moment that is told, if it is within the limit of now; None for any other."""
+    try:
+        at = datetime.fromisoformat(told).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return min(at, now) if abs(now - at) <= limit else None
 
 
 def _read_processes(told: object, most: int) -> list[Process] | None:
