@@ -31,20 +31,20 @@ def test_clients_of_all_are_served_and_a_restart_loses_nobody(tmp_path: Path) ->
             'compat: {vesta: {token: "t0ken"}, gpu_cluster_status: {password: "s3cret", interval: 1s}}\n'
         )
         with running_hub(tmp_path, "--config", str(tmp_path / "gpudeck.yaml")) as hub:
-            told = ask(hub, "/register/?host_name=gputest001&token=t0ken")
+            told = ask(hub, "/register/?host_name=gputest002&token=t0ken")
             post = f"/update/host/{told['id']}?token=t0ken"
             assert ask(hub, post, captured_posts()[0])["status"] == "OK"
             agent = {"Authorization": f"Bearer {hub.token_file.read_text().strip()}", "Content-Encoding": "zstd"}
             report = encode(make_envelope("own01", gpus=[make_gpu(0)]))
             ask(hub, "/api/v1/reports", report, **agent | {"Content-Type": "application/msgpack"})
-            wait_until(lambda: ask(hub, "/states/127_0_0_1/").get("127_0_0_1"), "the node is read")
-            assert list(ask(hub, "/states/")) == ["127_0_0_1", "127_0_0_2", "gputest001", "own01"]
+            wait_until(lambda: ask(hub, "/states/gputest001/").get("gputest001"), "the node is read")
+            assert list(ask(hub, "/states/")) == ["127_0_0_2", "gputest001", "gputest002", "own01"]
             nodes = {one["hostname"]: one["status"] for one in ask(hub, "/get-status")["Nodes"]}
-            assert nodes == {"gputest001": True, "127.0.0.2": False, "own01": True}
+            assert nodes == {"gputest001": True, "gputest002": True, "127.0.0.2": False, "own01": True}
             assert hub.get("/?term=true").count(b"GeForce") == 4
         with running_hub(tmp_path, "--config", str(tmp_path / "gpudeck.yaml")) as hub:
             assert ask(hub, post, captured_posts()[1])["status"] == "OK"
-            assert ask(hub, "/states/gputest001/")["gputest001"]["status"] == "running"
+            assert ask(hub, "/states/gputest002/")["gputest002"]["status"] == "running"
         log = (tmp_path / "log").read_text()
         assert "t0ken" not in log
         assert "s3cret" not in log

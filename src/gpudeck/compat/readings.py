@@ -75,11 +75,12 @@ class Sealer:
         self._run_id = secrets.token_hex(8)
         self._sequence = 0
 
-    def seal(self, report: Report, collected_at: float) -> Envelope:
+    def seal(self, report: Report, collected_at: float, host: str | None = None) -> Envelope:
+        """`host` is what the host calls itself, where people gave it no name."""
         self._sequence += 1
         return Envelope(
             version=VERSION,
-            host=self._target.name,
+            host=host or self._target.name,
             boot_id=self._who,
             run_id=self._run_id,
             sequence=self._sequence,

@@ -79,12 +79,13 @@ class Register:
         return True
 
     def name(self, host: HostState, envelope: Envelope) -> Envelope:
-        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it.
+        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it. Who
+        gave an address alone named nothing.
 
         Where that is the name of another configured host, which so never reports, that one says why.
         """
         target = self._targets.get(host.target or "")
-        if target is None or target.via == "push" or envelope.host == target.name:
+        if target is None or target.via == "push" or envelope.host == target.name or not target.is_named:
             return envelope
         self._explain_absence(envelope.host, host)
         return msgspec.structs.replace(envelope, host=target.name)

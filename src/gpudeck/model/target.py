@@ -1,5 +1,6 @@
 """A host that somebody says exists, and how it is reached: what discovery finds and sources read."""
 
+import ipaddress
 from typing import Literal, get_args
 
 from msgspec import Struct, field
@@ -47,6 +48,15 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def host(self) -> str:
         """What to connect to: a name or an address, IPv6 without brackets."""
         return self.address or self.name
+
+    @property
+    def is_named(self) -> bool:
+        """Whether people gave it a name. A host of which they gave an address alone is called what it calls itself."""
+        try:
+            address = str(ipaddress.ip_address(self.host))
+        except ValueError:
+            return True
+        return self.name != address and address.replace(":", "-").replace("%", "-") not in self.name
 
     def url(self, port: int, path: str) -> str:
         """Its address on the web, where the target itself says neither port nor path."""

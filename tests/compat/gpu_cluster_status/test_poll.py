@@ -65,11 +65,17 @@ def node(answer: Any) -> Iterator[int]:
     body = answer if callable(answer) else lambda: json.dumps(answer).encode()
     handler = type("Node", (_Node,), {"body": staticmethod(body)})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with running(server):
+        yield server.server_address[1]
+
+
+@contextlib.contextmanager
+def running(server: http.server.ThreadingHTTPServer) -> Iterator[None]:
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield server.server_address[1]
+        yield
     finally:
         server.shutdown()
         server.server_close()
@@ -269,6 +275,35 @@ def test_a_node_that_fell_silent_is_down_with_its_last_values(tmp_path: Path) ->
     main.hub.fleet.age(main.hub.fleet._register.hosts["gputest001"].observed_at + 3600)
     (one,) = [one for one in json.loads(main.ask()[1])["Nodes"] if one["hostname"] == "gputest001"]
     assert (one["status"], one["gpus"][0]["name"]) == (False, "GeForce GTX 1080 Ti")
+
+
+def test_a_node_of_which_hosts_txt_has_the_address_is_called_what_it_calls_itself(tmp_path: Path) -> None:
+    main = Main(tmp_path)
+    targets = [Target(name=name, via="gpu-cluster-status") for name in ("127.0.0.1", "127.0.0.2", "named")]
+    main.hub.fleet.expect(targets)
+
+    async def poll(port: int) -> None:
+        for target in targets:
+            asked = msgspec.structs.replace(target, port=port, address="127.0.0.1" if target.name == "named" else "")
+            source = NodeSource(asked, SETTINGS, main.nodes)
+            envelope = (await source.read(READ_AT + 1)).envelope
+            main.hub.ingest.take_fetched(envelope, via="gpu-cluster-status", target=target.name)
+            await source._fetcher.close()
+
+    server = http.server.ThreadingHTTPServer(
+        ("0.0.0.0", 0), type("Node", (_Node,), {"body": staticmethod(lambda: json.dumps(NODE).encode())})
+    )
+    with running(server):
+        asyncio.run(poll(server.server_address[1]))
+        asyncio.run(poll(server.server_address[1]))
+    # The second node has the same name, so its address tells them apart; the third one has a name from people.
+    shown = [(host.name, host.target, host.status) for host in main.hub.fleet.ordered()]
+    assert shown == [
+        ("127.0.0.2", "127.0.0.2", "up"),
+        ("gputest001", "127.0.0.1", "up"),
+        ("named", "named", "up"),
+    ]
+    assert {one["hostname"] for one in json.loads(main.ask()[1])["Nodes"]} == {"gputest001"}
 
 
 def test_who_may_not_look_finds_nothing_and_is_never_asked_to_log_in(tmp_path: Path) -> None:

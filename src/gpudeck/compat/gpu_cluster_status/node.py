@@ -33,14 +33,15 @@ Interfaces = list[list[str]]
 
 
 def find_interfaces() -> Interfaces:
-    """Of this machine, without the loopback; empty where it does not tell."""
+    """Of this machine by address, as a node lists them: without the loopback and Docker's. Empty where none is told."""
     found = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 told = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
                 found.append([name, socket.inet_ntoa(told[20:24])])
-    return [pair for pair in found if not pair[1].startswith("127.")]
+    kept = [pair for pair in found if not pair[1].startswith("127.") and "docker" not in pair[0]]
+    return sorted(kept, key=lambda pair: pair[1])
 
 
 class NodeDesk:
