@@ -1,5 +1,6 @@
 """The page of `gpudeck show --html` in a real browser: it loads without a complaint, with hostile names, and prints."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,14 +31,26 @@ def test_signs_tell_who_is_there_on_hover_and_when_opened(file: Path, visit: Vis
     page = visit(file.as_uri(), width=width, color_scheme=scheme)
     told = page.locator("i.busy u")
     expect(told).to_be_hidden()
+    expect(page.locator("i.busy > b")).to_have_text("97% 20G")
+    expect(page.locator("i.busy > b")).to_be_visible()
     page.locator("i.busy").hover()
     expect(told).to_be_visible()
     expect(told).to_contain_text(f"1 busy, {HOSTILE}, 20/80 GiB")
-    page.locator("summary b").click()
+    page.locator("summary > b").click()
     expect(page.locator("i.free u")).to_contain_text("0 free, 80 GiB")
     expect(page.locator("i.free u")).to_be_visible()
     assert page.title() == "1 of 2 GPUs free"
     assert not is_wider_than_its_window(page)
+
+
+def test_open_page_says_how_old_it_is(file: Path, visit: Visits) -> None:
+    page = visit(file.as_uri())
+    expect(page.locator("#age")).to_contain_text("s old")
+    assert page.locator("#age").get_attribute("class") == ""
+    file.write_text(re.sub("<time datetime=20..", "<time datetime=2001", file.read_text()))
+    page.reload()
+    expect(page.locator("#age")).to_have_class("old")
+    expect(page.locator("#age")).to_contain_text("h old")
 
 
 def test_paper_shows_everything_in_black(file: Path, visit: Visits) -> None:

@@ -1,5 +1,7 @@
 """The moment as one HTML file: every state told apart, nothing of a name becomes HTML, small enough to be mailed."""
 
+import base64
+import hashlib
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,7 +14,23 @@ from fakes.reports import GIB, IDLE, make_busy_gpu, make_gpu, make_process
 from gpudeck.model.report import GpuReading
 from gpudeck.views.static_page import render_page
 
-TAGS = {"html", "meta", "title", "style", "h1", "time", "p", "span", "small", "details", "summary", "b", "i", "u"}
+TAGS = {
+    "html",
+    "meta",
+    "title",
+    "style",
+    "h1",
+    "time",
+    "p",
+    "span",
+    "small",
+    "details",
+    "summary",
+    "b",
+    "i",
+    "u",
+    "script",
+}
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -33,19 +51,22 @@ class Page(HTMLParser):
         self.gpus: list[tuple[str, str]] = []
         self.words: list[str] = []
         self._state = ""
+        self._is_told = self._is_script = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes.update(name for name, _ in attrs)
         self._state = dict(attrs).get("class") or "" if tag == "i" else self._state
+        self._is_told, self._is_script = tag == "u", tag == "script"
 
     def handle_endtag(self, tag: str) -> None:
-        self._state = "" if tag == "i" else self._state
+        self._is_told = False
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
-        if self._state and len(data) > 1:
+        if not self._is_script:
+            self.words.append(data)
+        if self._is_told:
             self.gpus.append((self._state, data))
 
 
@@ -117,22 +138,40 @@ def test_any_name_leaves_the_page_as_it_is(name: str) -> None:
     text = render_page(fleet_of(("gpu01", [make_busy_gpu(0, user=name, name=name)])))
     page = Page(text)
     assert page.tags <= TAGS
-    assert page.attributes <= {"lang", "charset", "name", "content", "http-equiv", "class", "datetime"}
+    assert page.attributes <= {"lang", "charset", "name", "content", "http-equiv", "class", "datetime", "id"}
     assert len(page.gpus) == 1
     text.encode()
 
 
-def test_page_needs_nothing_and_runs_nothing() -> None:
+def test_load_and_memory_stand_beside_the_sign_and_nothing_beside_what_is_not_known() -> None:
+    idle = make_gpu(1, metrics={"utilization_percent": None})
+    lost = make_gpu(2, metrics=dict.fromkeys(IDLE), processes=None, missing="fell off the bus (Xid 79)")
+    text = render_page(fleet_of(("gpu01", [make_busy_gpu(0), idle, lost])))
+    assert "=busy>■<b>97% 20G</b><u>" in text
+    assert "=free>●<b>– 0G</b><u>" in text
+    assert "=unknown>?<u>" in text
+
+
+@pytest.mark.parametrize(("refresh", "is_told"), [(60, True), (5, True), (0, False)])
+def test_page_loads_itself_again_unless_it_is_told_not_to(refresh: int, is_told: bool) -> None:
+    text = render_page(fleet_of(("gpu01", [make_gpu()])), refresh)
+    assert (f"<meta http-equiv=refresh content={refresh}>" in text) == is_told
+
+
+def test_page_needs_nothing_and_runs_nothing_but_what_says_how_old_it_is() -> None:
     text = render_page(fleet_of(("gpu01", [make_gpu()])))
-    assert "default-src 'none'" in text
-    assert not any(word in text for word in ("<script", "<link", "<img", "url(", "http://", "https://", "@import"))
+    script = text.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none';style-src 'unsafe-inline';script-src 'sha256-{digest}'" in text
+    assert text.count("<script") == 1
+    assert not any(word in text for word in ("<link", "<img", "url(", "http://", "https://", "@import"))
 
 
 def test_200_full_hosts_fit_into_a_mail() -> None:
     gpus = [make_busy_gpu(n, user=f"longlogin{n:02}", uuid=f"GPU-{n}") for n in range(8)]
     fleet = fleet_of(("gpu01", gpus))
     fleet["hosts"] = [{**fleet["hosts"][0], "display_name": f"gpu{n:03}.cluster.example"} for n in range(200)]
-    assert len(render_page(fleet).encode()) < 200_000
+    assert len(render_page(fleet).encode()) < 210_000
 
 
 def test_long_names_and_many_problems_are_cut() -> None:

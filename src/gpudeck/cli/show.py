@@ -68,6 +68,7 @@ class Look(Struct, frozen=True):
     color: str
     is_by_user: bool = False
     columns: str | None = None
+    refresh: int = 60
 
 
 @click.command("show", cls=WordsCommand, epilog=_AFTER)
@@ -79,6 +80,12 @@ class Look(Struct, frozen=True):
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, a line a GPU, for spreadsheets.")
 @click.option("--columns", type=click.Choice(["web-gpu-monitor"]), help="With --csv: those of its load_data.csv.")
 @click.option("--html", metavar="FILE", help="Into FILE, as a page that needs nothing else; - is the standard output.")
+@click.option(
+    "--refresh",
+    metavar="S",
+    type=click.IntRange(0, 86_400),
+    help="With --html: the page loads itself again every S seconds (60); 0 is never.",
+)
 @click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="auto: if it is a terminal."
 )
@@ -97,6 +104,7 @@ def command(
     as_csv: bool,
     columns: str | None,
     html: str | None,
+    refresh: int | None,
     color: str,
     hub: str,
     local: bool,
@@ -123,7 +131,9 @@ def command(
         from gpudeck.cli.page_file import check_alone  # noqa: PLC0415 - few ask for it
 
         form = check_alone(form, detail=detail, watch=watch)
-    look = Look(form or "text", detail, color, users, columns)
+    if refresh is not None and html is None:
+        raise UsageError("--refresh goes with --html.")
+    look = Look(form or "text", detail, color, users, columns, 60 if refresh is None else refresh)
     read = _choose_source(hub, local=local, ssh=ssh, is_table=look.form == "text")
     if watch is not None:
         _watch(read, words, look, _read_interval(watch, look))
@@ -177,7 +187,7 @@ def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
     if look.form == "html":
         from gpudeck.views.static_page import render_page  # noqa: PLC0415 - few ask for it
 
-        return render_page(fleet)
+        return render_page(fleet, look.refresh)
     empty = "Nothing fits." if words else NO_HOST
     text = render_fleet(fleet, detail=look.detail, width=terminal_width(), colour=wants_colour(look.color), empty=empty)
     return text if knows_our_signs() else in_ascii(text)

@@ -1,10 +1,13 @@
 """The fleet of a moment as one HTML file: to be mailed, printed, or put where anybody may look.
 
-It needs nothing beside itself: no script, no font, no picture, no address. A host is a line with a sign for each GPU;
-what a GPU does stands behind its sign, on hover, and below it once the host is opened. Where a mail program throws the
-style away, the same words are left as plain text.
+It needs nothing beside itself: no font, no picture, no address. A host is a line with a sign, the load and the memory
+of each GPU; what else a GPU does stands behind its sign, on hover, and below it once the host is opened. Where a mail
+program throws the style away, the same words are left as plain text. The one script says how old the page is, and the
+page loads itself again: one that is left open is never taken for the present.
 """
 
+import base64
+import hashlib
 from collections import Counter
 from datetime import UTC, datetime
 from html import escape
@@ -36,16 +39,18 @@ details{border-top:1px solid var(--rule);padding:3px 0}
 summary{display:flex;flex-wrap:wrap;gap:0 10px;cursor:pointer}
 summary:before{content:'▸';color:var(--soft)}[open] summary:before{content:'▾'}
 summary>b{min-width:12ch;overflow-wrap:anywhere}
-i{position:relative;display:inline-block;width:16px;font-style:normal;text-align:center}
+i{position:relative;display:inline-block;min-width:11ch;font-style:normal;white-space:nowrap}
+i>b{margin-left:4px;font-weight:normal;color:var(--soft)}
+.old{font-weight:bold;color:var(--busy)}
 i>u{display:none;text-decoration:none;color:var(--ink)}
 .free{color:var(--free)}.busy{color:var(--busy)}.held{color:var(--held)}\
 .booked{color:var(--booked)}.unknown{color:var(--unknown)}
-.q{min-width:128px}
+.q{flex:3;min-width:128px}
 .w{flex:1;min-width:min(36ch,100%);overflow-wrap:anywhere}
 i:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
-padding:3px 8px;border:1px solid var(--rule);background:var(--paper);text-align:left}
+white-space:normal;padding:3px 8px;border:1px solid var(--rule);background:var(--paper);text-align:left}
 [open] .q{order:1;flex-basis:100%;padding-left:20px}
-[open] i{display:block;width:auto;text-align:left}
+[open] i{display:block;white-space:normal}[open] i>b{display:none}
 [open] i>u{display:inline;position:static;padding:0 0 0 6px;border:0;overflow-wrap:anywhere}
 @media(max-width:639px){details:not([open]) i:hover>u{position:fixed;top:auto;right:8px;bottom:8px;left:8px;\
 width:auto;max-width:none}}
@@ -53,25 +58,37 @@ width:auto;max-width:none}}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#333;--paper:#fff}body{margin:0;font-size:10px}
 details{break-inside:avoid}summary:before{display:none}.hint{display:none}
 summary>.q{display:grid;order:1;flex-basis:100%;grid-template-columns:1fr 1fr;padding:0}
-i{width:auto;text-align:left;print-color-adjust:exact}i>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
+i{white-space:normal;print-color-adjust:exact}i>b,#age{display:none}i>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
 """
+_OLD_AFTER: Final = 300
+"""Seconds after which the page says so in red: cron writes it every minute."""
+_SCRIPT: Final = f"""\
+(function tell(){{var age=document.getElementById('age'),\
+old=Math.round((Date.now()-Date.parse(document.querySelector('time').dateTime))/1000);\
+age.textContent=old<0?'':old<120?old+' s old':old<7200?Math.round(old/60)+' min old':Math.round(old/3600)+' h old';\
+age.className=old>{_OLD_AFTER}?'old':'';setTimeout(tell,5000)}})()"""
+SCRIPT_HASH: Final = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+"""What a policy allows that allows this script and no other."""
+_POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {SCRIPT_HASH}"
 
 
-def render_page(fleet: Json) -> str:
-    """A whole document. Takes the fleet as the API's JSON has it; every text in it is escaped and shortened."""
+def render_page(fleet: Json, refresh: int = 60) -> str:
+    """A whole document. Takes the fleet as the API's JSON has it; every text in it is escaped and shortened. It loads
+    itself again each `refresh` seconds, with 0 never."""
     now, totals = fleet["time"], fleet["totals"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         '<meta name=viewport content="width=device-width,initial-scale=1">',
-        "<meta http-equiv=Content-Security-Policy content=\"default-src 'none';style-src 'unsafe-inline'\">",
+        f'<meta http-equiv=Content-Security-Policy content="{_POLICY}">',
         "<meta name=referrer content=no-referrer>",
+        *([f"<meta http-equiv=refresh content={refresh}>"] if refresh else []),
         f"<title>{totals['free']} of {show_count(totals['gpus'], 'GPU')} free</title><style>{_STYLE}</style>",
         _headline(fleet),
         *(_host(host, now) for host in fleet["hosts"]),
     ]
     if not fleet["hosts"]:
         parts.append(f"<p>{_text(NO_HOST, _LONGEST_TEXT)}")
-    return "\n".join([*parts, *_problems(fleet)]) + "\n"
+    return "\n".join([*parts, *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
 
 
 def _headline(fleet: Json) -> str:
@@ -82,7 +99,8 @@ def _headline(fleet: Json) -> str:
         f"<span class='n {word}'>{symbol} {totals[word]} {word}</span> " for word, symbol in SYMBOLS.items()
     )
     return (
-        f"<h1>{demo}GPUs on <time datetime={moment:%Y-%m-%dT%H:%M:%SZ}>{moment:%Y-%m-%d, %H:%M:%S} UTC</time></h1>"
+        f"<h1>{demo}GPUs on <time datetime={moment:%Y-%m-%dT%H:%M:%SZ}>{moment:%Y-%m-%d, %H:%M:%S} UTC</time> "
+        "<small id=age></small></h1>"
         f"<p>{states}<small>{count_hosts_and_gpus(totals)}. "
         "<span class=hint>Point at a sign for who is on it, or open its host.</span></small>"
     )
@@ -121,14 +139,21 @@ def _people(gpus: list[Json]) -> str:
 
 
 def _gpu(gpu: Json, host: Json, now: float) -> str:
-    """The sign, and behind it what the GPU does."""
+    """The sign with load and memory, and behind it what the GPU does."""
     state = gpu["availability"]
     said = [f"{gpu['label']} {state}", *_doing(gpu)]
     if host["status"] == "up":
         said.append(f"for {show_span(now - gpu['since'])}")
     reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
     said += dict.fromkeys(each for each in (reason, gpu["health_reason"]) if each)
-    return f"<i class={state}>{SYMBOLS[state]}<u>{_text(', '.join(said), _LONGEST_TEXT)}</u></i>"
+    return f"<i class={state}>{SYMBOLS[state]}{_load(gpu)}<u>{_text(', '.join(said), _LONGEST_TEXT)}</u></i>"
+
+
+def _load(gpu: Json) -> str:
+    """How busy a GPU is, and how much of its memory is in use; nothing of one of which that is not known now."""
+    if gpu["availability"] == "unknown":
+        return ""
+    return f"<b>{show_number(gpu['utilization_percent'], '%')} {show_gib(gpu['memory_used_bytes'], 0)}G</b>"
 
 
 def _doing(gpu: Json) -> list[str]:
