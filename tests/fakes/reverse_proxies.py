@@ -104,6 +104,14 @@ def _caddy(folder: Path, inside: str, port: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def caddy_with(folder: Path, block: str) -> Iterator[str]:
+    """The address of a site that has this block alone."""
+    port = _free_port()
+    with _caddy(folder, f"http://:{port} {{\n{block}\n}}", port) as url:
+        yield url
+
+
+@contextlib.contextmanager
 def nginx_with(folder: Path, block: str) -> Iterator[str]:
     """The address of a server that has this block alone."""
     port = _free_port()

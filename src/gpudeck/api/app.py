@@ -230,7 +230,8 @@ class FrontDoor:
             await self._framework(scope, receive, send)
             return
         path = scope["path"]
-        if self._prefix and path == self._prefix:
+        is_side = any(side_door.takes(path, scope["query_string"]) for side_door in self._side_doors)
+        if self._prefix and path == self._prefix and not is_side:
             # The page's addresses are relative: without the last slash they would miss the prefix.
             query = b"?" + scope["query_string"] if scope.get("query_string") else b""
             await send_json(send, 308, b"", (b"location", f"{self._prefix}/".encode() + query))

@@ -32,6 +32,10 @@ class SideDoors:
             from gpudeck.compat.gpu_cluster_status.main import MainDoor  # noqa: PLC0415 - see above
 
             doors.append(MainDoor(house.hub, self.nodes, identify=keeper.identify, policy=house.policy))
+        if compat.gpumonitor is not None:
+            from gpudeck.compat.gpumonitor.page import PageDoor  # noqa: PLC0415 - see above
+
+            doors.append(PageDoor(house.hub, identify=keeper.identify, policy=house.policy))
         return doors
 
     async def _open_vesta(self, house: House, keeper: Doorkeeper, open_part: OpenPart) -> list[SideDoor]:

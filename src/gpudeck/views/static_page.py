@@ -9,6 +9,7 @@ page loads itself again: one that is left open is never taken for the present.
 import base64
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
@@ -54,6 +55,7 @@ white-space:normal;padding:3px 8px;border:1px solid var(--rule);background:var(-
 [open] i>u{display:inline;position:static;padding:0 0 0 6px;border:0;overflow-wrap:anywhere}
 @media(max-width:639px){details:not([open]) i:hover>u{position:fixed;top:auto;right:8px;bottom:8px;left:8px;\
 width:auto;max-width:none}}
+table{margin:12px 0}th,td{padding:0 16px 0 0;text-align:left}
 @page{margin:12mm}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#333;--paper:#fff}body{margin:0;font-size:10px}
 details{break-inside:avoid}summary:before{display:none}.hint{display:none}
@@ -67,19 +69,20 @@ _SCRIPT: Final = f"""\
 old=Math.round((Date.now()-Date.parse(document.querySelector('time').dateTime))/1000);\
 age.textContent=old<0?'':old<120?old+' s old':old<7200?Math.round(old/60)+' min old':Math.round(old/3600)+' h old';\
 age.className=old>{_OLD_AFTER}?'old':'';setTimeout(tell,5000)}})()"""
-SCRIPT_HASH: Final = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
-"""What a policy allows that allows this script and no other."""
-_POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {SCRIPT_HASH}"
+_HASH: Final = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {_HASH}"
+"""Nothing but its style and that script."""
 
 
-def render_page(fleet: Json, refresh: int = 60) -> str:
+def render_page(fleet: Json, refresh: int = 60, users: Sequence[Sequence[str]] = ()) -> str:
     """A whole document. Takes the fleet as the API's JSON has it; every text in it is escaped and shortened. It loads
-    itself again each `refresh` seconds, with 0 never."""
+    itself again each `refresh` seconds, with 0 never. `users` are rows of a table below the hosts: user, memory,
+    processes, GPUs."""
     now, totals = fleet["time"], fleet["totals"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         '<meta name=viewport content="width=device-width,initial-scale=1">',
-        f'<meta http-equiv=Content-Security-Policy content="{_POLICY}">',
+        f'<meta http-equiv=Content-Security-Policy content="{POLICY}">',
         "<meta name=referrer content=no-referrer>",
         *([f"<meta http-equiv=refresh content={refresh}>"] if refresh else []),
         f"<title>{totals['free']} of {show_count(totals['gpus'], 'GPU')} free</title><style>{_STYLE}</style>",
@@ -88,7 +91,7 @@ def render_page(fleet: Json, refresh: int = 60) -> str:
     ]
     if not fleet["hosts"]:
         parts.append(f"<p>{_text(NO_HOST, _LONGEST_TEXT)}")
-    return "\n".join([*parts, *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
+    return "\n".join([*parts, *_users(users), *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
 
 
 def _headline(fleet: Json) -> str:
@@ -182,6 +185,13 @@ def _with_memory(gpu: Json) -> list[str]:
         is_known = bool(held) and None not in held
         told.append(f"{user} {show_gib(sum(held))} GiB" if is_known else user)
     return told
+
+
+def _users(rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    cells = ("".join(f"<td>{_text(cell, _LONGEST_TEXT)}" for cell in row) for row in rows)
+    return ["<table><tr><th>User<th>Memory<th>Processes<th>GPUs", *(f"<tr>{row}" for row in cells), "</table>"]
 
 
 def _problems(fleet: Json) -> list[str]:

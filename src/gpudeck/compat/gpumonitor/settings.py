@@ -9,7 +9,8 @@ from gpudeck.model.settings import Duration
 
 
 class GpumonitorSettings(Struct, frozen=True):
-    """Hosts with `via: gpumonitor`: nodes of gpumonitor, which answer over XML-RPC."""
+    """Hosts with `via: gpumonitor`: nodes of gpumonitor, which answer over XML-RPC. The hub also answers `/gpus` and
+    `/index`, where its web server had its page."""
 
     interval: Annotated[Duration, Meta(ge=1, le=3600)] = 5.0
     """How often each node is asked."""
