@@ -11,6 +11,7 @@ from icalendar import Calendar
 from fakes.clock import FakeClock
 from fakes.doors import make_auth, make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
+from gpudeck.api.booking_desk import STRANGERS_BURST
 from gpudeck.hub.hub import Hub
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.settings import ReservationSettings
@@ -23,7 +24,7 @@ HOUR = 3600.0
 class Desk:
     """A hub with two hosts of two GPUs each, the accounts ada and bob, and root, who is an admin."""
 
-    def __init__(self, folder: Path, *, is_readable: bool = True) -> None:
+    def __init__(self, folder: Path, *, is_readable: bool = True, is_bookable: bool = False) -> None:
         self.clock = FakeClock(NOW)
         self.auth = make_auth(folder)
         self.hub = Hub(now=self.clock)
@@ -32,7 +33,9 @@ class Desk:
             self.hub.fleet.apply(make_envelope(host, gpus=gpus, host_id=host), via="push", now=NOW)
         self.hub.stream.tick()
         self.calendar = Reservations(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
-        self.door: Any = make_door(self.hub, auth=self.auth, is_readable=is_readable, reservations=self.calendar)
+        self.door: Any = make_door(
+            self.hub, auth=self.auth, is_readable=is_readable, is_bookable=is_bookable, reservations=self.calendar
+        )
         self.secrets: dict[str, str] = {}
         for name, role in (("ada", "user"), ("bob", "user"), ("root", "admin")):
             account = asyncio.run(self.auth.accounts.add(name, role, None))  # type: ignore[arg-type]
@@ -298,3 +301,52 @@ def test_private_calendar_opens_with_a_calendars_token_in_its_address(tmp_path: 
     assert desk.ask("GET", "/reservations", who="phone").status_code == 403
     asyncio.run(desk.auth.tokens.revoke(made["token"]["id"]))
     assert read(f"?token={made['secret']}") == 401
+
+
+def test_without_an_account_nobody_books_unless_that_is_allowed(desk: Desk, tmp_path: Path) -> None:
+    body = {"host": "gpu01", "indexes": [0], "for": "4h", "user": "Émile"}
+    assert desk.ask("POST", "/reservations", body, who=None).status_code == 401
+    assert desk.ask("GET", "/me", who=None).json()["may_book"] is False
+
+
+def test_where_it_is_allowed_anybody_books_by_a_name_and_changes_what_was_booked_so(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, is_bookable=True)
+    assert desk.ask("GET", "/me", who=None).json()["may_book"] is True
+    body = {"host": "gpu01", "indexes": [0], "for": "4h"}
+    assert desk.ask("POST", "/reservations", body, who=None).status_code == 400
+    made = desk.ask("POST", "/reservations", body | {"user": "Émile"}, who=None)
+    assert (made.status_code, made.json()["user"], made.json()["created_by"]) == (201, "Émile", "")
+    path = f"/reservations/{made.json()['id']}"
+    assert desk.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 409
+    assert desk.ask("PATCH", path, {"for": "2h"}, who="bob").status_code == 403
+    assert desk.ask("PATCH", path, {"for": "2h"}, who=None).status_code == 200
+    assert desk.ask("PATCH", path, {"user": "zoe"}, who=None).status_code == 403
+    assert desk.ask("DELETE", path, who=None).status_code == 200
+    entries = asyncio.run(desk.auth.audit.list())
+    assert [
+        (entry.action, entry.address) for entry in entries if "reserv" in entry.action or "book" in entry.action
+    ] == [
+        ("release reservation", "192.0.2.7"),
+        ("change reservation", "192.0.2.7"),
+        ("book GPUs", "192.0.2.7"),
+    ]
+
+
+def test_without_an_account_nobody_acts_for_one_that_has_one(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, is_bookable=True)
+    body = {"host": "gpu01", "indexes": [0], "for": "4h"}
+    for name in ("ada", "Ada"):
+        refused = desk.ask("POST", "/reservations", body | {"user": name}, who=None)
+        assert (refused.status_code, "log in" in refused.text) == (401, True)
+    path = f"/reservations/{desk.book(host='gpu01')['id']}"
+    assert desk.ask("DELETE", path, who=None).status_code == 403
+    assert desk.ask("PATCH", path, {"for": "1h"}, who=None).status_code == 403
+
+
+def test_without_an_account_an_address_books_only_so_often(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, is_bookable=True)
+    codes = [desk.ask("DELETE", "/reservations/99", who=None).status_code for _ in range(STRANGERS_BURST + 1)]
+    assert codes == [404] * STRANGERS_BURST + [429]
+    desk.book(host="gpu01")
+    desk.clock.advance(60)
+    assert desk.ask("DELETE", "/reservations/99", who=None).status_code == 404

@@ -89,6 +89,7 @@ def make_door(
     is_private: bool = False,
     is_readable: bool = True,
     is_decided: bool = True,
+    is_bookable: bool = False,
     commands: Commands = "everyone",
     settings: AuthSettings | None = None,
     history: Store | None = None,
@@ -114,7 +115,7 @@ def make_door(
             prefix=prefix,
         )
     )
-    policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands)
+    policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands, is_bookable=is_bookable)
     book = ClosedBook() if folder is None else make_book(hub, auth, folder)
     house = House(
         hub=hub,

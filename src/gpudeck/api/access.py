@@ -5,6 +5,7 @@ A handler says it with `opt=access("read")`:
     open    anybody: probes, the page's files, the log-in itself
     read    who may look: with `read: open` anybody, else viewers and above
     self    who is logged in, about themselves
+    book    users and admins; with `reservations.without_account` anybody who may look
     user    users and admins
     admin   admins
 """
@@ -23,11 +24,11 @@ from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.errors import Temporary
 
 Commands = Literal["everyone", "login", "admin", "owner"]
-Access = Literal["open", "read", "self", "user", "admin"]
+Access = Literal["open", "read", "self", "book", "user", "admin"]
 Connection = ASGIConnection[Any, Any, Any, State]
 
 _OPEN_PATHS = ("/schema",)
-_ROLES: dict[str, Role] = {"read": "viewer", "user": "user", "admin": "admin"}
+_ROLES: dict[str, Role] = {"read": "viewer", "book": "user", "user": "user", "admin": "admin"}
 ThePolicy = NamedDependency["Policy"]
 """As a route's parameter `policy`."""
 _LOG_IN = "log in, or send a token"
@@ -41,10 +42,11 @@ def access(level: Access) -> dict[str, Any]:
 class Policy(Struct, frozen=True):
     """`is_readable` says that whoever reaches the hub may look. `needs_accounts`: others can reach it, so nobody can
     change anything without one. `commands` is who sees what processes were started with: everyone who may look, who is
-    logged in, admins, or of each process its owner (and admins)."""
+    logged in, admins, or of each process its owner (and admins). `is_bookable`: no account is needed to book."""
 
     is_readable: bool
     needs_accounts: bool = True
+    is_bookable: bool = False
     commands: Commands = "everyone"
 
     def sight(self, caller: Caller) -> Sight:
@@ -59,6 +61,8 @@ class Policy(Struct, frozen=True):
         """Raises NotAuthorizedException where logging in may help, PermissionDeniedException where it does not, and
         Temporary where who it is cannot be told now."""
         if level == "open" or (level == "read" and self.is_readable):
+            return
+        if level == "book" and self.is_bookable and caller.role in {"nobody", "viewer"}:
             return
         if level is None:
             raise PermissionDeniedException("this route does not say whom it is for, so it is for nobody")

@@ -1,6 +1,7 @@
 """What the routes of reservations share: who asks, what is shown of a reservation, how a refusal is answered, and what
 goes into the audit log."""
 
+import math
 from collections.abc import Iterable, Set
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -8,15 +9,17 @@ from typing import Any, NoReturn
 import msgspec
 from litestar import Request, Response
 from litestar.di import NamedDependency
-from litestar.exceptions import ValidationException
+from litestar.exceptions import NotAuthorizedException, TooManyRequestsException, ValidationException
 from msgspec import Struct
 
 from gpudeck.api.errors import ErrorDetail
+from gpudeck.api.limits import Measure
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.observed import observe
 from gpudeck.model.errors import Temporary
+from gpudeck.model.quantity import show_span
 from gpudeck.model.reservation import BookedGpu, Reservation, ReservationState
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.drafts import Change, Draft
@@ -28,6 +31,11 @@ from gpudeck.reservations.wishes import Wish
 _STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403} | dict.fromkeys(
     ("not_found", "unknown_gpu"), 404
 )
+
+
+STRANGERS_BURST = 20
+STRANGERS_PER_SECOND = 1 / 60
+"""How much is booked, changed and given back from one address without an account."""
 
 
 class ShownReservation(Reservation, frozen=True, kw_only=True):
@@ -62,6 +70,7 @@ class BookingDesk:
         self._hub = hub
         self._auth = auth
         self._kept = calendar
+        self._strangers = Measure("bookings without an account", STRANGERS_PER_SECOND, STRANGERS_BURST)
 
     @property
     def _calendar(self) -> Reservations:
@@ -81,6 +90,22 @@ class BookingDesk:
     async def next_free(self, wish: Wish, length: float, start: float | None) -> ShownSlot | None:
         slot = await self._calendar.next_free(wish, length, observe(self._hub.fleet), start=start)
         return None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
+
+    async def check_stranger(self, user: str | None) -> str:
+        """The name by which somebody without an account books. Raises ValidationException where none is given, and
+        NotAuthorizedException for that of an account."""
+        if user is None:
+            raise ValidationException("user: who books without an account says by which name")
+        if await self._auth.accounts.find(user) or await self._auth.accounts.find(user.lower()):
+            raise NotAuthorizedException(f"{user} has an account here: log in to book by that name")
+        return user
+
+    def count_stranger(self, address: str) -> None:
+        """Raises TooManyRequestsException where too much was asked from there without an account."""
+        wait = self._strangers.take(address, self.now())
+        if wait:
+            told = f"without an account this is possible again in {show_span(wait)}"
+            raise TooManyRequestsException(told, headers={"Retry-After": str(math.ceil(wait))})
 
     async def book(self, draft: Draft, caller: Caller, user: str | None) -> ShownReservation:
         by = _who(caller)

@@ -68,6 +68,7 @@ class Me(Struct, frozen=True):
     logins: list[str]
     may_read: bool
     may_write: bool
+    may_book: bool
     may_administer: bool
     can_log_in: bool
     needs_first_admin: bool
@@ -217,6 +218,7 @@ def describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
         logins=sorted(caller.logins),
         may_read=policy.is_readable or caller.is_at_least("viewer"),
         may_write=caller.is_at_least("user"),
+        may_book=caller.is_at_least("user") or policy.is_bookable,
         may_administer=caller.is_at_least("admin"),
         can_log_in=auth.has_accounts,
         needs_first_admin=policy.needs_accounts and not auth.has_accounts,

@@ -1,6 +1,7 @@
 """/api/v1/reservations (GET, POST), /api/v1/reservations/{id} (GET, PATCH, DELETE), /api/v1/reservations/next.
 
-Whoever may look sees all of them. Users book, change and give back their own, admins everybody's.
+Whoever may look sees all of them. Users book, change and give back their own, admins everybody's; with
+`reservations.without_account` anybody books by a name, and changes what was booked so.
 """
 
 from typing import Annotated
@@ -12,6 +13,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
+from gpudeck.api.addresses import count_as
 from gpudeck.api.answers import HubRequest, allow, answer_json, documented
 from gpudeck.api.booking_desk import BookingDesk, RefusedReservation, ShownReservation, ShownSlot, TheBookings
 from gpudeck.api.errors import ErrorBody
@@ -55,7 +57,7 @@ class AnyGpus(Struct, frozen=True, forbid_unknown_fields=True):
 
 class NewReservation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One of `gpus` (UUIDs), `host` (all of its GPUs, or those with `indexes`) and `any`; from `start`, or now, until
-    `end` or for a length. `user` is for admins: whose it is."""
+    `end` or for a length. `user` is for admins: whose it is; and for who books without an account: who that is."""
 
     gpus: _Uuids | None = None
     host: _Host | None = None
@@ -142,13 +144,13 @@ async def list_reservations(
 
 @post(
     "/api/v1/reservations",
-    opt=access("user"),
+    opt=access("book"),
     responses={201: documented(ShownReservation, "The new reservation"), **_REFUSED},
 )
 async def book(request: AuthRequest, data: JSONBody[NewReservation], bookings: TheBookings) -> ShownReservation:
     """Book GPUs: those that are named, or any that fit."""
-    now, caller = bookings.now(), caller_of(request)
-    user = _read_owner(data.user, caller)
+    now, caller = bookings.now(), _find_asker(request, bookings)
+    user = _read_owner(data.user, caller) if caller.name else await bookings.check_stranger(_tidy(data.user))
     draft = Draft(
         wish=_read_any(data.any) if data.any is not None else _read_wish(data.gpus, data.host, data.indexes),
         start=read_moment("start", data.start, now),
@@ -173,14 +175,14 @@ async def read_reservation(number: _Number, bookings: TheBookings) -> ShownReser
 
 @patch(
     "/api/v1/reservations/{number:int}",
-    opt=access("user"),
+    opt=access("book"),
     responses={200: documented(ShownReservation, "The reservation as it is now"), **_REFUSED},
 )
 async def change_reservation(
     request: AuthRequest, number: _Number, data: JSONBody[ReservationChange], bookings: TheBookings
 ) -> ShownReservation:
     """Move, extend, shorten or annotate it: all that is asked, or nothing."""
-    now, caller = bookings.now(), caller_of(request)
+    now, caller = bookings.now(), _find_asker(request, bookings)
     user = _read_owner(data.user, caller)
     names_gpus = data.gpus is not None or data.host is not None or data.indexes is not None
     change = Change(
@@ -198,7 +200,7 @@ async def change_reservation(
 @delete(
     "/api/v1/reservations/{number:int}",
     status_code=200,
-    opt=access("user"),
+    opt=access("book"),
     responses={
         200: documented(ShownReservation, "What is left of it: its past, where it had begun"),
         409: documented(ErrorBody, "It is over"),
@@ -207,7 +209,7 @@ async def change_reservation(
 )
 async def release(request: AuthRequest, number: _Number, bookings: TheBookings) -> ShownReservation:
     """Give it back. One that has begun ends now, and its past stays. Nobody's process is ended."""
-    return await bookings.release(number, caller_of(request))
+    return await bookings.release(number, _find_asker(request, bookings))
 
 
 @get(
@@ -267,10 +269,25 @@ def _read_any(wanted: AnyGpus) -> Wish:
     )
 
 
-def _read_owner(named: str | None, caller: Caller) -> str | None:
+def _find_asker(request: AuthRequest, bookings: BookingDesk) -> Caller:
+    """Who asks. Of somebody without an account no more than the address is known, and they are counted by that."""
+    caller = caller_of(request)
+    if caller.name:
+        return caller
+    address = request.client.host if request.client else ""
+    bookings.count_stranger(count_as(address))
+    return msgspec.structs.replace(caller, address=address)
+
+
+def _tidy(named: str | None) -> str | None:
     user = None if named is None else tidy(named, USER_LENGTH)
     if user == "":
         raise ValidationException("user: a name has to have a character that can be seen")
+    return user
+
+
+def _read_owner(named: str | None, caller: Caller) -> str | None:
+    user = _tidy(named)
     if user not in {None, caller.name} and not caller.is_at_least("admin"):
         raise PermissionDeniedException("only admins book for others")
     return user

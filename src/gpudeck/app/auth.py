@@ -113,6 +113,7 @@ def make_policy(settings: Settings) -> Policy:
         is_readable=settings.read == "open",
         needs_accounts=not is_loopback(settings.listen.host) or settings.read == "login",
         commands=settings.commands,
+        is_bookable=settings.read == "open" and settings.reservations.without_account,
     )
 
 

@@ -26,7 +26,9 @@ class Who(Struct, frozen=True):
     logins: frozenset[str] = frozenset()
 
     def may_change(self, reservation: Reservation) -> bool:
-        return self.is_admin or reservation.user == self.name
+        """Whoever has no account has no name, and shares what was booked without one."""
+        is_anybodys = not self.name and not reservation.created_by
+        return self.is_admin or is_anybodys or (bool(self.name) and reservation.user == self.name)
 
 
 class Span(Struct, frozen=True):

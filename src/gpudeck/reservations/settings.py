@@ -21,5 +21,8 @@ class ReservationSettings(Struct, frozen=True):
     """How many GPUs one person can have booked at the same time."""
     no_show: Literal["off"] | Annotated[Duration, Meta(ge=60)] = HOUR
     """A booking whose GPUs nobody has used for this long since its beginning is released; `off`: it stays."""
+    without_account: bool = False
+    """Whether people who have no account book too, by a name that they give, and change what was booked so. Only with
+    `read: open`; the name of an account is refused."""
     warn_before: Annotated[Duration, Meta(ge=0)] = 15 * 60.0
     """How long before that its owner is warned."""

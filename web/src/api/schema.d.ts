@@ -1561,6 +1561,7 @@ export interface components {
             kind: "nobody" | "unverified" | "local" | "account" | "token" | "proxy";
             logins: string[];
             may_administer: boolean;
+            may_book: boolean;
             may_read: boolean;
             may_write: boolean;
             name: string;

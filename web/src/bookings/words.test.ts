@@ -16,11 +16,14 @@ test('its state goes along with the clock', () => {
 })
 
 test('owners and admins change it, and nobody else', () => {
-  const who = (changes: Partial<Me>) => askerOf({ name: 'ada', may_write: true, may_administer: false, ...changes } as Me)
+  const who = (changes: Partial<Me>) => askerOf({ name: 'ada', may_write: true, may_book: true, may_administer: false, ...changes } as Me)
   expect(mayChange(booking(), who({}))).toBe(true)
   expect(mayChange(booking(), who({ name: 'bob' }))).toBe(false)
   expect(mayChange(booking(), who({ name: 'bob', may_administer: true }))).toBe(true)
-  expect(mayChange(booking(), who({ may_write: false }))).toBe(false)
+  expect(mayChange(booking(), who({ may_book: false }))).toBe(false)
+  expect(mayChange(booking({ created_by: '' }), who({ name: '' }))).toBe(true)
+  expect(mayChange(booking({ created_by: 'bob' }), who({ name: '' }))).toBe(false)
+  expect(mayChange(booking({ created_by: '' }), who({ name: '', may_book: false }))).toBe(false)
 })
 
 test('GPUs by their hosts', () => expect(gpusText([...booked('gpu01', 0, 1), ...booked('gpu02', 3)])).toBe('gpu01: 0, 1; gpu02: 3'))

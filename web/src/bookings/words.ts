@@ -18,7 +18,7 @@ export interface Asker {
 
 /** A hub that has not said who asks decides when it is asked to book. */
 export function askerOf(me: Me | null): Asker {
-  return { name: me?.name ?? '', mayBook: me?.may_write ?? true, mayAdminister: me?.may_administer ?? false, canLogIn: canEnter(me) }
+  return { name: me?.name ?? '', mayBook: me?.may_book ?? true, mayAdminister: me?.may_administer ?? false, canLogIn: canEnter(me) }
 }
 
 export type BookingState = Booking['state']
@@ -35,7 +35,9 @@ export function isOver(booking: Booking, now: number): boolean {
 }
 
 export function mayChange(booking: Booking, who: Asker): boolean {
-  return who.mayAdminister || (who.mayBook && booking.user === who.name)
+  // Who has no account has no name here, and shares what was booked without one.
+  const isOwn = who.name === '' ? booking.created_by === '' : booking.user === who.name
+  return who.mayAdminister || (who.mayBook && isOwn)
 }
 
 /** `gpu07: 0, 1; gpu08: 3` */

@@ -3,10 +3,10 @@ import type { Me } from '../api/types'
 import { canEnter, doorOf, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, secretIn } from './access'
 
 function me(changes: Partial<Me> = {}): Me {
-  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, ...changes }
+  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_book: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, ...changes }
 }
 
-const ada = me({ kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_administer: true })
+const ada = me({ kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_book: true, may_administer: true })
 
 describe('the door', () => {
   test.each([
