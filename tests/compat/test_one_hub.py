@@ -27,7 +27,8 @@ def test_clients_of_all_are_served_and_a_restart_loses_nobody(tmp_path: Path) ->
         (tmp_path / "hosts.txt").write_text(f"# nodes\n\n127.0.0.1:{port}\n127.0.0.2:9\n")
         (tmp_path / "gpudeck.yaml").write_text(
             "demo: never\nlocal: never\n"
-            f"discovery: {{hosts_files: [{{path: {tmp_path}/hosts.txt, via: gpu-cluster-status}}]}}\n"
+            "discovery:\n  allow_addresses: [127.0.0.0/8]\n"
+            f"  hosts_files: [{{path: {tmp_path}/hosts.txt, via: gpu-cluster-status}}]\n"
             'compat: {vesta: {token: "t0ken"}, gpu_cluster_status: {password: "s3cret", interval: 1s}}\n'
         )
         with running_hub(tmp_path, "--config", str(tmp_path / "gpudeck.yaml")) as hub:
