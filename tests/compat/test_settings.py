@@ -32,7 +32,7 @@ def load(folder: Path, text: str) -> Settings:
             "read: open\nhosts: [{name: a, via: gpu-cluster-status}]",
             ":2: hosts: hosts or discovery name nodes via gpu-cluster-status",
         ),
-        ('compat: {vesta: {token: "x", networks: [lan]}}', "'lan' is no network"),
+        ('compat: {vesta: {token: "x", read_from: [lan]}}', "'lan' is no network"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, text: str, mistake: str) -> None:

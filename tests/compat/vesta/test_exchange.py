@@ -118,10 +118,16 @@ def test_a_token_is_never_logged(vesta: VestaHub, caplog: pytest.LogCaptureFixtu
     assert "wr0ng-token" not in caplog.text
 
 
-def test_senders_from_elsewhere_are_not_heard(tmp_path: Path) -> None:
-    near, far = VestaHub(tmp_path / "a", networks=["127.0.0.0/8"]), VestaHub(tmp_path / "b", networks=["192.0.2.0/24"])
-    assert near.add("gpu1")["status"] == "OK"
-    assert far.add("gpu1") == FORBIDDEN
+@pytest.mark.parametrize("path", ["/states/", "/states/gpu1/", "/?term=true", "/?term=true&detail=true"])
+def test_networks_restrict_readers_and_never_senders(tmp_path: Path, path: str) -> None:
+    vesta = VestaHub(tmp_path, read_from=["192.0.2.0/24"])
+    host_id = vesta.report("gpu1", make_post())
+    vesta.address = "198.51.100.7"
+    assert vesta.post(host_id, make_post()) == OK
+    refused = vesta.get(path)
+    assert (refused.status_code, refused.json()) == (403, FORBIDDEN)
+    vesta.address = "::ffff:192.0.2.9"
+    assert "GeForce" in vesta.get(path).text
 
 
 def test_an_address_is_told_as_it_is_though_the_socket_is_for_both_kinds(vesta: VestaHub) -> None:

@@ -288,7 +288,7 @@ def test_settings_become_a_piece_of_ours(tmp_path: Path, here: Here) -> None:
         "compat": {
             "vesta": {
                 "token": "…",
-                "networks": ["192.0.2.0/24"],
+                "read_from": ["192.0.2.0/24"],
                 "down_after": "90s",
                 "timestamp_format": "YMD",
                 "sort_by": "ip",
@@ -311,7 +311,52 @@ def test_settings_that_make_no_sense_are_told_with_their_line(tmp_path: Path, he
     file.write_text("TOKEN: x\nPORT_NUM: many\nSORT_BY: colour\nDOWN_TH: -1\nVALID_NETWORK: lan\nUNHEARD_OF: 1\n")
     plan = read(file, here)
     assert sorted(left.place for left in plan.left) == [f"line {number}" for number in range(2, 7)]
-    assert yaml.safe_load(plan.settings) == {"compat": {"vesta": {"token": "…"}}}
+    assert yaml.safe_load(plan.settings) == {"compat": {"vesta": {"token": "…", "read_from": ["127.0.0.1"]}}}
+
+
+@pytest.mark.parametrize(
+    ("told", "networks"),
+    [
+        ("127.0.0.1", ["127.0.0.1/32"]),
+        (r"^192\.168\.", ["192.168.0.0/16"]),
+        ("192.168.1.", ["192.168.1.0/24"]),
+        (r"10\.0\.0\.\d{1,3}$", ["10.0.0.0/24"]),
+        ("10.0.0.*", ["10.0.0.0/24"]),
+        ("(127.0.0.1|192.168.[0-9]+.[0-9]+)", ["127.0.0.1/32", "192.168.0.0/16"]),
+        (r"172\.(1[6-9]|2\d|3[01])\..*", ["172.16.0.0/12"]),
+        ("10.0.0.[1-5]", ["10.0.0.1/32", "10.0.0.2/31", "10.0.0.4/31"]),
+        ("192.0.2.0/24, ::1", ["192.0.2.0/24", "::1/128"]),
+        (["192.0.2.0/24", "^10[.]"], ["10.0.0.0/8", "192.0.2.0/24"]),
+        (".*", None),
+        ("", None),
+        (r"\d+\.\d+\.\d+\.\d+", None),
+    ],
+)
+def test_valid_network_restricts_readers(
+    tmp_path: Path, here: Here, told: str | list[str], networks: list[str] | None
+) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
+    plan = read(file, here)
+    assert yaml.safe_load(plan.settings)["compat"]["vesta"].get("read_from") == networks
+    assert (plan.left, bool(plan.notes)) == ([], networks is not None)
+
+
+@pytest.mark.parametrize("told", [r"\.1$", "lan", r"^(?!10\.)", "((a?){99}){99}", "(1?)*", "[", "1" * 600, "1.2.3.4.5"])
+def test_a_valid_network_that_is_no_networks_lets_this_machine_read_and_says_so(
+    tmp_path: Path, here: Here, told: str
+) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
+    plan = read(file, here)
+    assert yaml.safe_load(plan.settings)["compat"]["vesta"]["read_from"] == ["127.0.0.1"]
+    assert plan.left[0].reason.startswith("VALID_NETWORK has to be networks such as 192.0.2.0/24")
+
+
+def test_without_a_valid_network_this_machine_reads_as_there(tmp_path: Path, here: Here) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text("TOKEN: x\n")
+    assert yaml.safe_load(read(file, here).settings)["compat"]["vesta"]["read_from"] == ["127.0.0.1"]
 
 
 def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Path, here: Here) -> None:
@@ -322,7 +367,7 @@ def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Pat
     file.write_text(f"a: &a [x]\n{grown}VALID_NETWORK: *l\nDB_DIR: *l\nPORT_NUM: *l\n")
     plan = read(file, here)
     assert {left.reason.split()[0] for left in plan.left} >= {"VALID_NETWORK", "PORT_NUM"}
-    assert plan.notes == []
+    assert not any("import its database" in note for note in plan.notes)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/compat/vesta/hosts", "/api/v1/compat/vesta/past"])

@@ -76,13 +76,6 @@ def test_posts_to_ids_that_nobody_has_count_as_everything_of_their_address(vesta
     assert limited.hits == {"requests": 2}
 
 
-def test_a_sender_from_a_network_that_is_not_heard_is_a_stranger(tmp_path: Path) -> None:
-    vesta = VestaHub(tmp_path, networks=["192.0.2.0/24"])
-    limited = vesta.limit(FEW)
-    assert codes([vesta.add(f"gpu{number}") for number in range(4)]) == [403] * 4
-    assert limited.hits == {"requests": 1}
-
-
 def test_registering_has_a_measure_of_its_own(vesta: VestaHub) -> None:
     limited = vesta.limit(FEW)
     assert codes([vesta.add("") for _ in range(5)]) == [403] * 5

@@ -71,6 +71,7 @@ def _error(code: int, message: str, status: int = 200, *, close: bool = False) -
 
 
 FORBIDDEN: Final = _error(403, "forbidden", close=True)
+ELSEWHERE: Final = _error(403, "forbidden", 403)
 UNKNOWN_ID: Final = _error(404, "not in known list")
 NOT_FOUND: Final = _error(404, "not found")
 TAKEN: Final = Reply(json.dumps({"status": "OK", "status_code": 200}).encode())
@@ -99,7 +100,7 @@ class VestaDoor:
         self._now = now
         self._states = States(hub.fleet, register, settings)
         self._token = settings.token.encode()
-        self._networks = Networks(settings.networks)
+        self._readers = Networks(settings.read_from)
         self._run_id = secrets.token_hex(8)
         self._told_at: dict[str, float] = {}
 
@@ -113,7 +114,7 @@ class VestaDoor:
         return path.startswith(_UPDATE) or path in {_REGISTER, f"{_REGISTER}/"}
 
     def recognize(self, path: str, scope: Scope) -> Sender | None:
-        if not all(self._judge(scope)):
+        if not self._has_token(scope):
             return None
         if not path.startswith(_UPDATE):
             return Sender("registrations")
@@ -213,28 +214,34 @@ class VestaDoor:
         return Reply(json.dumps(told).encode())
 
     def _may_report(self, scope: Scope) -> bool:
-        is_right, is_near = self._judge(scope)
-        if not (is_right and is_near):
+        is_right = self._has_token(scope)
+        if not is_right:
             address = _address(scope)
-            why = "with a wrong token" if is_near else "from a network that compat.vesta.networks does not name"
-            self._tell(address, f"a vesta sender at {address} was turned away: it comes {why}")
-        return is_right and is_near
+            self._tell(address, f"a vesta sender at {address} was turned away: it comes with a wrong token")
+        return is_right
 
-    def _judge(self, scope: Scope) -> tuple[bool, bool]:
-        """The right token, compared in a time that says nothing of it; and from a network that is heard."""
+    def _has_token(self, scope: Scope) -> bool:
+        """Compared in a time that says nothing of it."""
         token = _read_query(scope["query_string"]).get("token", "").encode("utf-8", "surrogatepass")
-        is_right = hmac.compare_digest(token, self._token)
-        return is_right, self._networks.is_empty or self._networks.has(_address(scope))
+        return hmac.compare_digest(token, self._token)
+
+    def _is_near(self, scope: Scope) -> bool:
+        """Whether this address may read. Senders are never asked: the original restricted readers alone."""
+        return self._readers.is_empty or self._readers.has(_address(scope))
 
     async def _read(self, path: str, scope: Scope) -> Reply:
         if scope["method"] not in {"GET", "HEAD"}:
             return NOT_FOUND
+        if not self._is_near(scope):
+            return ELSEWHERE
         try:
             caller = await self._identify(scope)
             self._policy.check("read", caller)
         except (Refusal, HTTPException):
             return FORBIDDEN
-        sight, parameters = self._policy.sight(caller), _read_query(scope["query_string"])
+        return await self._show(path, _read_query(scope["query_string"]), self._policy.sight(caller))
+
+    async def _show(self, path: str, parameters: dict[str, str], sight: Sight) -> Reply:
         if path == "/":
             return self._draw(sight, detail=is_on(parameters.get("detail")))
         name, count = path[len(_STATES) :].strip("/"), _read_count(parameters.get("fetch_num"))

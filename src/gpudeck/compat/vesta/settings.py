@@ -17,10 +17,11 @@ class VestaSettings(Struct, frozen=True):
 
     token: _Token
     """What senders bring in `token=`: their TOKEN. There is no default; `0000` was everybody's."""
-    networks: list[Annotated[str, Meta(extra={"config_words": "a network such as 192.0.2.0/24"})]] = field(
+    read_from: list[Annotated[str, Meta(extra={"config_words": "a network such as 192.0.2.0/24"})]] = field(
         default_factory=list
     )
-    """From where senders are heard, as VALID_NETWORK; from everywhere where none is given."""
+    """Networks from which `/states/` and the text view can be read, as VALID_NETWORK; all if none is given. Senders
+    report from anywhere, and the page follows `read`."""
     down_after: Annotated[Duration, Meta(ge=1, le=3600)] = 60.0
     """A sender that has not posted for this long is down, as DOWN_TH."""
     timestamp_format: Literal["MDY", "YMD", "DMY"] = "DMY"
@@ -32,10 +33,10 @@ class VestaSettings(Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Without the token: settings may end up in a trace."""
-        return f"VestaSettings(networks={self.networks!r}, down_after={self.down_after!r})"
+        return f"VestaSettings(read_from={self.read_from!r}, down_after={self.down_after!r})"
 
     def __post_init__(self) -> None:
-        for network in self.networks:
+        for network in self.read_from:
             try:
                 ipaddress.ip_network(network, strict=False)
             except ValueError as error:

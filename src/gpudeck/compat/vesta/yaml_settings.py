@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from gpudeck.compat.importing import Left, Plan, read_small_file
+from gpudeck.compat.vesta.valid_network import read_networks
 from gpudeck.model.errors import UsageError
 
 _LOOK: Final = "It is a YAML file with keys such as TOKEN, PORT_NUM and DB_NAME: example/local_settings.yaml shows all."
@@ -17,6 +18,10 @@ _KNOWN: Final = frozenset(
         *("PAGE_PER_HOST_NUM", "TERM_WIDTH", "SORT_BY", "SLACK_WEBHOOK", "SLACK_BOT_TOKEN"),
         *("SLACK_BOT_POST_CHANNEL", "DOWN_TH", "SAVE_INTERVAL"),
     )
+)
+_LOCAL: Final = "[127.0.0.1]"
+_NETWORKS: Final = (
+    r"networks such as 192.0.2.0/24, or the numbers of an address such as 192\.0\.2\.\d+, from the first on"
 )
 _SLACK: Final = ("SLACK_WEBHOOK", "SLACK_BOT_TOKEN", "SLACK_BOT_POST_CHANNEL")
 
@@ -55,7 +60,7 @@ def read_settings(file: Path) -> Plan:
             plan.left.append(Left(f"line {lines[name]}", f"{name[:40]!r} is no setting of vesta's server"))
     keys = _Keys(values, lines, plan)
     plan.settings = _write(keys)
-    plan.notes = _advise(keys, values)
+    plan.notes = _advise(keys, values, restricts_readers="read_from:" in plan.settings)
     if "PAGE_PER_HOST_NUM" in keys:
         plan.over.append(Left(f"line {lines['PAGE_PER_HOST_NUM']}", "PAGE_PER_HOST_NUM: the page shows all hosts"))
     return plan
@@ -80,7 +85,7 @@ def _write(keys: _Keys) -> str:
     """Secrets are not shown: they are written over by hand."""
     token = "# the TOKEN of the file" if "TOKEN" in keys else "# the file has no TOKEN: its senders bring 0000"
     vesta = {
-        "networks": keys.take("VALID_NETWORK", _read_networks, "a network such as 192.0.2.0/24, or a list of them"),
+        "read_from": _write_readers(keys),
         "down_after": keys.take("DOWN_TH", _seconds(1, 3600), "seconds, from 1 to 3600"),
         "timestamp_format": keys.take("TIMESTAMP_FORMAT", _word("MDY", "YMD", "DMY"), "MDY, YMD or DMY"),
         "sort_by": keys.take("SORT_BY", _word("name", "ip"), "name or ip"),
@@ -101,12 +106,25 @@ def _write(keys: _Keys) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _advise(keys: _Keys, values: dict[str, Any]) -> list[str]:
+def _write_readers(keys: _Keys) -> str | None:
+    """Who may read. Where that is not known nobody else than this machine may; senders are heard from everywhere."""
+    if "VALID_NETWORK" not in keys:
+        return f"{_LOCAL}  # vesta's default; unless its command line has --valid_network"
+    found = keys.take("VALID_NETWORK", _read_networks, _NETWORKS)
+    return f"{_LOCAL}  # write the networks of VALID_NETWORK here" if found is None else found or None
+
+
+def _advise(keys: _Keys, values: dict[str, Any], *, restricts_readers: bool) -> list[str]:
     notes = []
     folder, name = values.get("DB_DIR") or "data", values.get("DB_NAME") or "gpu_states.db"
     if ("DB_NAME" in keys or "DB_DIR" in keys) and isinstance(folder, str) and isinstance(name, str):
         place = Path(folder) / name
         notes.append(f"Then import its database: gpudeck import vesta {place}")
+    if restricts_readers:
+        notes.append(
+            "read_from restricts /states/ and the text view, as VALID_NETWORK did. The page and the API follow `read`: "
+            "with `read: login` they need an account."
+        )
     if any(name in keys for name in _SLACK):
         notes.append("What it tells Slack is set up with the hub's alerts: see docs/migrate/vesta.md.")
     return notes
@@ -120,8 +138,9 @@ def _check_flat(value: Any) -> Any:
 
 
 def _read_networks(value: Any) -> str:
-    words = value if isinstance(value, list) else str(value).replace(",", " ").split()
-    return f"[{', '.join(str(ipaddress.ip_network(str(word), strict=False)) for word in words)}]"
+    found = read_networks(map(str, value) if isinstance(value, list) else str(value))
+    words = (f'"{one}"' if ":" in one else one for one in found)
+    return f"[{', '.join(words)}]" if found else ""
 
 
 def _read_address(value: Any) -> str:
