@@ -19,6 +19,7 @@ from gpudeck.api.limits import LimitedApp
 from gpudeck.compat.vesta.imports import ImportDoor, Shelf
 from gpudeck.compat.vesta.register import Register
 from gpudeck.compat.vesta.routes import VestaDoor
+from gpudeck.compat.vesta.samples import Samples
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.compat.vesta.taken import Taken
 from gpudeck.database.sqlite import FILE_NAME
@@ -77,9 +78,11 @@ class VestaHub:
         self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
 
     def _side_doors(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
+        samples = Samples(self._auth.database)
         self.senders = VestaDoor(
             house.hub,
             self.register,
+            samples,
             self.settings,
             identify=keeper.identify,
             policy=house.policy,
@@ -87,7 +90,12 @@ class VestaHub:
             now=self.clock,
         )
         shelf = Shelf(
-            house.history, Taken(self._auth.database), has_room=self._ask_room, settle=self._settle, keeps=self.keeps
+            house.history,
+            samples,
+            Taken(self._auth.database),
+            has_room=self._ask_room,
+            settle=self._settle,
+            keeps=self.keeps,
         )
         return [
             self.senders,

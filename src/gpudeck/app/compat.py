@@ -42,6 +42,7 @@ class SideDoors:
         from gpudeck.compat.vesta.imports import ImportDoor, Shelf  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.register import Register  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaDoor  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.samples import Samples  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.taken import Taken  # noqa: PLC0415 - see above
 
         assert self._settings.compat.vesta is not None  # noqa: S101 - whoever calls has looked
@@ -52,9 +53,11 @@ class SideDoors:
             retention=house.hub.retention,
         )
         await open_part(register.load)
+        samples = Samples(house.auth.database)
         door = VestaDoor(
             house.hub,
             register,
+            samples,
             self._settings.compat.vesta,
             identify=keeper.identify,
             policy=house.policy,
@@ -65,6 +68,7 @@ class SideDoors:
         history = self._settings.history
         shelf = Shelf(
             house.history,
+            samples,
             Taken(house.auth.database),
             has_room=lambda: bool(getattr(house.history, "has_room", True)),
             settle=lambda: bool(getattr(house.history, "settle", lambda: True)()),

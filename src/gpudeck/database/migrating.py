@@ -11,7 +11,7 @@ from gpudeck.model.errors import UsageError, Wrong
 
 log = logging.getLogger(__name__)
 
-NEWEST = "0010"
+NEWEST = "0011"
 """The last of the migrations. They are numbered, so that a newer gpudeck's is known as such."""
 VERSION_TABLE = "gpudeck_version"
 """Where the number stands. Not under Alembic's own name: another program may keep its tables in the same database."""

@@ -12,6 +12,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -196,6 +197,15 @@ vesta_spans = Table(
 )
 """From when until when the past of a vesta host was imported: no sample of it is taken twice. Spans of one host do not
 touch."""
+
+vesta_samples = Table(
+    "vesta_samples",
+    metadata,
+    Column("id", String(64), primary_key=True),  # the sender's
+    Column("at", Float(53), primary_key=True),
+    Column("body", LargeBinary, nullable=False),  # its GPUs as JSON in vesta's words, zlib
+)
+"""What was posted or imported of a vesta host, at its own times: the newest 1,000 of each."""
 
 outbox = Table(
     "outbox",

@@ -1,13 +1,35 @@
-"""`fetch_num` after a restart: what the history has of a host, in vesta's words."""
+"""`fetch_num` returns what was posted or imported, at its own times, and nothing else."""
 
+import asyncio
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from fakes.reports import make_envelope, make_gpu
 from fakes.vesta import CAPTURED_AT, VestaHub, make_post
 from gpudeck.compat.vesta.imports import make_sample
+from gpudeck.compat.vesta.samples import Samples
+from gpudeck.database.engine import Database
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.model.errors import Temporary
+
+ADMIN = {"Authorization": "Bearer admin-token"}
+BEGIN = CAPTURED_AT // 60 * 60 - 6 * 3600 + 7
+"""Seven seconds past a minute: no step of the history begins there."""
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture
@@ -17,63 +39,128 @@ def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
     opened.close()
 
 
-def fill(store: EmbeddedStore, begin: float, every: float, count: int) -> None:
-    """`count` samples from `begin` on, the temperature counting up from 40."""
-    samples = [
-        make_sample("gpu1", begin + every * number, every, make_post(2, temperature=40 + number))
-        for number in range(count)
-    ]
-    store.take(samples)
+@pytest.fixture
+def vesta(tmp_path: Path, store: EmbeddedStore) -> VestaHub:
+    return VestaHub(tmp_path, history=store)
+
+
+def bring(vesta: VestaHub, count: int) -> str:
+    """Import a host with so many one-minute rows, the temperature counting up from 1; its id."""
+    call(vesta, "hosts", {"hosts": [{"id": "abc1", "name": "gpu1"}]})
+    rows = [[BEGIN + 60.0 * number, make_post(2, temperature=1 + number % 99)] for number in range(count)]
+    for start in range(0, count, 200):
+        call(vesta, "past", {"id": "abc1", "interval": 60.0, "rows": rows[start : start + 200]})
+    return "abc1"
+
+
+def call(vesta: VestaHub, path: str, body: dict[str, Any]) -> None:
+    answer = vesta.call("POST", f"/api/v1/compat/vesta/{path}", content=json.dumps(body).encode(), headers=ADMIN)
+    assert answer.status_code == 200
+
+
+def record(store: EmbeddedStore, at: float, temperature: int) -> None:
+    """What a hub's history keeps of a post: it stands for the whole interval before it."""
+    store.take([make_sample("gpu1", at, 60.0, make_post(2, temperature=temperature))])
     assert store.flush()
 
 
-def temperatures(vesta: VestaHub, count: int, path: str = "/states/gpu1/") -> list[int]:
+def told(vesta: VestaHub, count: int = 1000, path: str = "/states/gpu1/") -> list[tuple[str, int]]:
+    """The times of day and temperatures."""
     data = vesta.states(f"{path}?fetch_num={count}")["gpu1"]["data"]
-    assert [one["timestamp"] for one in data] == sorted(one["timestamp"] for one in data)
-    return [one["gpu_data"]["gpu:0"]["temperature"] for one in data]
+    return [(str(one["timestamp"])[8:], one["gpu_data"]["gpu:0"]["temperature"]) for one in data]
 
 
-def test_a_host_that_was_silent_since_the_start_is_told_from_the_history(tmp_path: Path, store: EmbeddedStore) -> None:
-    vesta = VestaHub(tmp_path, history=store)
-    vesta.add("gpu1")
-    fill(store, CAPTURED_AT // 60 * 60 - 600, 10.0, 30)
-    assert temperatures(vesta, 5) == [65, 66, 67, 68, 69]
-    (newest,) = vesta.states("/states/gpu1/")["gpu1"]["data"]
-    gpu = newest["gpu_data"]["gpu:1"]
-    assert (gpu["uuid"], gpu["used_memory"], gpu["gpu_name"]) == ("GPU-1", 8018, "GeForce GTX 1080 Ti")
-    assert gpu["processes"] == [{"pid": "4711", "name": "train", "user": "alice", "used_memory": 6400}]
+@pytest.mark.parametrize("path", ["/states/gpu1/", "/states/"])
+def test_one_post_is_one_sample(vesta: VestaHub, store: EmbeddedStore, path: str) -> None:
+    vesta.report("gpu1", make_post(2, temperature=90))
+    record(store, CAPTURED_AT, 90)
+    assert told(vesta, 50, path) == [("063757", 90)]
 
 
-def test_a_gpu_that_nobody_was_on_has_its_name_too(tmp_path: Path, store: EmbeddedStore) -> None:
-    vesta = VestaHub(tmp_path, history=store)
-    vesta.add("gpu1")
-    store.take([make_sample("gpu1", CAPTURED_AT - 600, 60.0, make_post(2, processes=[]))])
-    assert store.flush()
-    (newest,) = vesta.states("/states/gpu1/")["gpu1"]["data"]
-    names = [(gpu["gpu_name"], gpu["processes"]) for gpu in newest["gpu_data"].values()]
-    assert names == [("GeForce GTX 1080 Ti", [])] * 2
+def test_what_was_imported_comes_back_row_by_row(vesta: VestaHub) -> None:
+    bring(vesta, 341)
+    found = vesta.states("/states/gpu1/?fetch_num=1000")["gpu1"]["data"]
+    assert len(found) == 341
+    assert [one["timestamp"] for one in found[:2]] == [20261115003707, 20261115003807]
+    assert found[0]["gpu_data"] == make_post(2, temperature=1)
+    assert told(vesta, 2) == [("061607", 43), ("061707", 44)]
 
 
-def test_what_was_posted_since_stands_behind_what_was_stored_before(tmp_path: Path, store: EmbeddedStore) -> None:
-    fill(store, CAPTURED_AT // 60 * 60 - 3600, 60.0, 30)
-    vesta = VestaHub(tmp_path, history=store)
+def test_a_post_after_an_import_changes_nothing_before_it(vesta: VestaHub, store: EmbeddedStore) -> None:
+    host_id = bring(vesta, 5)
+    vesta.post(host_id, make_post(2, temperature=90))
+    record(store, CAPTURED_AT, 90)
+    assert told(vesta)[-3:] == [("004007", 4), ("004107", 5), ("063757", 90)]
+    assert len(told(vesta)) == 6
+
+
+def test_a_restart_adds_and_loses_nothing(vesta: VestaHub, store: EmbeddedStore) -> None:
     host_id = vesta.report("gpu1", make_post(2, temperature=90))
+    record(store, vesta.clock(), 90)
     vesta.clock.advance(60)
     vesta.post(host_id, make_post(2, temperature=91))
-    assert temperatures(vesta, 4) == [68, 69, 90, 91]
-    assert temperatures(vesta, 4, "/states/") == [68, 69, 90, 91]
+    record(store, vesta.clock(), 91)
+    expected = [("063757", 90), ("063857", 91)]
+    assert told(vesta) == expected
+    vesta.start()
+    assert told(vesta) == expected
+    vesta.clock.advance(60)
+    vesta.post(host_id, make_post(2, temperature=92))
+    assert told(vesta) == told(vesta, path="/states/") == [*expected, ("063957", 92)]
 
 
-def test_long_ago_is_told_in_minutes(tmp_path: Path, store: EmbeddedStore) -> None:
-    vesta = VestaHub(tmp_path, history=store)
-    vesta.add("gpu1")
-    fill(store, CAPTURED_AT // 3600 * 3600 - 5 * 86_400, 60.0, 30)
-    assert len(temperatures(vesta, 2)) == 2
-
-
-def test_without_a_history_there_is_the_newest_alone(tmp_path: Path) -> None:
+def test_without_a_history_posts_are_kept_all_the_same(tmp_path: Path) -> None:
     vesta = VestaHub(tmp_path)
     vesta.report("gpu1", make_post(2, temperature=90))
-    assert temperatures(vesta, 50) == [90]
     vesta.start()
-    assert temperatures(vesta, 50) == []
+    assert told(vesta) == [("063757", 90)]
+
+
+def test_senders_that_post_at_once_are_all_kept(database: Database) -> None:
+    posts = [(f"id{number}", CAPTURED_AT + more, make_post()) for number in range(20) for more in (0.0, 1.0, 1.0)]
+
+    async def keep() -> list[int]:
+        samples = Samples(database)
+        await asyncio.gather(*(samples.keep(*post) for post in posts))
+        return [len(await samples.newest(f"id{number}", CAPTURED_AT + 9, 10)) for number in range(20)]
+
+    assert asyncio.run(keep()) == [2] * 20
+
+
+def test_the_newest_thousand_are_kept(database: Database) -> None:
+    async def fill() -> tuple[int, float]:
+        samples = Samples(database)
+        for start in range(1100, -1, -100):
+            await samples.add("abc1", [(CAPTURED_AT + start + number, make_post()) for number in range(100)])
+        async with database.begin() as connection:
+            count = (await connection.execute(text("SELECT count(*) FROM vesta_samples"))).scalar_one()
+        return count, (await samples.newest("abc1", float("inf"), 2000))[0][0]
+
+    assert asyncio.run(fill()) == (1000, CAPTURED_AT + 200)
+
+
+def test_a_database_that_does_not_answer_costs_no_post(vesta: VestaHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    host_id = vesta.report("gpu1", make_post())
+
+    def begin(_: Database) -> None:
+        raise Temporary("the database is locked.")
+
+    monkeypatch.setattr(Database, "begin", begin)
+    assert vesta.post(host_id, make_post(1, temperature=70))["status"] == "OK"
+    assert vesta.states()["gpu1"]["data"][0]["gpu_data"]["gpu:0"]["temperature"] == 70
+
+
+def test_what_a_host_with_an_agent_measured_stands_behind_what_its_sender_posted(
+    vesta: VestaHub, store: EmbeddedStore
+) -> None:
+    host_id = vesta.report("gpu1", make_post(1, temperature=90))
+    for number in range(3):
+        record(store, CAPTURED_AT // 10 * 10 + 10.0 * (number - 1), 50 + number)
+    vesta.clock.advance(35)
+    envelope = make_envelope("gpu1", gpus=[make_gpu(0)], collected_at=vesta.clock())
+    vesta.hub.fleet.apply(envelope, via="push", now=vesta.clock())
+    times = [at for at, _ in told(vesta)]
+    assert times[0] == "063757"
+    assert times[-1] == "063832"
+    assert times == sorted(times)
+    assert vesta.register.get(host_id) is not None

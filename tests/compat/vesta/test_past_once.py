@@ -244,6 +244,7 @@ def test_a_past_that_was_imported_with_an_earlier_version_is_not_taken_again(tmp
             "DROP TABLE hosts",
             "DROP TABLE host_facts",
             "DROP TABLE vesta_spans",
+            "DROP TABLE vesta_samples",
             'CREATE TABLE vesta_past (id VARCHAR(64) PRIMARY KEY, start FLOAT NOT NULL, "end" FLOAT NOT NULL)',
             "INSERT INTO vesta_past VALUES ('abc1', 10.5, 20.0)",
             "UPDATE gpudeck_version SET version_num = '0008'",

@@ -23,15 +23,19 @@ from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta.ingest import MOST_GPUS, read_gpus
 from gpudeck.compat.vesta.names import LONGEST, fleet_name, make_name
 from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.samples import Json, Moment, Samples
+from gpudeck.compat.vesta.states import describe_post
 from gpudeck.compat.vesta.taken import Span, Taken
 from gpudeck.history.base import Ask, HistoryRefused, Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.hub.fleet import Fleet
+from gpudeck.hub.sight import EVERYTHING
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused, Temporary
 from gpudeck.model.report import GpuReading, Process
+from gpudeck.model.turns import parse_aside
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +95,7 @@ class Shelf(Struct, frozen=True):
     that is on the disk and tells whether it is. What is older than `keeps` seconds it does not keep."""
 
     history: Store | None
+    samples: Samples
     taken: Taken
     has_room: Callable[[], bool]
     settle: Callable[[], bool]
@@ -180,6 +185,8 @@ class ImportDoor:
         if rows:
             name = fleet_name(host.name, host.id)
             samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
+            await self._shelf.samples.add(host.id, await parse_aside(_describe, rows, name))
+            host.last_at = max(host.last_at or 0.0, *(at for at, _ in rows))
             spans = await self._keep(history, wanted.id, samples, wanted.span)
         return _tell(len(rows), spans, since)
 
@@ -231,6 +238,10 @@ def _has_any(history: Store, ask: Ask) -> bool:
     except HistoryRefused as refusal:
         return refusal.code != "unknown_host"
     return any(point[1] is not None for series in answer.series for point in series.points)
+
+
+def _describe(rows: list[tuple[float, Json]], host: str) -> list[Moment]:
+    return [(at, describe_post(read_gpus(gpus, host), EVERYTHING)) for at, gpus in rows]
 
 
 def make_sample(host: str, at: float, interval: float, posted: dict[str, Any]) -> HostSample:

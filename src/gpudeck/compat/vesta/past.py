@@ -1,14 +1,13 @@
-"""`fetch_num`: what was stored of a host before its newest state, out of the history."""
+"""`fetch_num` of a host with an agent: what the history measured before its newest state, to ten seconds."""
 
-from typing import Any, Final
+from typing import Final
 
+from gpudeck.compat.vesta.samples import Json, Moment
 from gpudeck.compat.vesta.states import mebibytes
 from gpudeck.history.base import MOST_POINTS, Ask, HistoryRefused, Run, RunsAsk, Store
 from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 
-MOST: Final = 1000
-"""So many samples are told at most, whoever asks for more."""
 _STEP: Final = 10.0
 _FINE_SPAN: Final = _STEP * MOST_POINTS
 _LONG_SPAN: Final = 30 * 86_400.0
@@ -20,34 +19,28 @@ _METRICS: Final = {
 }
 _SIZES: Final = frozenset({"total_memory", "used_memory"})
 
-Json = dict[str, Any]
-Moment = tuple[float, Json]
-"""When, and the GPUs of then in vesta's words."""
-
 
 class PastOfHost:
-    """`view` is the host as it is now, for the names of its models; None where the fleet does not have it, and they are
-    those that the history knows."""
+    """`view` is the host as it is now, for the names of its models."""
 
-    def __init__(self, store: Store, host: str, view: View | None, sight: Sight) -> None:
+    def __init__(self, store: Store, host: str, view: View, sight: Sight) -> None:
         self._store = store
         self._host = host
         self._sight = sight
-        self._models: dict[str, str] = {gpu["uuid"]: gpu["name"] for gpu in view["gpus"]} if view is not None else {}
+        self._models: dict[str, str] = {gpu["uuid"]: gpu["name"] for gpu in view["gpus"]}
 
-    def read(self, until: float, count: int, pace: float = 0.0) -> list[Moment]:
-        """The `count` newest samples before `until`, in order of time; fewer where there are no more. Blocks.
+    def read(self, since: float, until: float, count: int) -> list[Moment]:
+        """The `count` newest between both times, in order; fewer where there are no more. Blocks. Raises Temporary.
 
-        They are told to ten seconds; of a host that has been silent for long, to minutes. `pace` is how far apart it
-        posts: what lies closer together is of one post, which counts for some time. Raises Temporary.
+        They are told to ten seconds; of a host that has been silent for long, to minutes.
         """
         for span in (_FINE_SPAN, _LONG_SPAN):
             try:
-                found = self._read(max(0.0, until - span), until)
+                found = self._read(max(since + _STEP, until - span), until)
             except HistoryRefused:
                 return []
             if found:
-                return _thin(found, pace - _STEP / 2)[-count:]
+                return [moment for moment in found if moment[0] > since][-count:]
         return []
 
     def _read(self, start: float, end: float) -> list[Moment]:
@@ -93,15 +86,6 @@ class PastOfHost:
             # The history has it of all its GPUs together.
             "used_memory": None if run.mean_memory_bytes is None else mebibytes(run.mean_memory_bytes / len(run.gpus)),
         }
-
-
-def _thin(moments: list[Moment], pace: float) -> list[Moment]:
-    """The newest, and before each those that lie at least so far apart."""
-    kept: list[Moment] = []
-    for moment in reversed(moments):
-        if not kept or kept[-1][0] - moment[0] >= pace:
-            kept.append(moment)
-    return kept[::-1]
 
 
 def _is_on(run: Run, uuid: str, at: float) -> bool:

@@ -1,32 +1,32 @@
 """The hosts whose senders have registered: in memory for every post, in the database for the next start."""
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct, field
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpudeck.compat.vesta.names import fleet_name, make_id, make_name
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import vesta_hosts as table
+from gpudeck.database.schema import vesta_samples as samples
 from gpudeck.model.clock import Clock
 from gpudeck.model.retention import RetentionClock
 
 MOST_HOSTS: Final = 10_000
 SEEN_EVERY: Final = 3600.0
-POSTS_KEPT: Final = 60
-BYTES_KEPT: Final = 64 * 1024 * 1024
-"""Of the last posts of all hosts together."""
 _TRIES: Final = 5
+_LAST: Final = select(func.max(samples.c.at)).where(samples.c.id == table.c.id).scalar_subquery()
+_HOSTS: Final = select(table, _LAST.label("last_at"))
 
 
 class Registered(Struct):
     """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub,
-    None where it has not since the start; `gap` is how long it took between its last two posts.
+    None where it has not since the start; `gap` is how long it took between its last two posts. `last_at` is when it
+    posted or was imported last, also before the start.
 
-    `timestamps` are those of its newest post; `posts` are the last ones as they came, with when, the newest last.
+    `timestamps` are those of its newest post.
     """
 
     id: str
@@ -34,15 +34,15 @@ class Registered(Struct):
     host: str
     address: str
     seen_at: float
+    last_at: float | None = None
     posted_at: float | None = None
     gap: float | None = None
     sequence: int = 0
     timestamps: dict[str, str] = field(default_factory=dict)
-    posts: deque[tuple[float, bytes]] = field(default_factory=deque)
 
     def note_post(self, now: float, timestamps: dict[str, str]) -> None:
         self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
-        self.posted_at = now
+        self.posted_at = self.last_at = now
         self.sequence += 1
         self.timestamps = timestamps
 
@@ -67,7 +67,6 @@ class Register:
         self._forget_after = forget_after
         self._by_id: dict[str, Registered] = {}
         self._by_name: dict[str, Registered] = {}
-        self._bytes_kept = 0
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(list(self._by_id.values()))
@@ -77,9 +76,9 @@ class Register:
 
     async def load(self) -> None:
         async with self._database.begin() as connection:
-            for row in (await connection.execute(select(table))).mappings():
+            for row in (await connection.execute(_HOSTS)).mappings():
                 if row["id"] not in self._by_id:
-                    self._keep(row["id"], row["name"], row["address"], row["seen_at"])
+                    self._keep(row["id"], row["name"], row["address"], row["seen_at"]).last_at = row["last_at"]
 
     def get(self, host_id: str) -> Registered | None:
         return self._by_id.get(host_id)
@@ -141,13 +140,6 @@ class Register:
             changed = update(table).where(table.c.id == host.id).values(seen_at=now, address=address)
             await connection.execute(changed)
 
-    def keep_post(self, host: Registered, at: float, body: bytes) -> None:
-        """For `fetch_num`, without a look into the history. The newest one is always kept."""
-        host.posts.append((at, body))
-        self._bytes_kept += len(body)
-        while len(host.posts) > POSTS_KEPT or (self._bytes_kept > BYTES_KEPT and len(host.posts) > 1):
-            self._bytes_kept -= len(host.posts.popleft()[1])
-
     async def _make_room(self) -> None:
         time = self._retention.deletion_time()
         if time is None:
@@ -157,8 +149,10 @@ class Register:
         for host in silent[:500]:
             self._drop(host)
         if silent:
+            ids = [host.id for host in silent[:500]]
             async with self._database.begin() as connection:
-                await connection.execute(delete(table).where(table.c.id.in_([host.id for host in silent[:500]])))
+                await connection.execute(delete(table).where(table.c.id.in_(ids)))
+                await connection.execute(delete(samples).where(samples.c.id.in_(ids)))
 
     def _keep(self, host_id: str, name: str, address: str, seen_at: float) -> Registered:
         made = Registered(host_id, name, fleet_name(name, host_id), address, seen_at)
@@ -166,6 +160,5 @@ class Register:
         return made
 
     def _drop(self, host: Registered) -> None:
-        self._bytes_kept -= sum(len(body) for _, body in host.posts)
         self._by_id.pop(host.id, None)
         self._by_name.pop(host.name, None)

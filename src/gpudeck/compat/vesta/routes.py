@@ -25,15 +25,16 @@ from gpudeck.api.reports import read_body
 from gpudeck.api.senders import Sender
 from gpudeck.api.text import is_on
 from gpudeck.auth.caller import Caller
-from gpudeck.compat.vesta.ingest import read_post
-from gpudeck.compat.vesta.past import MOST, Moment, PastOfHost
+from gpudeck.compat.vesta.ingest import Post, read_gpus, read_post
+from gpudeck.compat.vesta.past import PastOfHost
 from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.samples import MOST, Moment, Samples
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.compat.vesta.states import Json, Shown, States, describe_post
 from gpudeck.compat.vesta.text import draw_boxes, draw_table
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.sight import Sight
+from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused, Temporary
 from gpudeck.model.report import Report
@@ -84,6 +85,7 @@ class VestaDoor:
         self,
         hub: Hub,
         register: Register,
+        samples: Samples,
         settings: VestaSettings,
         *,
         identify: Identify,
@@ -93,6 +95,7 @@ class VestaDoor:
     ) -> None:
         self._hub = hub
         self._register = register
+        self._samples = samples
         self._settings = settings
         self._identify = identify
         self._policy = policy
@@ -162,23 +165,28 @@ class VestaDoor:
             host = self._register.get(host_id) or await self._register.find(host_id[:64])
             if host is None:
                 return UNKNOWN_ID
-            await self._take(host, body)
+            at, gpus = await self._take(host, body)
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
             self._tell(host_id, f"what a vesta sender at {_address(scope)} posts is not taken: {refusal}")
             return FORBIDDEN
-        await self._register.note_seen(host, _address(scope))
+        try:
+            await self._samples.keep(host.id, at, gpus)
+            await self._register.note_seen(host, _address(scope))
+        except Temporary as error:
+            # The fleet has it: the sender did nothing wrong.
+            self._tell("samples", f"what vesta senders post is not kept for fetch_num: {error}")
         return TAKEN
 
-    async def _take(self, host: Registered, body: bytes) -> None:
+    async def _take(self, host: Registered, body: bytes) -> tuple[float, Json]:
         now = self._now()
         if len(body) < _LARGE_BYTES:
-            post = read_post(body, host.host)
+            post, gpus = _read_post(body, host.host)
         else:
-            post = await parse_aside(read_post, body, host.host)
+            post, gpus = await parse_aside(_read_post, body, host.host)
         host.note_post(now, post.timestamps)
-        self._register.keep_post(host, now, body)
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
+        return now, gpus
 
     def _seal(self, host: Registered, report: Report, now: float) -> Envelope:
         return Envelope(
@@ -271,24 +279,24 @@ class VestaDoor:
         return f"{{{', '.join(f'{name}: {text}' for name, text in told.items())}}}".encode()
 
     async def _describe(self, one: Shown, sight: Sight, count: int) -> Json:
-        """Its newest state is the last. Before it stand its last posts, and before them what the history has."""
+        """Its newest state is the last. Before it stands what was posted or imported, each at its own time; of a host
+        with an agent also what the history has since then."""
         wanted = min(count, MOST) - (one.state is not None)
-        posts = list(one.registered.posts)[:-1] if one.registered is not None and one.is_of_vesta else []
-        posts = posts[max(0, len(posts) - wanted) :]
-        past = await self._read_history(one, sight, posts[0][0] if posts else None, wanted - len(posts))
-        past += [(at, describe_post(await parse_aside(read_post, body, one.id), sight)) for at, body in posts]
+        past = await self._read_past(one, sight, wanted) if wanted > 0 else []
         return self._states.describe(one, sight, [self._states.entry(gpus, at) for at, gpus in past])
 
-    async def _read_history(self, one: Shown, sight: Sight, until: float | None, wanted: int) -> list[Moment]:
-        if self._history is None or wanted <= 0:
-            return []
-        state = one.state
-        newest = self._now() if state is None else state.observed_at
-        pace = one.registered.gap if one.registered is not None and one.is_of_vesta else None
-        reader = PastOfHost(self._history, one.id, None if state is None else state.view, sight)
-        # A sample stands for ten seconds: one that lasts until what is told by itself is that very one.
-        end = (newest if until is None else until) // 10 * 10 + (10 if state is None else 0)
-        return await asyncio.to_thread(reader.read, end, wanted, pace or 0.0)
+    async def _read_past(self, one: Shown, sight: Sight, wanted: int) -> list[Moment]:
+        registered, state = one.registered, one.state
+        newest = float("inf") if state is None else state.observed_at
+        if registered is not None and registered.posted_at is not None and one.is_of_vesta:
+            newest = registered.posted_at
+        past = [] if registered is None else await self._samples.newest(registered.id, newest, wanted)
+        if state is not None and not one.is_of_vesta and self._history is not None:
+            reader = PastOfHost(self._history, one.id, state.view, sight)
+            since = past[-1][0] if past else 0.0
+            measured = await asyncio.to_thread(reader.read, since, newest // 10 * 10, wanted)
+            past = [*past, *measured][-wanted:]
+        return past if sight.commands == "all" else await asyncio.to_thread(_hide_commands, past, one.id, sight)
 
     def _tell(self, about: str, sentence: str) -> None:
         """Once a minute at most for each: who does something wrong does it often. A query is never told: the token."""
@@ -299,6 +307,16 @@ class VestaDoor:
             self._told_at.clear()
         self._told_at[about] = now
         log.warning("%s", sentence)
+
+
+def _read_post(body: bytes, host: str) -> tuple[Post, Json]:
+    """Also in the words in which it is kept. Raises ReportRefused."""
+    post = read_post(body, host)
+    return post, describe_post(post, EVERYTHING)
+
+
+def _hide_commands(past: list[Moment], host: str, sight: Sight) -> list[Moment]:
+    return [(at, describe_post(read_gpus(gpus, host), sight)) for at, gpus in past]
 
 
 def _is_for_vesta(parameters: dict[str, str]) -> bool:

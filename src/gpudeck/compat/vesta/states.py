@@ -55,6 +55,13 @@ class Shown(Struct, frozen=True):
         return str(addresses[0]) if addresses else ""
 
     @property
+    def last_at(self) -> float | None:
+        """When it was heard of last, also before the hub's start; None where it never was."""
+        if self.state is not None:
+            return float(self.state.view["last_report_at"]) if self.state.view["last_report_at"] else None
+        return None if self.registered is None else self.registered.last_at
+
+    @property
     def status(self) -> Literal["running", "down"]:
         return "down" if self.is_down else "running"
 
@@ -89,7 +96,7 @@ class States:
     def summarize(self, one: Shown, sight: Sight) -> Json:
         """A host among all others: of one that is down no GPU is told there."""
         if one.is_down or one.state is None:
-            return _frame(one, [self.entry({}, None if one.state is None else one.state.view["last_report_at"])])
+            return _frame(one, [self.entry({}, one.last_at)])
         return _frame(one, [self.newest(one, sight)])
 
     def describe(self, one: Shown, sight: Sight, past: list[Json] | None = None) -> Json:
