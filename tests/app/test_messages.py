@@ -1,6 +1,7 @@
 """Messages of a hub: what its hosts tell when a demo gives way to them."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,28 @@ def test_what_the_first_real_hosts_tell_is_not_left_with_the_demo(tmp_path: Path
         return [await OutboxStore(auth.database, fleet).count_waiting("ops") for fleet in ("real", "demo-6")]
 
     assert asyncio.run(live()) == [1, 0]
+
+
+def test_a_channel_has_words_of_its_own_for_events(tmp_path: Path) -> None:
+    auth = make_auth(tmp_path)
+    events = Events(auth.database, EventSettings())
+    channel = Channel(
+        "json://127.0.0.1:9/", events=["host_down", "hub_started"], texts={"host_down": "{host} is gone!"}
+    )
+    messages = Messages(Hub(), auth, NotifySettings(channels={"ops": channel}), events)
+
+    async def live() -> list[tuple[str, tuple[str, ...]]]:
+        await messages.open()
+        events.add(make_event(NOW, "hub_started", "The hub was started", detail="gpudeck."))
+        events.add(make_event(NOW, "host_down", "gpu01 is down", host="gpu01", detail="It is silent."))
+        await messages.outbox.flush()
+        store, told = OutboxStore(auth.database), []
+        while (parcel := await store.next("ops", time.time() + 60)) is not None:
+            told.append((parcel.message.title, tuple(parcel.message.lines)))
+            await store.note_sent(parcel.id, NOW)
+        return told
+
+    assert asyncio.run(live()) == [("The hub was started", ("gpudeck.",)), ("gpu01 is gone!", ())]
 
 
 class BotInPlace:

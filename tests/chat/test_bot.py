@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, make_alert, words_of
 from fakes.reports import make_busy_gpu, make_gpu
 from fakes.slack_shapes import check_blocks
+from gpudeck import __version__
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.chat.bookings import BOOK, Offer
 from gpudeck.chat.bot import Bot
@@ -93,8 +94,13 @@ def test_where_somebody_is_by_login_account_and_mention(lab: Lab) -> None:
     assert "names no such Slack ID" in lab.say(f"where <@{EVE}>")
 
 
-def test_where_alone_tells_of_everybody(lab: Lab) -> None:
-    said = lab.say("WHERE")
+def test_where_alone_names_the_hub(lab: Lab) -> None:
+    lab.bot = Bot(replace(lab.place, address="https://gpus.example.org/"), lab.find_zone)
+    assert lab.say("WHERE") == f"*gpudeck {__version__}*  https://gpus.example.org/\n2 hosts, 2 of them up, 5 GPUs"
+
+
+def test_users_are_everybody(lab: Lab) -> None:
+    said = lab.say("users")
     assert "*alice*  gpu01:1" in said
     assert "*ada*  gpu01:2" in said
 
@@ -176,8 +182,17 @@ def test_all_detail_is_what_curl_shows(lab: Lab) -> None:
     assert answer.snippet.text == render_fleet(fleet, detail=True, width=160)
 
 
-def test_all_cmd_tells_command_lines(lab: Lab) -> None:
-    assert "*alice*  `python train.py`" in lab.say("ALL_cmd")
+def test_all_cmd_is_the_table_that_curl_shows(lab: Lab) -> None:
+    answer = lab.ask("ALL_cmd")
+    fleet = msgspec.json.decode(lab.hub.stream.document())
+    assert answer.snippet is not None
+    assert answer.snippet.text == render_fleet(fleet, width=160)
+
+
+def test_a_site_keeps_its_own_words_for_commands(lab: Lab) -> None:
+    lab.bot = Bot(replace(lab.place, keywords={"machines": "hosts", "gpus?": "all"}), lab.find_zone)
+    assert lab.say("Machines") == lab.say("hosts")
+    assert lab.say("GPUS? busy") == lab.say("all busy")
 
 
 def test_a_large_fleet_is_a_snippet(lab: Lab) -> None:
@@ -305,16 +320,16 @@ def test_command_lines_obey_the_policy_and_a_channel_sees_what_strangers_see(
     tmp_path: Path, commands: str, is_private: bool, is_seen: bool
 ) -> None:
     lab = Lab(tmp_path, commands=commands)  # type: ignore[arg-type]
-    said = lab.say("all_cmd", is_private=is_private)
-    assert ("python train.py" in said) == is_seen
-    assert is_seen or "not shown to you" in said
+    snippet = lab.ask("all_detail", is_private=is_private).snippet
+    assert snippet is not None
+    assert ("python train.py" in snippet.text) == is_seen
 
 
 def test_owners_see_their_own_command_lines_in_private(tmp_path: Path) -> None:
     lab = Lab(tmp_path, commands="owner")
-    said = lab.say("all_cmd", is_private=True)
-    assert "*ada*  `python train.py`" in said
-    assert "*alice*  _not shown to you" in said
+    snippet = lab.ask("all_detail", is_private=True).snippet
+    assert snippet is not None
+    assert snippet.text.count("python train.py") == 1
 
 
 # Booking.

@@ -36,7 +36,6 @@ WHOLE: list[tuple[dict[str, str], str | None, str]] = [
 ]
 PEOPLE: list[tuple[dict[str, str], str]] = [
     ({"users": "true"}, "users"),
-    ({"users": "true"}, "where"),
     ({"users": "true"}, "who"),
     ({"users": "true", "q": "gpu01"}, "users gpu01"),
     ({"users": "true", "q": "free"}, "users free"),

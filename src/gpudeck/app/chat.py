@@ -45,9 +45,10 @@ class Chat:
         watches: Watches | None = None,
         reaches: Callable[[str | None], bool] = lambda _: False,
         post: BotPost | None = None,
+        address: str = "",
     ) -> None:
-        """`reaches` says whether an account can be told by itself. `post` is what messages to people go through, while
-        the bot runs."""
+        """`address` is where people find the hub. `reaches` says whether an account can be told by itself. `post` is
+        what messages to people go through, while the bot runs."""
         self._hub = hub
         self._settings = settings
         read = None if settings.slack is None else settings.slack.read
@@ -61,6 +62,8 @@ class Chat:
             waiting=waiting,
             watches=watches,
             reaches=reaches,
+            keywords={} if settings.slack is None else settings.slack.keywords,
+            address=address,
         )
         self._post = post
         self._running: asyncio.Task[None] | None = None

@@ -147,7 +147,8 @@ class Messages:
     def _tell_event(self, event: Event) -> None:
         for name, channel in self._settings.channels.items():
             if event.kind in channel.events and not self._is_withheld:
-                self.outbox.put_to(_message_of_event(event, self._prefix), Destination(name))
+                message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))
+                self.outbox.put_to(message, Destination(name))
 
     def _tell_failure(self, failure: Failure) -> None:
         where = failure.channel if failure.account is None else f"{failure.account} through {failure.channel}"
@@ -209,7 +210,9 @@ class Messages:
         ]
 
 
-def _message_of_event(event: Event, prefix: str) -> Message:
+def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Message:
+    """`text` is what the channel's settings say in place of the event's own words."""
+    title = event.title if text is None else text.replace("{host}", event.host or "")
     labels = {} if event.host is None else {"host": event.host}
     return Message(
         key=f"event {event.id}",
@@ -217,8 +220,8 @@ def _message_of_event(event: Event, prefix: str) -> Message:
         kind="alert",
         rule=event.kind,
         severity=event.severity,
-        title=f"{prefix}{event.title}",
-        lines=(event.detail,) if event.detail else (),
+        title=f"{prefix}{title}",
+        lines=(event.detail,) if event.detail and text is None else (),
         link="#/events",
         labels=labels,
     )

@@ -3,6 +3,7 @@ order in which each needs the one before."""
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -97,6 +98,7 @@ class Rooms:
             watches=self.messages.watches,
             reaches=self.messages.reaches,
             post=bot,
+            address=notify.page or f"on {socket.gethostname()}, listening on {settings.listen}",
         )
 
     async def open(self) -> None:

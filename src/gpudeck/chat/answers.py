@@ -6,12 +6,11 @@ Takes the fleet as the API's JSON has it (see model.view.Fleet), already without
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from gpudeck import __version__
 from gpudeck.chat.blocks import Answer, attach, say, tell
 from gpudeck.chat.commands import near_commands
 from gpudeck.chat.escape import escape
 from gpudeck.chat.lines import (
-    command_lines,
-    command_sheet,
     count,
     count_states,
     free_lines,
@@ -76,19 +75,18 @@ def answer_hosts(fleet: Json, words: Sequence[str] = ()) -> Answer:
     return tell(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", small)
 
 
-def answer_fleet(fleet: Json, words: Sequence[str], *, detail: bool = False, commands: bool = False) -> Answer:
-    """All GPUs, or those that fit the words: one line each, with `detail` as curl shows it, with `commands` each
-    process and what it was started with."""
+def answer_fleet(fleet: Json, words: Sequence[str], *, detail: bool = False, table: bool = False) -> Answer:
+    """All GPUs, or those that fit the words: one line each, as the `table` that curl shows, or that with `detail`."""
     part = _choose(fleet, words)
     if isinstance(part, Answer):
         return part
     totals = part["totals"]
     title = f"{count(totals['gpus'], 'GPU')} on {count(totals['hosts'], 'host')}: {count_states(totals)}"
-    if commands:
-        return tell(title, command_lines(part), lambda: command_sheet(part), "commands", notes(part))
-    if detail:
-        # Boxes are drawn in letters of one width, however few there are.
-        return attach(title, render_fleet(part, detail=True, width=_WIDTH), "detail", notes(part))
+    if detail or table:
+        # They are drawn in letters of one width, however few there are.
+        return attach(
+            title, render_fleet(part, detail=detail, width=_WIDTH), "detail" if detail else "all", notes(part)
+        )
     lines = [line for host in part["hosts"] for line in gpu_lines(host)]
     return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", [*notes(part), *trouble(part)])
 
@@ -153,6 +151,13 @@ def answer_where(fleet: Json, name: str, logins: Collection[str]) -> Answer:
         return say(f"{escape(name)} is on no GPU that can be seen.")
     title = f"{escape(name)} is on {count(len(lines), 'GPU')}"
     return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "where", notes(fleet))
+
+
+def answer_hub(fleet: Json, address: str) -> Answer:
+    """The hub itself: where it is, and how much it watches."""
+    totals = fleet["totals"]
+    watched = f"{count(totals['hosts'], 'host')}, {totals['hosts_up']} of them up, {count(totals['gpus'], 'GPU')}"
+    return say(f"*gpudeck {__version__}*  {escape(address)}", watched, *notes(fleet))
 
 
 def answer_everybody(fleet: Json, words: Sequence[str] = ()) -> Answer:

@@ -35,7 +35,7 @@ class Bot:
     async def answer(self, question: Question) -> Answer | None:
         """None where the bot was not meant."""
         try:
-            command = read_command(question.text, question.bot)
+            command = read_command(question.text, question.bot, self._place.keywords)
         except TooLong:
             return say(f"That is longer than {LONGEST} characters.") if question.is_addressed else None
         if not question.is_addressed and (is_talk(command) or not self._is_ours(command)):

@@ -5,6 +5,7 @@ The predecessor vesta's commands are the same: HOSTS, ALL, ALL_cmd, ALL_detail, 
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -89,8 +90,9 @@ class TooLong(ValueError):
     """More than anybody's command has."""
 
 
-def read_command(text: str, bot: str | None = None) -> Command:
-    """From the text as Slack sends it; `bot` is the bot's own ID, whose mention is no part of it. Raises TooLong."""
+def read_command(text: str, bot: str | None = None, keywords: Mapping[str, Name] | None = None) -> Command:
+    """From the text as Slack sends it; `bot` is the bot's own ID, whose mention is no part of it. `keywords` are words
+    of the site's own for commands. Raises TooLong."""
     if len(text) > LONGEST:
         raise TooLong
     if bot is not None:
@@ -98,6 +100,8 @@ def read_command(text: str, bot: str | None = None) -> Command:
     words = split_words(unescape(text))
     if not words:
         return Command("help")
+    if keywords and (named := keywords.get(words[0].lower())) is not None:
+        return Command(named, tuple(words[1:]))
     first = words[0].lower().lstrip("/").replace("-", "_").rstrip("?!:,.") or "help"
     if first in _COMMANDS:
         return Command(_COMMANDS[first], tuple(words[1:]))

@@ -14,7 +14,6 @@ from gpudeck.views.alerts import for_everybody, render_alert
 from gpudeck.views.cells import show_number
 from gpudeck.views.filter import Json
 from gpudeck.views.people import Person
-from gpudeck.views.safe import clean
 
 SIGNS: Final = {"free": "🟢", "busy": "🔴", "held": "🟡", "booked": "🔵", "unknown": "⚪"}
 _STATUS: Final = {"up": "🟢", "late": "🟡", "down": "🔴", "never": "⚪"}
@@ -99,38 +98,8 @@ def person_line(person: Person) -> str:
     return f"*{name}*  {escape(where, 400)}  {least}{show_gib(person.memory)} GiB{processes}"
 
 
-def command_lines(fleet: Json) -> list[str]:
-    """One line a process; what the asker may not see is told apart from what is not known."""
-    lines = []
-    for host in fleet["hosts"]:
-        for gpu in host["gpus"]:
-            place = f"{SIGNS[gpu['availability']]} *{escape(host['name'])}:{escape(gpu['label'])}*"
-            if not gpu["processes"]:
-                lines.append(f"{place}  {gpu['availability']}")
-            lines += [f"{place}  *{_user(one)}*  {_command(one)}" for one in gpu["processes"] or ()]
-    return lines
-
-
-def command_sheet(fleet: Json) -> str:
-    """As plain text, and of a command line as much as there is."""
-    return "\n".join(
-        clean(f"{host['name']}:{gpu['label']}  {one['user'] or '?'}  pid {one['pid']}  {_plain_command(one)}")
-        for host in fleet["hosts"]
-        for gpu in host["gpus"]
-        for one in gpu["processes"] or ()
-    )
-
-
 def _user(process: Json) -> str:
     return escape(process["user"]) if process["user"] is not None else "somebody"
-
-
-def _command(process: Json) -> str:
-    return f"`{escape(process['command'], 100)}`" if process["command"] else f"_{escape(_plain_command(process))}_"
-
-
-def _plain_command(process: Json) -> str:
-    return str(process["command"] or process["reasons"].get("command", "not known"))
 
 
 def _users(users: Sequence[str]) -> str:

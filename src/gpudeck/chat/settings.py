@@ -3,13 +3,14 @@
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from gpudeck.model.settings import is_loopback
 
 _Channel = Annotated[
     str, Meta(pattern=r"^[CG][A-Z0-9]{2,30}$(?!\n)", extra={"config_words": "a channel's ID, such as C012AB3CD"})
 ]
+_Keyword = Annotated[str, Meta(pattern=r"^[^\s\"]{1,64}$(?!\n)", extra={"config_words": "a word in lower case"})]
 _KINDS = {
     "app_token": ("xapp-", "it is made under Basic Information, App-Level Tokens"),
     "bot_token": ("xoxb-", "it stands under OAuth & Permissions, Bot User OAuth Token"),
@@ -29,6 +30,10 @@ class SlackSettings(Struct, frozen=True):
     """That token itself, in place of a file."""
     channel: _Channel | None = None
     """The ID of a channel of the bot's own: there it takes commands without being mentioned."""
+    keywords: dict[_Keyword, Literal["hosts", "all", "all_cmd", "all_detail", "where", "help"]] = field(
+        default_factory=dict
+    )
+    """Other words for commands of vesta's bot, such as `machines: hosts`. Those of the bot stay."""
     read: Literal["everyone", "people"] | None = None
     """Who may look: everyone in the workspace, or the people whose Slack ID stands in `people`. If not given, everyone
     where the hub has `read: open`, and people elsewhere."""

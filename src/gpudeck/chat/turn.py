@@ -1,7 +1,7 @@
 """One question of one person: asked of the rooms of the hub, with what that person may see and do."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
 from functools import partial
 from typing import Any
@@ -63,6 +63,10 @@ class Place(Struct, frozen=True):
     watches: Watches | None = None
     reaches: Callable[[str | None], bool] = field(default=lambda _: True)
     """Whether an account can be told by itself, when a watch of theirs fires."""
+    keywords: Mapping[str, Name] = field(default_factory=dict)
+    """Words of the site's own for commands."""
+    address: str = ""
+    """Where people open the page, or where the hub listens."""
 
 
 class Turn:
@@ -82,7 +86,7 @@ class Turn:
             "free": self._free,
             "hosts": self._hosts,
             "all": self._all,
-            "all_cmd": partial(self._all, commands=True),
+            "all_cmd": partial(self._all, table=True),
             "all_detail": partial(self._all, detail=True),
             "users": self._users,
             "alerts": self._alerts,
@@ -127,8 +131,8 @@ class Turn:
     async def _alerts(self, words: tuple[str, ...]) -> Answer:
         return await self._look(lambda fleet: answers.answer_alerts(fleet, words))
 
-    async def _all(self, words: tuple[str, ...], *, detail: bool = False, commands: bool = False) -> Answer:
-        return await self._look(lambda fleet: answers.answer_fleet(fleet, words, detail=detail, commands=commands))
+    async def _all(self, words: tuple[str, ...], *, detail: bool = False, table: bool = False) -> Answer:
+        return await self._look(lambda fleet: answers.answer_fleet(fleet, words, detail=detail, table=table))
 
     async def _free(self, words: tuple[str, ...]) -> Answer:
         asked = read_asked(words)
@@ -147,9 +151,9 @@ class Turn:
         return await self._look(lambda fleet: answers.answer_who(fleet, words[0]))
 
     async def _where(self, words: tuple[str, ...]) -> Answer:
-        """Somebody by login, account or mention; a host, as the predecessor's WHERE took one."""
+        """Somebody by login, account or mention; a host, or none for the hub itself, as the predecessor's WHERE."""
         if not words:
-            return await self._look(answers.answer_everybody)
+            return await self._look(lambda fleet: answers.answer_hub(fleet, self._place.address))
         word = words[0]
         if (mentioned := read_mention(word)) is not None:
             known = self._place.askers.logins_of_slack(mentioned)

@@ -24,6 +24,7 @@ _Pattern = Annotated[str, Meta(min_length=1, max_length=128)]
 _Kind = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "a kind of event, such as host_down"})
 ]
+_Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
 _MAIL: Final = ("mailto", "mailtos")
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
@@ -48,15 +49,18 @@ class Channel(Struct, frozen=True):
     events: list[_Kind] = field(default_factory=list)
     """Events that are told here as they happen, beside what the routes send: host_down, host_up, host_seen. Without
     routes the rule of the same name, host_down, is not sent here a second time."""
+    texts: dict[_Kind, _Text] = field(default_factory=dict)
+    """Texts of your own for these events, in place of the hub's: `host_down: "{host} is gone"`."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.url_file is None):
             raise ValueError("a channel has either a url or a url_file")
         if self.url is not None and not _SCHEME.match(self.url.strip()):
             raise ValueError("url has to be an address such as mailto://… or slack://…")
-        for kind in self.events:
-            if kind not in KINDS:
-                raise ValueError(f"events: there is no kind {kind}{_propose(kind)}")
+        for place, kinds in (("events", self.events), ("texts", self.texts)):
+            for kind in kinds:
+                if kind not in KINDS:
+                    raise ValueError(f"{place}: there is no kind {kind}{_propose(kind)}")
 
 
 class Route(Struct, frozen=True):
