@@ -60,7 +60,7 @@ class VestaHub:
     ) -> None:
         """`keeps` is how many seconds the history keeps anything."""
         self.clock = FakeClock(CAPTURED_AT)
-        self.settings = VestaSettings(**{"token": TOKEN} | settings)
+        self.settings = VestaSettings(**{"token": TOKEN, "timestamp_format": "DMY"} | settings)
         folder.mkdir(exist_ok=True)
         self.address = "127.0.0.1"
         self.has_room: Callable[[], bool] = lambda: True

@@ -3,6 +3,7 @@
 import bz2
 import json
 import pickle
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,14 +18,18 @@ import yaml
 
 from fakes.clock import FakeClock
 from fakes.vesta import VestaHub, make_post
+from gpudeck.app.settings import load_settings
 from gpudeck.client.client import Busy, NoSuchThing
 from gpudeck.compat.importing import Desk, Here, Plan, carry_out, look
 from gpudeck.compat.vesta import database as database_module
 from gpudeck.compat.vesta.database import open_database
 from gpudeck.compat.vesta.importer import read
+from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.history.base import Ask, RunsAsk
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
+from gpudeck.model.tls_settings import TlsSettings
 
 BEGIN = datetime(2026, 11, 10, 12, 0, 0, tzinfo=UTC)
 ADMIN = {"Authorization": "Bearer admin-token"}
@@ -298,6 +303,14 @@ def test_settings_become_a_piece_of_ours(tmp_path: Path, here: Here) -> None:
         "listen": ":8080",
         "read": "open",
         "history": {"every": "60s"},
+        "notify": {
+            "channels": {
+                "slack": {
+                    "url_file": "/etc/gpudeck/slack-webhook.url",
+                    "events": ["hub_started", "host_down", "host_up", "host_seen"],
+                }
+            }
+        },
     }
     assert plan.left == []
     assert "gpudeck import vesta data/gpu_states.db" in plan.notes[0]
@@ -311,7 +324,114 @@ def test_settings_that_make_no_sense_are_told_with_their_line(tmp_path: Path, he
     file.write_text("TOKEN: x\nPORT_NUM: many\nSORT_BY: colour\nDOWN_TH: -1\nVALID_NETWORK: lan\nUNHEARD_OF: 1\n")
     plan = read(file, here)
     assert sorted(left.place for left in plan.left) == [f"line {number}" for number in range(2, 7)]
-    assert yaml.safe_load(plan.settings) == {"compat": {"vesta": {"token": "…", "read_from": ["127.0.0.1"]}}}
+    assert yaml.safe_load(plan.settings)["compat"] == {"vesta": {"token": "…", "read_from": ["127.0.0.1"]}}
+
+
+ALL_KEYS = """
+IP: 192.0.2.1
+PORT_NUM: 8080
+TOKEN: hunter2
+SERVER_NAME: lab
+BIND_HOST: 0.0.0.0
+SSL_CERT: /etc/ssl/lab.pem
+SSL_KEY: /etc/ssl/lab.key
+PAGE_PER_HOST_NUM: 8
+NVIDIA_SMI_PARSE_VER: 2
+MAIN_PAGE_TITLE: The lab
+MAIN_PAGE_DESCRIPTION: our GPUs
+TABLE_PAGE_TITLE: Table
+TABLE_PAGE_DESCRIPTION: our GPUs
+TIMESTAMP_FORMAT: ymd
+SORT_BY: ip_address
+SAVE_INTERVAL: 0
+SERVER_SLEEP_TIME: 5
+WS_RECEIVE_TIMEOUT: 1
+SLACK_BOT_SLEEP_TIME: 1
+SLACK_WEBHOOK: https://hooks.example/secret
+SLACK_BOT_TOKEN: xoxb-secret
+SLACK_BOT_POST_CHANNEL: C012AB3CD
+VALID_NETWORK: 127.0.0.1
+SCHEDULE_FUNCTION:
+  - 'schedule.every().day.at("07:30").do(self.send_hosts_statuses, "REPORT")'
+  - schedule.every(2).hours.do(self.send_hosts_statuses)
+  - schedule.every().monday.at('09:00').do(self.send_server_status)
+  - __import__("os").system("true")
+SERVER_UP_MSG: "up at {ip}:{port}"
+REGISTER_UPLINK_MSG: "new: `{}`"
+RE_UPLINK_MSG: "back: `{host_name}`"
+HOST_DOWN_MSG: "lost `{}` for {} sec"
+SERVER_INFO_MSG: hello
+SLACKBOT_MEMBER_JOINED_CHANNEL_MSG: hello
+KEYWORD_CMD_PREFIX: "!"
+KEYWORD_PRINT_HOSTS: Machines
+KEYWORD_PRINT_ALL_HOSTS: ALL
+KEYWORD_PRINT_ALL_HOSTS_CMD: ALL_cmd
+KEYWORD_PRINT_ALL_HOSTS_DETAIL: ""
+KEYWORD_PRINT_HOST_INFO: WHERE
+KEYWORD_PRINT_HELP: help me
+QUIET: false
+DEBUG: false
+"""
+
+
+def test_every_setting_of_vesta_is_taken_or_named_in_one_line(tmp_path: Path, here: Here) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(ALL_KEYS)
+    plan = read(file, here)
+    assert plan.left == []
+    named = [left.reason.partition(":")[0] for left in plan.over]
+    assert sorted(named) == sorted(
+        (
+            *("IP", "SERVER_NAME", "PAGE_PER_HOST_NUM", "NVIDIA_SMI_PARSE_VER", "MAIN_PAGE_TITLE"),
+            *("MAIN_PAGE_DESCRIPTION", "TABLE_PAGE_TITLE", "TABLE_PAGE_DESCRIPTION", "SERVER_SLEEP_TIME"),
+            *("WS_RECEIVE_TIMEOUT", "SLACK_BOT_SLEEP_TIME", "SCHEDULE_FUNCTION", "SERVER_INFO_MSG"),
+            *("SLACKBOT_MEMBER_JOINED_CHANNEL_MSG", "KEYWORD_CMD_PREFIX", "KEYWORD_PRINT_HELP", "QUIET", "DEBUG"),
+        )
+    )
+    config = tmp_path / "gpudeck.yaml"
+    config.write_text(plan.settings.replace("…", "0000"))
+    settings, _ = load_settings(config)
+    assert settings.compat.vesta == VestaSettings("0000", ["127.0.0.1/32"], timestamp_format="YMD", sort_by="ip")
+    assert settings.history == HistorySettings()
+    assert settings.tls == TlsSettings("/etc/ssl/lab.pem", "/etc/ssl/lab.key")
+    assert settings.notify.channels["slack"].texts == {
+        "hub_started": "up at 192.0.2.1:8080",
+        "host_seen": "new: `{host}`",
+        "host_up": "back: `{host}`",
+        "host_down": "lost `{host}` for 60 sec",
+    }
+    assert settings.chat.slack is not None
+    assert (settings.chat.slack.channel, settings.chat.slack.keywords) == ("C012AB3CD", {"machines": "hosts"})
+    times = [note.removeprefix("For a crontab, the scheduled report: ").partition(" curl")[0] for note in plan.notes]
+    assert times[-3:] == ["30 7 * * *", "0 */2 * * *", "0 9 * * 1"]
+    assert not {"hunter2", "secret"} & set(re.findall(r"\w+", plan.settings + str(plan.notes) + str(plan.over)))
+
+
+def test_placeholders_of_the_example_are_no_secrets_of_slack(tmp_path: Path, here: Here) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(
+        'TOKEN: "0000"\nSLACK_WEBHOOK: "https://hooks.slack.com/services/<your web hook>"\n'
+        'SLACK_BOT_TOKEN: your BOT token\nSLACK_BOT_POST_CHANNEL: your channel\nHOST_DOWN_MSG: "{} {}"\n'
+        "SCHEDULE_FUNCTION: ['schedule.every().day.at(\"00:00\").do(self.send_hosts_statuses)']\n"
+    )
+    plan = read(file, here)
+    assert (plan.left, len(plan.over)) == ([], 5)
+    assert yaml.safe_load(plan.settings).keys() == {"compat", "listen", "read"}
+
+
+@pytest.mark.parametrize(("told", "every"), [("0", None), ("60", "60s"), ("3600", "300s"), ("0.5", "1s")])
+def test_how_often_is_saved(tmp_path: Path, here: Here, told: str, every: str | None) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(f"SAVE_INTERVAL: {told}\n")
+    plan = read(file, here)
+    assert plan.left == []
+    assert yaml.safe_load(plan.settings).get("history", {}).get("every") == every
+
+
+def test_what_is_not_set_is_as_vesta_has_it(tmp_path: Path) -> None:
+    settings = VestaSettings("0000")
+    assert (settings.timestamp_format, settings.sort_by, settings.term_width) == ("MDY", "ip", 80)
+    assert settings.down_after == 60.0
 
 
 @pytest.mark.parametrize(
@@ -339,7 +459,7 @@ def test_valid_network_restricts_readers(
     file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
     plan = read(file, here)
     assert yaml.safe_load(plan.settings)["compat"]["vesta"].get("read_from") == networks
-    assert (plan.left, bool(plan.notes)) == ([], networks is not None)
+    assert (plan.left, any("read_from" in note for note in plan.notes)) == ([], networks is not None)
 
 
 @pytest.mark.parametrize("told", [r"\.1$", "lan", r"^(?!10\.)", "((a?){99}){99}", "(1?)*", "[", "1" * 600, "1.2.3.4.5"])

@@ -24,9 +24,9 @@ class VestaSettings(Struct, frozen=True):
     report from anywhere, and the page follows `read`."""
     down_after: Annotated[Duration, Meta(ge=1, le=3600)] = 60.0
     """A sender that has not posted for this long is down, as DOWN_TH."""
-    timestamp_format: Literal["MDY", "YMD", "DMY"] = "DMY"
+    timestamp_format: Literal["MDY", "YMD", "DMY"] = "MDY"
     """How times are written in text, as TIMESTAMP_FORMAT."""
-    sort_by: Literal["name", "ip"] = "name"
+    sort_by: Literal["name", "ip"] = "ip"
     """The order of hosts, as SORT_BY."""
     term_width: Annotated[int, Meta(ge=60, le=240)] = 80
     """How many columns the text view has, as TERM_WIDTH."""
