@@ -69,6 +69,75 @@ def test_the_boxes_are_those_of_the_original(vesta: VestaHub) -> None:
     assert vesta.get("/?term=true&detail=true").content == captured.encode()
 
 
+def test_one_host_is_shown_as_text(vesta: VestaHub) -> None:
+    vesta.report("gputest001", captured_posts()[0])
+    vesta.report("gpu2", make_post())
+    captured = captured_body("term-detail.txt").replace("vesta ver. 1.2.5", f"gpudeck {__version__}")
+    for path in ("/states/gputest001/?term=true", "/states/gputest001?term=true"):
+        answer = vesta.get(path)
+        assert (answer.content, answer.headers["content-type"]) == (captured.encode(), "text/plain; charset=utf-8")
+    assert vesta.get("/states/nobody/?term=true").json() == NOT_FOUND
+    assert vesta.get("/states/gputest001/?term=false").json().keys() == {"gputest001"}
+
+
+def test_between_two_hosts_of_the_boxes_is_an_empty_line(vesta: VestaHub) -> None:
+    for name in ("gpu1", "gpu2"):
+        vesta.report(name, make_post())
+    text = vesta.get("/?term=true&detail=true").text
+    assert text.count(f"{'_' * 80}\n\n#### gpu2 ") == 1
+    assert text.startswith(f"gpudeck {__version__}\n\n#### gpu1 ")
+
+
+def test_the_table_of_memory(vesta: VestaHub) -> None:
+    vesta.report("gputest001", captured_posts()[0])
+    rule = "+------------------------------+---------------------------+-------------------+"
+    text = vesta.get("/gpu_table?term=true").text
+    assert text.splitlines() == [
+        f"+{'-' * 78}+",
+        f"| gpudeck {__version__}".ljust(69) + "gpu table |",
+        rule,
+        "| host name                    | gpu name                  | memory usage (MiB)|",
+        rule,
+        "|gputest001                    | 0:GeForce GTX 1080 Ti     |    8018 /   11169 |",
+        "|                              | 1:GeForce GTX 1080 Ti     |       2 /   11172 |",
+        rule,
+    ]
+    page = vesta.get("/gpu_table")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert f"<pre>{text}</pre>" in page.text
+
+
+def test_a_host_that_is_down_keeps_its_address_and_its_last_update(vesta: VestaHub) -> None:
+    vesta.report("gpu1", make_post())
+    vesta.clock.advance(100)
+    rows = [
+        "| status: down                                                                 |",
+        "|   gpu1                          (127.0.0.1) last update: 15/11/2026 06:37:57 |",
+    ]
+    for path in ("/?term=true", "/gpu_table?term=true"):
+        assert vesta.get(path).text.splitlines()[5:7] == rows
+    vesta.start()
+    assert vesta.get("/?term=true").text.splitlines()[5:7] == rows
+    boxes = vesta.get("/?term=true&detail=true").text
+    assert boxes == vesta.get("/states/gpu1/?term=true").text
+    assert boxes.splitlines()[2:] == [
+        "#### gpu1 :: 127.0.0.1 ".ljust(80, "#"),
+        "  last update: 15/11/2026 06:37:57".ljust(80),
+        "-" * 80,
+        f"  ┌{'─' * 74}┐",
+        f"  │{'':74}│",
+        f"  │{'  status: down':74}│",
+        f"  │{'':74}│",
+        f"  └{'─' * 74}┘",
+        "_" * 80,
+    ]
+
+
+def test_a_host_that_never_posted_says_so(vesta: VestaHub) -> None:
+    vesta.add("gpu1")
+    assert "(127.0.0.1) last update: no entry received.  |" in vesta.get("/?term=true").text
+
+
 @pytest.mark.parametrize("query", ["term=false", "term=0", "", "detail=true"])
 def test_without_term_there_is_the_page(vesta: VestaHub, query: str) -> None:
     answer = vesta.get(f"/?{query}", headers={"User-Agent": "Mozilla/5.0"})
@@ -118,7 +187,10 @@ def test_a_token_is_never_logged(vesta: VestaHub, caplog: pytest.LogCaptureFixtu
     assert "wr0ng-token" not in caplog.text
 
 
-@pytest.mark.parametrize("path", ["/states/", "/states/gpu1/", "/?term=true", "/?term=true&detail=true"])
+@pytest.mark.parametrize(
+    "path",
+    ["/states/", "/states/gpu1/", "/states/gpu1/?term=true", "/?term=true", "/?term=true&detail=true", "/gpu_table"],
+)
 def test_networks_restrict_readers_and_never_senders(tmp_path: Path, path: str) -> None:
     vesta = VestaHub(tmp_path, read_from=["192.0.2.0/24"])
     host_id = vesta.report("gpu1", make_post())
@@ -320,9 +392,21 @@ def test_a_sender_that_posts_once_a_minute_is_never_late(vesta: VestaHub) -> Non
     assert statuses == {"up"}
 
 
+def test_a_sender_that_posts_once_a_minute_is_not_down_between_two_posts(vesta: VestaHub) -> None:
+    host_id = vesta.report("gpu1", make_post())
+    for _ in range(3):
+        vesta.clock.advance(61.5)
+        assert vesta.states()["gpu1"]["status"] == "running"
+        vesta.post(host_id, make_post())
+    vesta.clock.advance(81)
+    assert vesta.states()["gpu1"]["status"] == "down"
+
+
 def test_when_a_sender_is_down_can_be_set(tmp_path: Path) -> None:
     vesta = VestaHub(tmp_path, down_after=300.0)
-    vesta.report("gpu1", make_post())
+    host_id = vesta.report("gpu1", make_post())
+    vesta.clock.advance(5)
+    vesta.post(host_id, make_post())
     vesta.clock.advance(299)
     assert vesta.states()["gpu1"]["status"] == "running"
     vesta.clock.advance(2)
@@ -357,7 +441,10 @@ def test_times_are_written_as_the_site_writes_them(tmp_path: Path, wanted: str, 
     assert f"last update: {text} 06:37:57" in vesta.get("/?term=true&detail=true").text
 
 
-@pytest.mark.parametrize("path", ["/states/", "/states/gpu1/", "/?term=true", "/?term=true&detail=true"])
+@pytest.mark.parametrize(
+    "path",
+    ["/states/", "/states/gpu1/", "/states/gpu1/?term=true", "/?term=true", "/?term=true&detail=true", "/gpu_table"],
+)
 def test_who_may_not_look_sees_nothing(tmp_path: Path, path: str) -> None:
     vesta = VestaHub(tmp_path, is_readable=False)
     vesta.report("gpu1", make_post())

@@ -24,7 +24,9 @@ def widths(text: str) -> set[int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_is_as_wide_as_its_border(vesta: VestaHub, name: str) -> None:
     vesta.report(name, make_post(2, gpu_name=name))
-    assert widths(vesta.get("/?term=true").text) == {80}
+    for _ in range(2):
+        assert widths(vesta.get("/?term=true").text) == widths(vesta.get("/gpu_table?term=true").text) == {80}
+        vesta.clock.advance(100)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,7 +44,10 @@ def test_the_boxes_are_closed(vesta: VestaHub, name: str) -> None:
 def test_the_width_can_be_set(tmp_path: Path, width: int) -> None:
     vesta = VestaHub(tmp_path, term_width=width)
     vesta.report("gpu1", make_post(2))
-    assert widths(vesta.get("/?term=true").text) == {width}
+    vesta.address = "2001:db8:1234:5678:9abc:def0:1234:5678"
+    vesta.add("gpu2")
+    for path in ("/?term=true", "/gpu_table?term=true"):
+        assert widths(vesta.get(path).text) == {width}
     lines = vesta.get("/?term=true&detail=true").text.splitlines()
     assert {wcswidth(line) for line in lines if line.startswith("  │")} == {width - 2}
 

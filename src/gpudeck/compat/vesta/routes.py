@@ -1,4 +1,4 @@
-"""The paths of vesta's server: /register/, /update/host/<id>, /states/ and /?term=true.
+"""The paths of vesta's server: /register/, /update/host/<id>, /states/, /gpu_table and /?term=true.
 
 Raw ASGI, as senders post all the time and readers ask for all hosts at once. Whatever goes wrong is answered with 200
 and a status code in the body: senders look nowhere else, and on a 404 there they register again.
@@ -6,6 +6,7 @@ and a status code in the body: senders look nowhere else, and on a 404 there the
 
 import asyncio
 import hmac
+import html
 import json
 import logging
 import secrets
@@ -31,7 +32,7 @@ from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.samples import MOST, Moment, Samples
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.compat.vesta.states import Json, Shown, States, describe_post
-from gpudeck.compat.vesta.text import draw_boxes, draw_table
+from gpudeck.compat.vesta.text import draw_boxes, draw_memory, draw_table
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
@@ -48,6 +49,7 @@ Identify = Callable[[Scope], Awaitable[Caller]]
 _UPDATE: Final = "/update/host/"
 _STATES: Final = "/states"
 _REGISTER: Final = "/register"
+_TABLE: Final = "/gpu_table"
 _MOST_SAMPLES: Final = 20_000
 _QUIET_SECONDS: Final = 60.0
 _MOST_PARAMETERS: Final = 16
@@ -110,7 +112,7 @@ class VestaDoor:
     def takes(self, path: str, query: bytes) -> bool:
         if path == "/":
             return b"term=" in query and _is_for_vesta(_read_query(query))
-        return self.owns(path) or path == _STATES or path.startswith("/states/")
+        return self.owns(path) or path in {_STATES, _TABLE, f"{_TABLE}/"} or path.startswith("/states/")
 
     def owns(self, path: str) -> bool:
         """Those of senders, which the limits know by more than their address: see `api.senders`."""
@@ -196,18 +198,11 @@ class VestaDoor:
             run_id=f"{self._run_id}-{host.id}"[:64],
             sequence=host.sequence,
             collected_at=now,
-            interval_seconds=self._beat(host),
+            # The fleet calls a host down after four intervals.
+            interval_seconds=host.silence_limit(self._settings.down_after) / 4,
             report=report,
             agent_version="vesta",
         )
-
-    def _beat(self, host: Registered) -> float:
-        """The interval that makes the fleet call this host down after `down_after`: it does so after four beats.
-
-        One that posts as rarely as that would be late between any two posts; it gets three beats and one more.
-        """
-        is_rare = host.gap is None or host.gap > 0.7 * self._settings.down_after
-        return self._settings.down_after / (3 if is_rare else 4)
 
     async def _take_registration(self, scope: Scope) -> Reply:
         if not self._may_report(scope):
@@ -250,20 +245,26 @@ class VestaDoor:
         return await self._show(path, _read_query(scope["query_string"]), self._policy.sight(caller))
 
     async def _show(self, path: str, parameters: dict[str, str], sight: Sight) -> Reply:
+        is_text = is_on(parameters.get("term"))
         if path == "/":
             return self._draw(sight, detail=is_on(parameters.get("detail")))
+        if path.startswith(_TABLE):
+            table = draw_memory(self._states.hosts(self._now()), self._states, self._settings.term_width)
+            return _send_text(table) if is_text else _send_page(table)
         name, count = path[len(_STATES) :].strip("/"), _read_count(parameters.get("fetch_num"))
         if not name:
             return Reply(await self._describe_all(sight, count))
         one = self._states.find(name, self._now())
         if one is None:
             return NOT_FOUND
+        if is_text:
+            return _send_text(draw_boxes([one], self._states, sight, self._settings.term_width))
         return Reply(json.dumps({one.name: await self._describe(one, sight, count)}).encode())
 
     def _draw(self, sight: Sight, *, detail: bool) -> Reply:
         hosts, width = self._states.hosts(self._now()), self._settings.term_width
-        text = draw_boxes(hosts, self._states, sight, width) if detail else draw_table(hosts, width)
-        return Reply(text.encode("utf-8", "replace"), media=b"text/plain; charset=utf-8")
+        text = draw_boxes(hosts, self._states, sight, width) if detail else draw_table(hosts, self._states, width)
+        return _send_text(text)
 
     async def _describe_all(self, sight: Sight, count: int) -> bytes:
         if count == 1:
@@ -313,6 +314,15 @@ def _read_post(body: bytes, host: str) -> tuple[Post, Json]:
     """Also in the words in which it is kept. Raises ReportRefused."""
     post = read_post(body, host)
     return post, describe_post(post, EVERYTHING)
+
+
+def _send_text(text: str) -> Reply:
+    return Reply(text.encode("utf-8", "replace"), media=b"text/plain; charset=utf-8")
+
+
+def _send_page(text: str) -> Reply:
+    body = f'<!DOCTYPE html><html lang="en"><title>GPU table</title><pre>{html.escape(text)}</pre></html>'
+    return Reply(body.encode("utf-8", "replace"), media=b"text/html; charset=utf-8")
 
 
 def _hide_commands(past: list[Moment], host: str, sight: Sight) -> list[Moment]:

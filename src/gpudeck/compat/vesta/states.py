@@ -73,7 +73,7 @@ class States:
         self._fleet = fleet
         self._register = register
         self._settings = settings
-        self._parts: dict[str, tuple[bytes | None, bool, str, bytes]] = {}
+        self._parts: dict[str, tuple[bytes | None, tuple[object, ...], bytes]] = {}
 
     def hosts(self, now: float) -> list[Shown]:
         """All hosts, in the order that the settings say."""
@@ -115,6 +115,10 @@ class States:
             return {"gpu_data": gpus, "timestamp": None, "timestamp_text": ""}
         return {"gpu_data": gpus, "timestamp": int(_format(at, "%Y%m%d%H%M%S")), "timestamp_text": self.write_time(at)}
 
+    def write_last(self, one: Shown) -> str:
+        """When it was heard of last."""
+        return "no entry received." if one.last_at is None else self.write_time(one.last_at)
+
     def write_time(self, at: float) -> str:
         return _format(at, _TEXT_FORMATS[self._settings.timestamp_format])
 
@@ -127,13 +131,14 @@ class States:
         if sight is not EVERYTHING and sight.commands != "all":
             return self._encode(one, sight)
         version = None if one.state is None else one.state.encoded()
+        rest = one.is_down, one.address, one.last_at
         kept = self._parts.get(one.name)
-        if kept is not None and kept[0] is version and kept[1:3] == (one.is_down, one.address):
-            return kept[3]
+        if kept is not None and kept[0] is version and kept[1] == rest:
+            return kept[2]
         if len(self._parts) > 2 * len(self._fleet.hosts) + 2 * len(self._register) + 100:
             self._parts.clear()
         part = self._encode(one, sight)
-        self._parts[one.name] = version, one.is_down, one.address, part
+        self._parts[one.name] = version, rest, part
         return part
 
     def _encode(self, one: Shown, sight: Sight) -> bytes:
@@ -150,7 +155,8 @@ class States:
     def _show_registered(self, one: Registered, state: HostState | None, now: float) -> Shown:
         if state is not None and state.via != "vesta":
             return Shown(one.name, state, one, state.status in {"down", "never"})
-        is_down = one.posted_at is None or now - one.posted_at > self._settings.down_after
+        limit = one.silence_limit(self._settings.down_after)
+        is_down = one.posted_at is None or now - one.posted_at > limit
         return Shown(one.name, state, one, is_down)
 
     def _show_other(self, host: HostState) -> Shown:

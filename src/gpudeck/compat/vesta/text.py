@@ -1,4 +1,4 @@
-"""`/?term=true`: the table, and with `detail=true` the boxes, as vesta's terminals know them.
+"""`/?term=true`: the table, and with `detail=true` the boxes; `/gpu_table`: as vesta's terminals know them.
 
 Borders stay aligned whatever the hosts, models and programs are called; what is unknown is a dash.
 """
@@ -14,41 +14,61 @@ from gpudeck.views.safe import clean
 from gpudeck.views.table import fit, width_of
 
 _MEMORY, _VOLATILE, _TEMPERATURE = 17, 8, 7
+_WIDE_MEMORY: Final = 19
+_SHORTEST_NAME: Final = 8
 _BORDERS: Final = 6
 _TITLE: Final = f"gpudeck {__version__}"
 _UNKNOWN: Final = "-"
 
 
-def draw_table(states: Sequence[Shown], width: int = 80) -> str:
-    """One row a GPU."""
+def draw_table(hosts: Sequence[Shown], states: States, width: int = 80) -> str:
+    """`/?term=true`: one row a GPU."""
     free = width - _BORDERS - _MEMORY - _VOLATILE - _TEMPERATURE
     host = (free * 18) // 42
     widths = (host, free - host, _MEMORY, _VOLATILE, _TEMPERATURE)
+    return _draw(hosts, states, "gpu info.", (" host", " gpu", " memory usage", " volat.", " temp."), widths)
+
+
+def draw_memory(hosts: Sequence[Shown], states: States, width: int = 80) -> str:
+    """`/gpu_table`: one row a GPU, with its memory alone."""
+    free = width - 4 - _WIDE_MEMORY
+    host = (free * 30) // 57
+    widths = (host, free - host, _WIDE_MEMORY)
+    return _draw(hosts, states, "gpu table", (" host name", " gpu name", " memory usage (MiB)"), widths)
+
+
+def _draw(hosts: Sequence[Shown], states: States, title: str, heads: Sequence[str], widths: Sequence[int]) -> str:
     rule = f"+{'+'.join('-' * one for one in widths)}+"
-    lines = [
-        f"+{'-' * (width - 2)}+",
-        f"| {fit(_TITLE, width - 13)}gpu info. |",
-        rule,
-        _row((" host", " gpu", " memory usage", " volat.", " temp."), widths),
-        rule,
-    ]
-    for one in states:
-        lines += [_row(cells, widths) for cells in _rows_of(one)]
+    width = len(rule)
+    lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 4 - len(title))}{title} |"]
+    lines += [rule, _row(heads, widths), rule]
+    for one in hosts:
+        gpus = [] if one.state is None or one.is_down else one.state.view["gpus"]
+        for number, gpu in enumerate(gpus):
+            lines.append(_row((clean(one.name) if number == 0 else "", *_cells(gpu, len(widths) == 3)), widths))
+        lines += [] if gpus else _draw_without_gpus(one, states, width)
         lines.append(rule)
     return "\n".join(lines) + "\n"
 
 
-def _rows_of(one: Shown) -> list[tuple[str, str, str, str, str]]:
-    gpus = [] if one.state is None or one.is_down else one.state.view["gpus"]
-    if not gpus:
-        return [(clean(one.name), f" {'down' if one.is_down else 'no GPU'}", "", "", "")]
-    return [(clean(one.name) if number == 0 else "", *_cells(gpu)) for number, gpu in enumerate(gpus)]
+def _draw_without_gpus(one: Shown, states: States, width: int) -> list[str]:
+    """A host that is down, or has none: over all columns, with its address and when it was heard of last."""
+    end = f" ({clean(one.address) or _UNKNOWN}) last update: {states.write_last(one):<20}"
+    name = fit(clean(one.name), max(_SHORTEST_NAME, width - 5 - width_of(end)))
+    return [f"|{fit(text, width - 2)}|" for text in (f" status: {_tell_status(one)}", f"   {name}{end}")]
 
 
-def _cells(gpu: View) -> tuple[str, str, str, str]:
+def _tell_status(one: Shown) -> str:
+    return one.status if one.is_down else "no GPU"
+
+
+def _cells(gpu: View, has_memory_alone: bool) -> tuple[str, ...]:
     used, total = (mebibytes(gpu[name]) for name in ("memory_used_bytes", "memory_total_bytes"))
+    name = f"{gpu['label']:>2}:{clean(gpu['name'])}"
+    if has_memory_alone:
+        return name, f" {_show(used):>7} / {_show(total):>7} "
     return (
-        f" {gpu['label']}:{clean(gpu['name'])}",
+        name,
         f"{_show(used):>7} /{_show(total):>7} ",
         f"{_show(gpu['utilization_percent']):>6} %",
         f"{_show(gpu['temperature_celsius']):>4} °C",
@@ -61,26 +81,27 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def draw_boxes(hosts: Sequence[Shown], states: States, sight: Sight, width: int = 80) -> str:
     """One box a GPU, with who is on it."""
-    lines = [_TITLE, ""]
+    lines = [_TITLE]
     for one in hosts:
-        lines += _draw_host(one, states, sight, width)
+        lines += ["", *_draw_host(one, states, sight, width)]
     return "\n".join(lines) + "\n"
 
 
 def _draw_host(one: Shown, states: States, sight: Sight, width: int) -> list[str]:
     head = f"#### {clean(one.name)} :: {one.address or _UNKNOWN} "
-    at = None if one.state is None else one.state.view["last_report_at"]
-    told = "never" if at is None else states.write_time(at)
     lines = [
         fit(head, width - 1) + "#" if width_of(head) >= width else head + "#" * (width - width_of(head)),
-        fit(f"  last update: {told}{' (down)' if one.is_down else ''}", width),
+        fit(f"  last update: {states.write_last(one)}", width),
         "-" * width,
     ]
-    if one.state is not None and not one.is_down:
-        view = sight.host(one.state.view)
-        data = states.newest(one, sight)["gpu_data"]
-        for gpu in view["gpus"]:
-            lines += [*_draw_box(gpu, data[f"gpu:{gpu['label']}"]["timestamp"], width), ""]
+    view = None if one.state is None or one.is_down else sight.host(one.state.view)
+    if view is None or not view["gpus"]:
+        texts = ("", f"  status: {_tell_status(one)}", "")
+        boxed = (f"  │{fit(text, width - 6)}│" for text in texts)
+        return [*lines, f"  ┌{'─' * (width - 6)}┐", *boxed, f"  └{'─' * (width - 6)}┘", "_" * width]
+    data = states.newest(one, sight)["gpu_data"]
+    for gpu in view["gpus"]:
+        lines += [*_draw_box(gpu, data[f"gpu:{gpu['label']}"]["timestamp"], width), ""]
     return [*lines, "_" * width]
 
 
