@@ -109,6 +109,15 @@ def test_a_restart_adds_and_loses_nothing(vesta: VestaHub, store: EmbeddedStore)
     assert told(vesta) == told(vesta, path="/states/") == [*expected, ("063957", 92)]
 
 
+def test_a_host_that_the_hub_remembers_is_not_told_twice(vesta: VestaHub) -> None:
+    vesta.report("gpu1", make_post(1, temperature=90))
+    vesta.start()
+    host = vesta.hub.fleet.make_host("gpu1", "vesta")
+    host.recall(make_envelope("gpu1", gpus=[make_gpu(0)]), round(CAPTURED_AT, 3), until=CAPTURED_AT + 120)
+    assert vesta.hub.fleet.recall(host)
+    assert told(vesta) == told(vesta, 1) == [("063757", 90)]
+
+
 def test_without_a_history_posts_are_kept_all_the_same(tmp_path: Path) -> None:
     vesta = VestaHub(tmp_path)
     vesta.report("gpu1", make_post(2, temperature=90))

@@ -48,6 +48,12 @@ class Shown(Struct, frozen=True):
         return self.registered is not None and (self.state is None or self.state.via == "vesta")
 
     @property
+    def is_heard(self) -> bool:
+        """Whether the fleet knows more of it than what was stored before the hub's start."""
+        is_silent = self.is_of_vesta and self.registered is not None and self.registered.posted_at is None
+        return self.state is not None and not is_silent
+
+    @property
     def address(self) -> str:
         if self.registered is not None and self.registered.address:
             return self.registered.address
@@ -101,7 +107,8 @@ class States:
 
     def describe(self, one: Shown, sight: Sight, past: list[Json] | None = None) -> Json:
         """A host by itself, also with its data from before it was down. `past` is what stands before the newest."""
-        return _frame(one, [*(past or ()), *([] if one.state is None else [self.newest(one, sight)])])
+        is_newest_told = one.is_heard or (one.state is not None and not past)
+        return _frame(one, [*(past or ()), *([self.newest(one, sight)] if is_newest_told else [])])
 
     def newest(self, one: Shown, sight: Sight) -> Json:
         assert one.state is not None  # noqa: S101 - whoever asks has looked
