@@ -12,7 +12,7 @@ from gpudeck.hub.sight import EVERYTHING, HIDDEN, Sight
 from gpudeck.wire import encode
 
 HTML = b"<!doctype html><body><div></div></body></html>"
-ADA = Me("account", "viewer", "ada", [], True, False, False, True, False, False)
+ADA = Me("account", "viewer", "ada", [], True, False, False, False, True, False, False)
 
 
 def make_hub(*envelopes: Any) -> Hub:

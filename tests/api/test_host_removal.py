@@ -121,7 +121,7 @@ def test_host_of_a_configuration_file_stays(hub: Crowded) -> None:
 @pytest.mark.parametrize("is_gone", [False, True], ids=["in the fleet", "of which only the alert is left"])
 def test_alerts_of_a_removed_host_are_over(hub: Crowded, is_gone: bool) -> None:
     hub.report("gpu01")
-    for _ in range(10):
+    for _ in range(20):
         hub.look(10)
     assert [life.rule for life in hub.alerts.engine.firing()] == ["host_down"]
     for host_id in ["gpu01"] * is_gone:

@@ -29,7 +29,7 @@ EVENTS = {
 
 
 def manifest() -> dict[str, Any]:
-    block = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
+    block = re.findall(r"```yaml[^\n]*\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
     found: dict[str, Any] = yaml.safe_load(block)
     return found
 
