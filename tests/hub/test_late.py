@@ -258,6 +258,15 @@ def test_driver_that_changed_late_in_a_long_backlog_from_the_oldest_on_is_told()
     assert told == [3600 - BEAT * 351 + BACKLOG_PAUSE + 2]
 
 
+def test_driver_that_could_not_be_read_in_the_newest_report_has_not_changed(stage: Stage) -> None:
+    stage.after(20)
+    read = Report(gpus=[make_gpu()], metrics=dict(HOST), driver_version="590")
+    stage.report(11, report=Report(gpus=[make_gpu()], metrics=dict(HOST)), agent_version="")
+    stage.report(5, report=read, ago=12, agent_version="1.0")
+    stage.after(BACKLOG_PAUSE + 2)
+    assert stage.events == []
+
+
 def test_late_report_is_booked_by_the_reservation_of_its_own_time(stage: Stage) -> None:
     now = stage.clock()
     first = Mark(GpuReservation(1, "alice", now + 100, "", "booking"), since=now - 50)

@@ -58,10 +58,12 @@ class News:
         # Another way in tells another boot id of the same boot, and has no agent, or another one.
         if before.via == after.via and before.boot_id != after.boot_id:
             yield self._make("host_rebooted", f"{after.name} was booted")
-        if before.driver_version and before.driver_version != after.driver_version:
+        # A version that could not be read is no other version.
+        if before.driver_version and after.driver_version and before.driver_version != after.driver_version:
             title = f"{after.name} has driver {after.driver_version}, after {before.driver_version}"
             yield self._make("driver_changed", title)
-        if before.via == after.via and before.agent_version and before.agent_version != after.agent_version:
+        is_known = before.agent_version and after.agent_version
+        if before.via == after.via and is_known and before.agent_version != after.agent_version:
             title = f"{after.name} has agent {after.agent_version}, after {before.agent_version}"
             yield self._make("agent_changed", title)
 
