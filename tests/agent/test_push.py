@@ -162,6 +162,17 @@ def test_a_refused_report_does_not_block_the_ones_behind_it(
     assert (caplog.text.count(f"answered {mood}"), caplog.text.count("takes reports again")) == (1, 1)
 
 
+@pytest.mark.usefixtures("sending")
+def test_reason_of_a_refusal_is_written_whole_and_as_text(
+    hub: MoodyHub, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.message, hub.hint = "the token 'all agents' has brought 2000 hosts", f"Remove hosts{' that are down' * 20}."
+    hub.moods = [429]
+    put(outbox, b"1")
+    wait_until(lambda: hub.taken == [b"1"], "the report")
+    assert f"answered 429: {hub.message}. {hub.hint}" in caplog.text
+
+
 def test_a_new_token_is_picked_up_after_a_refusal(
     hub: MoodyHub, outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class MoodyHub:
     """Answers each POST with the next of its moods, 202 when it has none left; keeps what it took.
 
-    `takes_late` says that it takes late reports; `code` is that of its errors.
+    `takes_late` says that it takes late reports; `code`, `message` and `hint` are those of its errors.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.moods: list[int] = []
         self.takes_late = True
-        self.code = ""
+        self.code = self.message = self.hint = ""
         self.taken: list[bytes] = []
         self.seen: list[tuple[str | None, str | None]] = []
         hub = self
@@ -28,7 +28,7 @@ class MoodyHub:
                 status = hub.moods.pop(0) if hub.moods else 202
                 hub.taken += [body] if status == 202 else []
                 self.send_response(status)
-                answer = json.dumps({"error": {"code": hub.code, "message": "", "hint": ""}}).encode()
+                answer = json.dumps({"error": {"code": hub.code, "message": hub.message, "hint": hub.hint}}).encode()
                 self.send_header("Content-Length", str(len(answer)))
                 self.send_header("Retry-After", "0")
                 if hub.takes_late and status == 202:

@@ -150,13 +150,15 @@ class Sender:
             )
             self._is_replaced = False
             return True
-        told = f"{self._shown} answered {answer.status}: {answer.data[:300].decode('utf-8', 'replace')}"
+        refusal = _read_error(answer.data)
+        reason = _sentence(refusal) or answer.data[:300].decode("utf-8", "replace")
+        told = f"{self._shown} answered {answer.status}: {reason}"
         if answer.status == 407:
             raise _Later(f"{self._shown} does not answer: {PROXY_WANTS_LOGIN}")
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
-            self._is_replaced = _error_code(answer.data) == "replaced" and self._outbox.is_newest(parcel)
+            self._is_replaced = refusal.get("code") == "replaced" and self._outbox.is_newest(parcel)
             self._note_trouble(told)
             return False
         if answer.status in {401, 403}:
@@ -192,12 +194,18 @@ def read_token(
     return token
 
 
-def _error_code(body: bytes) -> str | None:
-    """The `error.code` of an answer in the one shape that every error of a hub has."""
+def _read_error(body: bytes) -> dict[str, str]:
+    """The code, the message and the hint of an answer in the one shape that every error of a hub has; empty of another
+    answer, as of a proxy."""
     try:
-        return msgspec.json.decode(body, type=dict[str, dict[str, str]])["error"]["code"]
+        return msgspec.json.decode(body, type=dict[str, dict[str, str]])["error"]
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
-        return None
+        return {}
+
+
+def _sentence(error: dict[str, str]) -> str:
+    parts = [part.rstrip(".") for part in (error.get("message"), error.get("hint")) if part]
+    return "".join(f"{part}. " for part in parts)[:1000].rstrip()
 
 
 def _retry_after(text: str | None) -> float | None:
