@@ -63,6 +63,6 @@ class TokenLimit:
         return [
             f"the agent token {token.name!r} is at its limit of {self._most} hosts: reports of further hosts are "
             "refused. Raise fleet.max_hosts_per_token, or remove hosts that do not exist: "
-            f"gpudeck hosts remove --token {token.name!r}"
+            f"gpudeck hosts remove --token {token.name!r} --down"
             for token in shown
         ]
