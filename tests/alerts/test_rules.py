@@ -11,7 +11,7 @@ from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
 from gpudeck.alerts.snapshot import HUB, Around, LateBooking
-from gpudeck.model.history_trouble import Backlog, judge_backlog, judge_problem
+from gpudeck.model.history_trouble import Backlog, judge_backlog, judge_damage, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
 from gpudeck.model.reservation import GpuReservation, Mark
 
@@ -324,6 +324,13 @@ def test_failing_history_is_told_without_its_place(problem: str | None, count: i
     around = Around(now=NOW, history=judge_problem(problem))
     found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
     assert [(finding.title, finding.severity) for finding in found] == [("The history is not kept", "critical")] * count
+
+
+@pytest.mark.parametrize(("damage", "titles"), [(None, []), ("x", ["Part of the history is damaged"])])
+def test_damaged_history_is_told(damage: str | None, titles: list[str]) -> None:
+    around = Around(now=NOW, history=judge_damage(damage))
+    found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
+    assert [finding.title for finding in found] == titles
 
 
 @pytest.mark.parametrize(

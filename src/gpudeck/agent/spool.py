@@ -184,7 +184,11 @@ class Spool:
         for offset, record in _split(content):
             parcel = self._decode(record[_HEAD.size :]) if _is_whole(record) else None
             if parcel is None:
-                log.warning("%s is damaged or was cut off at byte %d: that report is lost", file, offset)
+                log.warning(
+                    "%s is damaged or was cut off at byte %d: the report there is lost, at worst all after it",
+                    file,
+                    offset,
+                )
                 self.damaged += 1
             elif record[_STATE_AT : _STATE_AT + 1] == _WAITS:
                 yield parcel, Place(number, offset, len(record))

@@ -23,6 +23,7 @@ from gpudeck.chat.post import BotPost
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
 from gpudeck.model.errors import Temporary
+from gpudeck.model.history_trouble import judge_damage
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Rooms:
             send=self.messages.outbox.put,
             settle=self.messages.outbox.flush,
             late_bookings=lambda: self.bookings.late,
-            history=lambda: None if archive.store is None else archive.store.trouble,
+            history=lambda: None if (store := archive.store) is None else store.trouble or judge_damage(store.damage),
             demo=demo,
         )
         self.chat = Chat(

@@ -9,13 +9,14 @@ from gpudeck.model.quantity import show_span
 
 
 class HistoryTrouble(Struct, frozen=True):
-    """`queued`: samples wait on the disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is kept.
+    """`queued`: samples wait on the disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is kept;
+    `damaged`: part of the past cannot be read.
 
     `title` is for everybody who is told, without its full stop; `detail` may name the store, for who may look at the
     hub.
     """
 
-    kind: Literal["queued", "losing", "failing"]
+    kind: Literal["queued", "losing", "failing", "damaged"]
     severity: Severity
     title: str
     detail: str
@@ -53,3 +54,10 @@ def judge_problem(problem: str | None) -> HistoryTrouble | None:
     if problem is None:
         return None
     return HistoryTrouble("failing", "critical", "The history is not kept", problem)
+
+
+def judge_damage(damage: str | None) -> HistoryTrouble | None:
+    """What of the past cannot be read, or was set aside."""
+    if damage is None:
+        return None
+    return HistoryTrouble("damaged", "critical", "Part of the history is damaged", damage)
