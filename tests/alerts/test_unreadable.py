@@ -83,6 +83,23 @@ def test_alert_goes_on_over_a_restart_before_anybody_tried_to_read_the_host() ->
     assert (watched.rules(), watched.kinds()) == (["host_unreadable"], ["alert_fired"])
 
 
+def test_host_that_is_down_is_not_said_to_report_again_before_a_restarted_hub_has_read_its_hosts() -> None:
+    before = expecting(reason=None)
+    before.report("gpu01", via="ssh")
+    before.run(20)
+    before.hush("gpu01")
+    before.run(600)
+    assert before.rules() == ["host_down"]
+    after = expecting()
+    after.clock.now = before.clock.now
+    after.engine.load(before.engine.firing(), after.clock.now)
+    after.run(300)
+    assert (after.rules(), after.titles()) == (["host_down"], [])
+    after.report("gpu01", via="ssh")
+    after.run(30)
+    assert (after.rules(), after.titles()) == ([], ["gpu01 reports again"])
+
+
 def test_host_that_is_no_longer_configured_ends_its_alert() -> None:
     watched = expecting()
     watched.run(620)

@@ -104,8 +104,7 @@ class Rooms:
 
     async def open(self) -> None:
         """What each has in a database, now, or as soon as that answers: the hub serves meanwhile."""
-        await self.memory.open()
-        for part in (self.diary, self.bookings, self.line, self.messages, self.alarm):
+        for part in (self.memory, self.diary, self.bookings, self.line, self.messages, self.alarm):
             await self.open_part(part.open)
 
     async def open_part(self, open_part: Callable[[], Awaitable[None]]) -> None:
@@ -120,16 +119,16 @@ class Rooms:
 
     async def _open_rest(self) -> None:
         while self._unopened:
-            try:
-                await self._unopened[0]()
-            except Temporary:
-                # One may wait for another database than the next.
-                self._unopened.append(self._unopened.pop(0))
-                await asyncio.sleep(_AGAIN_SECONDS)
-                continue
-            except Exception:
-                log.exception("a part of the hub could not be loaded")
-            del self._unopened[0]
+            # In their order, as alerts need the hosts; one may wait for another database than the next.
+            for open_part in list(self._unopened):
+                try:
+                    await open_part()
+                except Temporary:
+                    continue
+                except Exception:
+                    log.exception("a part of the hub could not be loaded")
+                self._unopened.remove(open_part)
+            await asyncio.sleep(_AGAIN_SECONDS if self._unopened else 0.0)
         self._opening = None
         log.warning("all that waited for the database is loaded")
 

@@ -48,11 +48,13 @@ class HostMemory:
         self.problem: str | None = None
 
     async def open(self) -> None:
-        """Put the hosts of before this start into the fleet, as far as the database answers now."""
+        """Put the hosts of before this start into the fleet. Raises Temporary, and is called again then."""
         try:
-            await self._load()
+            async with self._lock:
+                await self._load()
         except Temporary as error:
             self._note_failure(error)
+            raise
 
     def start(self) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write_forever())
@@ -74,8 +76,7 @@ class HostMemory:
         async with self._lock:
             if self._hub.ingest.demo:
                 return
-            if not self._is_loaded:
-                await self._load()
+            await self._load()
             facts, reports = await self._find_changes(with_times=with_times)
             gone = (self._facts.keys() | self._reports.keys()) - self._hub.fleet.hosts.keys()
             if facts:
@@ -109,7 +110,7 @@ class HostMemory:
         return facts, reports
 
     async def _load(self) -> None:
-        if self._hub.ingest.demo:
+        if self._is_loaded or self._hub.ingest.demo:
             return
         fleet, until = self._hub.fleet, self._hub.started_at + RETURN_SECONDS
         placed = {uuid for host in fleet.hosts.values() for uuid in host.gpus}

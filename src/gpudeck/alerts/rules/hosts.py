@@ -23,7 +23,9 @@ def find_down(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> 
 
 
 def why_awaited(host: SeenHost, _: str, __: str) -> str | None:
-    return "the host has not reported since the hub was started" if host.is_recalled else None
+    """`never`: what the hub remembers of the host could not be read yet, as its database does not answer."""
+    is_silent = host.is_recalled or host.status == "never"
+    return "the host has not reported since the hub was started" if is_silent else None
 
 
 def find_unreadable(host: SeenHost, _: Sequence[View], __: Limits, ___: Around) -> Sequence[Finding]:
