@@ -41,7 +41,7 @@ from gpudeck.api.addresses import count_as
 from gpudeck.api.asgi import App, Receive, Scope, Send, live, send_json
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
-from gpudeck.api.errors import on_bug, on_depth, on_http_error, on_trouble
+from gpudeck.api.errors import describe_trouble, on_bug, on_depth, on_http_error, on_trouble
 from gpudeck.api.host_book import HostBook
 from gpudeck.api.host_removal import HostRemoval
 from gpudeck.api.house import House
@@ -254,7 +254,7 @@ class FrontDoor:
             await tell_refusal(scope, path, send, refusal)
             return
         except Temporary as error:
-            trouble = Refusal(503, "unavailable", error.message, error.hint)
+            trouble = Refusal(503, "unavailable", *describe_trouble(error))
             await tell_refusal(scope, path, send, trouble, (b"retry-after", b"5"))
             return
         await self._pass_on(path, scope, receive, send)

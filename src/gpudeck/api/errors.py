@@ -8,6 +8,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from msgspec import Struct
 
+from gpudeck.database.engine import Unavailable
 from gpudeck.model.errors import Temporary
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,14 @@ def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[b
 
 def on_trouble(_: Request[Any, Any, Any], error: Temporary) -> Response[bytes]:
     """The database does not answer now. The fleet is shown all the same: it needs none."""
-    return respond(503, "unavailable", error.message, error.hint, {"Retry-After": "5"})
+    return respond(503, "unavailable", *describe_trouble(error), {"Retry-After": "5"})
+
+
+def describe_trouble(error: Temporary) -> tuple[str, str]:
+    """Message and hint, for everybody who can reach the hub: without the place of its database."""
+    if isinstance(error, Unavailable):
+        return f"the hub's database {error.trouble.reason}.", "Try again later; the hub's log says more."
+    return error.message, error.hint
 
 
 def on_depth(request: Request[Any, Any, Any], _: RecursionError) -> Response[bytes]:

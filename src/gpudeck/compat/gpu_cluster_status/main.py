@@ -9,6 +9,7 @@ from litestar.exceptions import HTTPException
 from gpudeck.api.access import Policy
 from gpudeck.api.asgi import Receive, Scope, Send, send_error, send_json
 from gpudeck.api.callers import Refusal
+from gpudeck.api.errors import describe_trouble
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.gpu_cluster_status.node import LONGEST_COMMAND, PATH, encode, write_time
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
@@ -45,7 +46,7 @@ class MainDoor:
             caller = await self._identify(scope)
             self._policy.check("read", caller)
         except Temporary as error:
-            await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"5"))
+            await send_error(send, 503, "unavailable", *describe_trouble(error), (b"retry-after", b"5"))
             return
         except (Refusal, HTTPException):
             await send_error(send, 404, "not_found", "there is nothing here")
