@@ -156,6 +156,13 @@ def test_a_wrong_token_is_refused_and_a_corrected_one_is_read_again(agent: Agent
 def test_no_token_at_all_is_refused_with_the_setting_to_add(agent: Agent) -> None:
     failure = failure_of(agent.target(token_file=None))
     assert (type(failure), "Set pull.token_file" in str(failure)) == (Refused, True)
+    assert "answers 401: it asks for a token." in str(failure)
+
+
+def test_host_at_an_address_that_is_not_read_is_told_so_and_nothing_of_tokens(agent: Agent) -> None:
+    failure = failure_of(agent.target(token_file=None, local_networks=()))
+    assert "has the loopback address 127.0.0.1," in str(failure)
+    assert "discovery.allow_addresses" in failure.hint
 
 
 @pytest.mark.parametrize("name", ["absent", "empty", "~nobody-of-that-name/token"])

@@ -4,6 +4,7 @@ from gpudeck.fetch.addresses import AddressGuard
 from gpudeck.fetch.fetcher import (
     Answer,
     Fetcher,
+    TokenRefused,
     content_kind,
     explain,
     log_beginning,
@@ -16,6 +17,7 @@ __all__ = [
     "AddressGuard",
     "Answer",
     "Fetcher",
+    "TokenRefused",
     "content_kind",
     "explain",
     "log_beginning",

@@ -179,11 +179,19 @@ class _Packing:
             raise Temporary(f"{self._shown} answers gzip that ends early.")
 
 
+class TokenRefused(Refused):
+    """401 or 403."""
+
+
 def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
     if response.status_code == httpx.codes.OK:
         return
     if response.status_code in {401, 403}:
-        raise Refused(f"{shown} answers {response.status_code}: the token is not accepted.", "Check the token file.")
+        if response.request.headers.keys() & {"authorization", "x-consul-token"}:
+            told, hint = "the token is not accepted", "Check the token file."
+        else:
+            told, hint = "it asks for a token", "Name a file with one as token_file."
+        raise TokenRefused(f"{shown} answers {response.status_code}: {told}.", hint)
     if response.has_redirect_location:
         log.debug("%s leads to %s", shown, clean(show_url(response.headers["location"])[:_LOGGED]))
         raise Temporary(f"{shown} answers {response.status_code}: it leads to another address.", "Give that address.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpudeck.agent.push import read_token
-from gpudeck.fetch import AddressGuard, Answer, Fetcher, content_kind, log_beginning, trust_from
+from gpudeck.fetch import AddressGuard, Answer, Fetcher, TokenRefused, content_kind, log_beginning, trust_from
 from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival, MakeSource
@@ -48,7 +48,7 @@ class PullSource:
         headers = self._ask()
         try:
             answer = await self._fetcher.get(self._url, headers)
-        except Refused as error:
+        except TokenRefused as error:
             # Whoever puts a new token into the file need not start the hub again.
             self._headers = None
             raise Refused(error.message, self._advice()) from error
