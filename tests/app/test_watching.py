@@ -67,6 +67,28 @@ def test_host_that_no_list_names_any_more_goes_after_a_while() -> None:
     run(work)
 
 
+def test_hosts_that_leave_a_list_together_are_one_change_of_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        hub = Hub()
+        changes = 0
+        expect = hub.fleet.expect
+
+        def count(targets: list[Target]) -> None:
+            nonlocal changes
+            changes += 1
+            expect(targets)
+
+        monkeypatch.setattr(hub.fleet, "expect", count)
+        names = [f"gpu{number:03}" for number in range(300)]
+        only = ScriptedProvider(named("a", *names), named("a"), pause=0.01)
+        async with watching(hub, only, grace=0.1):
+            await eventually(lambda: len(shown(hub)) == 301, "the list")
+            await eventually(lambda: shown(hub) == {"a"}, "the removal")
+        assert changes == 3
+
+    run(work)
+
+
 def test_host_that_a_person_removed_goes_at_once() -> None:
     async def work() -> None:
         hub = Hub()

@@ -28,7 +28,8 @@ class Watching:
         self._hub = hub
         self._grace = grace
         self._targets: dict[str, Target] = {}
-        self._leaving: dict[str, tuple[Target, asyncio.TimerHandle]] = {}
+        self._leaving: dict[str, tuple[Target, list[Target]]] = {}
+        """With all that left at the same time: they go together, as each change costs as much as the fleet is large."""
         self._poller = Poller(ways, self._deliver, self._note_failure)
         self._roster = Roster(providers, self._take, self._note_problems)
         self._dismissing: asyncio.TimerHandle | None = None
@@ -41,8 +42,6 @@ class Watching:
         if self._dismissing is not None:
             self._dismissing.cancel()
         await self._roster.stop()
-        for _, timer in self._leaving.values():
-            timer.cancel()
         self._leaving.clear()
         await self._poller.stop()
 
@@ -67,9 +66,8 @@ class Watching:
             return
         before, self._targets = self._targets, {target.name: target for target in targets}
         for name in self._leaving.keys() & self._targets.keys():
-            self._leaving.pop(name)[1].cancel()
-        for name in before.keys() - self._targets.keys():
-            self._part_with(before[name])
+            del self._leaving[name]
+        self._part_with([before[name] for name in before.keys() - self._targets.keys()])
         self._watch()
 
     def _dismiss_recalled(self) -> None:
@@ -79,15 +77,20 @@ class Watching:
         else:
             self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
-    def _part_with(self, target: Target) -> None:
+    def _part_with(self, targets: list[Target]) -> None:
         """One that a person removed goes at once."""
-        if target.origin != ORIGIN:
-            timer = asyncio.get_running_loop().call_later(self._grace, self._drop, target.name)
-            self._leaving[target.name] = target, timer
+        leaving = [target for target in targets if target.origin != ORIGIN]
+        if leaving:
+            self._leaving |= {target.name: (target, leaving) for target in leaving}
+            asyncio.get_running_loop().call_later(self._grace, self._drop, leaving)
 
-    def _drop(self, name: str) -> None:
-        self._leaving.pop(name, None)
-        self._watch()
+    def _drop(self, leaving: list[Target]) -> None:
+        """Those of them that did not come back meanwhile."""
+        gone = [name for name, (_, others) in self._leaving.items() if others is leaving]
+        for name in gone:
+            del self._leaving[name]
+        if gone:
+            self._watch()
 
     def _watch(self) -> None:
         watched = [*self._targets.values(), *(target for target, _ in self._leaving.values())]
