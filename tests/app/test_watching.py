@@ -9,6 +9,7 @@ import pytest
 from discovery.script import ScriptedProvider, eventually
 from gpudeck.app.host_book import ORIGIN
 from gpudeck.app.watching import Watching
+from gpudeck.discovery.ranges import quote
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
@@ -87,6 +88,17 @@ def test_hosts_that_leave_a_list_together_are_one_change_of_the_fleet(monkeypatc
         assert changes == 3
 
     run(work)
+
+
+@pytest.mark.parametrize("secret", ["password=hunter2", 'it\'s "hunter2"', "hunter2\n" * 99, "\\hunter2'"])
+def test_entry_that_makes_no_sense_is_for_the_log_and_not_for_everybody(
+    secret: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    watched = Watching(hub := Hub(), [], {})
+    watched._note_problems([f"hosts.txt, line 2: {quote(secret)} is no host"])
+    assert hub.fleet.problems == ["hosts.txt, line 2: an entry is no host"]
+    assert "hunter2" in caplog.text
 
 
 def test_host_that_a_person_removed_goes_at_once() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 
 from gpudeck.app.host_book import ORIGIN
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 GRACE = 3.0
 """Seconds for which a host stays that a list no longer names: who moves one between two lists writes one after the
 other, and either may be read first."""
+
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+"""What a sentence quotes of a list: it may be a secret that stands in the wrong file."""
 
 
 class Watching:
@@ -98,7 +102,10 @@ class Watching:
         self._poller.watch(watched)
 
     def _note_problems(self, problems: list[str]) -> None:
-        self._hub.fleet.say("hosts", problems)
+        """Everybody who may look sees where an entry makes no sense; the log says which it is."""
+        for problem in problems:
+            log.info("lists of hosts: %s", problem)
+        self._hub.fleet.say("hosts", [_QUOTED.sub("an entry", problem) for problem in problems])
 
     def _deliver(self, target: Target, arrival: Arrival) -> bool:
         try:
