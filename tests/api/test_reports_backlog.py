@@ -65,3 +65,28 @@ def test_report_that_comes_in_time_waits_for_no_disk(hub: Hub) -> None:
 
 def test_backlog_is_answered_where_the_disk_does_not_take_it(hub: Hub) -> None:
     assert post(hub, Recorder(2.0, lambda _: None, lambda: False), [600.0]) == [202]
+
+
+def test_what_comes_while_the_disk_is_busy_waits_for_the_next_time(hub: Hub) -> None:
+    taken: list[HostSample] = []
+    on_disk: list[int] = []
+
+    async def work() -> None:
+        busy = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def flush() -> bool:
+            loop.call_soon_threadsafe(busy.set)
+            on_disk.append(len(taken))
+            return True
+
+        recorder = hub.fleet.recorder = Recorder(2.0, taken.extend, flush)
+        now = hub.started_at
+        hub.fleet.apply(make_envelope(sequence=1, collected_at=now - 60), via="push", now=now, sent_at=now)
+        first = asyncio.create_task(recorder.written())
+        await busy.wait()
+        hub.fleet.apply(make_envelope(sequence=2, collected_at=now - 50), via="push", now=now, sent_at=now)
+        await asyncio.gather(first, recorder.written())
+
+    asyncio.run(work())
+    assert on_disk == [1, 2]

@@ -30,15 +30,20 @@ class Recorder:
         self, every: float, take: Callable[[list[HostSample]], None], flush: Callable[[], bool] = lambda: True
     ) -> None:
         self.dropped = 0
-        self.holds_backlog = False
         self._every = every
         self._take = take
         self._flush = flush
         self._samples: list[HostSample] = []
-        self._writing: asyncio.Task[bool] | None = None
+        self._backlog = self._written = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def holds_backlog(self) -> bool:
+        """Whether reports of a backlog were noted that are not on the disk yet."""
+        return self._backlog > self._written
 
     def note(self, host: HostState, observed_at: float, *, is_backlog: bool = False) -> None:
-        self.holds_backlog |= is_backlog
+        self._backlog += is_backlog
         slot = observed_at // self._every
         if host.sampled_slot == slot:
             return
@@ -50,16 +55,23 @@ class Recorder:
         self._samples.append(sample_host(host.view, round(observed_at, 3), interval))
 
     async def written(self) -> None:
-        """Until all that was noted by now is on the disk, or cannot be written."""
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
-        await asyncio.shield(self._writing)
+        """Until all of the backlog that was noted by now is on the disk, or cannot be written."""
+        noted = self._backlog
+        while self._written < noted:
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write())
+            await asyncio.shield(self._writing)
 
-    async def _write(self) -> bool:
-        await asyncio.sleep(_GATHER_SECONDS)
-        self._writing, self.holds_backlog = None, False
-        self.hand_over()
-        return await asyncio.to_thread(self._flush)
+    async def _write(self) -> None:
+        """One at a time: each takes a thread for as long as the disk takes."""
+        try:
+            await asyncio.sleep(_GATHER_SECONDS)
+            noted = self._backlog
+            self.hand_over()
+            await asyncio.to_thread(self._flush)
+            self._written = noted
+        finally:
+            self._writing = None
 
     def hand_over(self) -> None:
         if self._samples:
