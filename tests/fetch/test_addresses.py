@@ -3,11 +3,13 @@
 import asyncio
 import socket
 import ssl
+import threading
 
 import pytest
 
 from fetch.test_fetcher import answer, say, server
 from gpudeck.fetch import AddressGuard, Fetcher
+from gpudeck.fetch.addresses import Lookups
 from gpudeck.model.errors import Refused
 from gpudeck.model.target import Target
 
@@ -135,3 +137,55 @@ def test_the_server_is_asked_under_its_own_name(names: list[list[str]]) -> None:
         return body.lower()
 
     assert b"\r\nhost: gpu07:" in asyncio.run(asking())
+
+
+class Names:
+    """`dead…` never gets an answer until `release`, `none…` does not exist, and every other name has an address."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.release = threading.Event()
+
+    def look_up(self, host: str, port: int, **_: object) -> list[object]:
+        self.asked.append(host)
+        if host.startswith("dead"):
+            self.release.wait(30)
+        if not host.startswith("gpu"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", port))]
+
+
+@pytest.fixture
+def dns(monkeypatch: pytest.MonkeyPatch) -> Names:
+    names = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    return names
+
+
+def test_names_that_never_resolve_do_not_keep_a_known_one_waiting(dns: Names) -> None:
+    async def asking() -> list[str]:
+        lookups = Lookups()
+        await lookups.find("gpu07", 80)
+        dead = [asyncio.create_task(lookups.find(f"dead{number}", 80)) for number in range(200)]
+        await asyncio.sleep(0)
+        try:
+            return await lookups.find("gpu07", 80)
+        finally:
+            dns.release.set()
+            for task in dead:
+                task.cancel()
+            await asyncio.gather(*dead, return_exceptions=True)
+
+    assert asyncio.run(asking()) == ["192.0.2.7"]
+    assert len(dns.asked) < 50
+
+
+def test_name_that_does_not_resolve_is_not_asked_for_again_at_once(dns: Names) -> None:
+    async def asking() -> None:
+        lookups = Lookups()
+        for _ in range(3):
+            with pytest.raises(socket.gaierror, match="not known"):
+                await lookups.find("none", 80)
+
+    asyncio.run(asking())
+    assert dns.asked == ["none"]

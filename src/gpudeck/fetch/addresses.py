@@ -7,10 +7,14 @@ name that resolves to another one a moment later gains nothing.
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterable
-from functools import lru_cache
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from gpudeck.model.errors import Refused
 from gpudeck.model.target import Target
@@ -57,12 +61,74 @@ class AddressGuard:
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """The numeric addresses of a host, all of them checked. Raises Refused, and OSError where it has none."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = await _lookups_here().find(host, port)
         for address in addresses:
             self.check(address)
         return addresses
+
+
+_LANES: Final = {"known": 8, "new": 6, "failed": 2}
+"""Lookups at once, of names that resolved before, of those that were never asked for, and of those that failed."""
+_FAILED_FOR: Final = 60.0
+_MOST_NAMES: Final = 100_000
+
+
+class Lookups:
+    """Names become addresses, a few at once: a list of names that do not resolve must not keep other names waiting.
+
+    A name that did not resolve is not asked for again for a minute. Threads are its own, so that those of the event
+    loop stay free. One event loop owns it.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(sum(_LANES.values()), "lookup")
+        self._lanes = {name: asyncio.Semaphore(count) for name, count in _LANES.items()}
+        self._names: dict[str, tuple[float, OSError] | None] = {}
+        """Those that were asked for: None where they resolve, else until when they are not asked for again, and why."""
+
+    async def find(self, host: str, port: int) -> list[str]:
+        """The numeric addresses. Raises OSError where there are none."""
+        loop = asyncio.get_running_loop()
+        failure = self._names.get(host)
+        if failure is not None and loop.time() < failure[0]:
+            raise type(failure[1])(*failure[1].args) from None
+        lane = self._lanes["failed" if failure is not None else "known" if host in self._names else "new"]
+        await lane.acquire()
+        lookup = self._threads.submit(_look_up, host, port)
+        # Not when whoever asked gives up: the thread is taken until the answer comes.
+        lookup.add_done_callback(partial(self._finish, loop, host, lane))
+        found = await asyncio.wrap_future(lookup)
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, host: str, lane: asyncio.Semaphore, lookup: "Future[list[Any]]"
+    ) -> None:
+        """In the thread. The hub may have stopped by then."""
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._note, host, lane, lookup.exception())
+
+    def _note(self, host: str, lane: asyncio.Semaphore, error: BaseException | None) -> None:
+        lane.release()
+        self._names.pop(host, None)
+        until = asyncio.get_running_loop().time() + _FAILED_FOR
+        self._names[host] = (until, error) if isinstance(error, OSError) else None
+        if len(self._names) > _MOST_NAMES:
+            del self._names[next(iter(self._names))]
+
+
+_lookups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Lookups]" = WeakKeyDictionary()
+
+
+def _lookups_here() -> Lookups:
+    loop = asyncio.get_running_loop()
+    found = _lookups.get(loop)
+    if found is None:
+        found = _lookups[loop] = Lookups()
+    return found
+
+
+def _look_up(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 @lru_cache(maxsize=16)
