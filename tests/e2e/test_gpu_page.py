@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, send, show_instead
+from e2e.looking import fleet_of, is_wider_than_its_window, send_and_record, show_instead
 from fakes.hubs import HubProcess, wait_until
 from fakes.reports import make_envelope, make_gpu, make_process
 
@@ -238,7 +238,7 @@ def test_the_details_of_a_gpu_lead_to_its_page(demo: HubProcess, visit: Visits) 
 
 def test_names_from_outside_are_shown_harmlessly(empty: HubProcess, visit: Visits) -> None:
     processes = [make_process(user=HOSTILE[:60], container=HOSTILE[:200])]
-    send(empty, make_envelope(gpus=[make_gpu(uuid="GPU-odd", processes=processes)]))
+    send_and_record(empty, make_envelope(gpus=[make_gpu(uuid="GPU-odd", processes=processes)]))
     page = visit(f"{empty.url}/#/gpu/GPU-odd", width=390)
     expect(page.get_by_role("region", name="Processes on GPU 0")).to_contain_text("<script>window.pwned")
     assert page.evaluate("window.pwned") is None

@@ -4,16 +4,14 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, send, show_instead
+from e2e.looking import fleet_of, is_wider_than_its_window, send, send_and_record, show_instead
 from fakes.hubs import HubProcess, wait_until
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.wire import Envelope
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
@@ -41,19 +39,6 @@ def bare(chromium: Browser) -> Iterator[Page]:
     page = chromium.new_page(viewport={"width": 1440, "height": 900})
     yield page
     page.close()
-
-
-def send_and_record(hub: HubProcess, envelope: Envelope) -> None:
-    """The past knows a host a second after its first report: a page that is quicker is told of none."""
-    send(hub, envelope)
-
-    def is_known() -> bool:
-        try:
-            return bool(hub.get(f"/api/v1/history?host={envelope.host}&metric=host_cpu_percent&start=-1h"))
-        except HTTPError:
-            return False
-
-    wait_until(is_known, "its past")
 
 
 def open_host(visit: Visits, hub: HubProcess, host: dict[str, Any], query: str = "", **options: object) -> Page:
