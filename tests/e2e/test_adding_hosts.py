@@ -26,7 +26,7 @@ def named(tmp_path: Path, chromium: Browser) -> Iterator[HubProcess]:
     (tmp_path / "gpudeck.yaml").write_text(
         "demo: never\nlocal: never\npath_prefix: /gpus\n"
         "hosts:\n  - {name: gpu01, via: ssh, address: 127.0.0.1, port: 1}\n"
-        "discovery:\n  hosts_files: [racks.txt]\n"
+        "discovery:\n  hosts_files: [racks.txt]\n  allow_addresses: [127.0.0.0/8]\n"
     )
     with running_hub(tmp_path) as hub:
         yield hub

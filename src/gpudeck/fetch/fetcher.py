@@ -222,7 +222,8 @@ def explain(error: Exception) -> str:
     if isinstance(error, http.client.HTTPException) or type(error).__module__.startswith("h11"):
         # Their texts quote what was received.
         log.debug("no HTTP: %s", clean(str(error))[:_LOGGED])
-        return "what it says is no HTTP"
+        is_cut = str(error).startswith("peer closed connection")
+        return "it breaks off in the middle of its answer" if is_cut else "what it says is no HTTP"
     if isinstance(error, OSError) and error.strerror:
         # asyncio writes an address into its texts; errors in names have a number of their own, below zero.
         return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror).lower()
