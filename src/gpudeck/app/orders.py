@@ -21,10 +21,14 @@ class Orders:
 
     def end(self) -> None:
         self.is_over = True
-        self.told.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """In a thread: a signal may come while the main thread holds the lock of `told`, and would wait for itself."""
+        threading.Thread(target=self.told.set, daemon=True).start()
 
     def _hang_up(self) -> None:
         if not self._terminal.is_gone():
-            self.told.set()
+            self._tell()
         elif not self._outlives_terminal:
             self.end()
