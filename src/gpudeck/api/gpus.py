@@ -2,12 +2,13 @@
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from litestar import Response, get
 from litestar.exceptions import ValidationException
 from litestar.params import QueryParameter
+from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented, give_way
@@ -21,9 +22,19 @@ from gpudeck.model.quantity import AMOUNT, parse_bytes
 from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.model.view import Gpu
 
-_fields: list[Any] = [("host", str), ("host_id", str)]
-GpuOfHost = msgspec.defstruct("GpuOfHost", _fields, bases=(Gpu,), kw_only=True, module=__name__)
-GpuList = msgspec.defstruct("GpuList", [("gpus", list[GpuOfHost])], module=__name__)  # type: ignore[valid-type]
+
+class GpuOfHost(Gpu, kw_only=True):
+    """A GPU with the name and the id of its host."""
+
+    host: str
+    host_id: str
+
+
+class GpuList(Struct, frozen=True):
+    """GPUs across hosts."""
+
+    gpus: list[GpuOfHost]
+
 
 _FILTERS = ("availability", "min_memory", "model", "user", "host")
 

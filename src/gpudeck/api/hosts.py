@@ -35,7 +35,10 @@ class RemovedHosts(Struct, frozen=True):
     kept: int
 
 
-HostList = msgspec.defstruct("HostList", [("hosts", list[Host])], module=__name__)  # type: ignore[valid-type]
+class HostList(Struct, frozen=True):
+    """All hosts by name."""
+
+    hosts: list[Host]
 
 
 @get("/api/v1/hosts", opt=access("read"), responses={200: documented(HostList, "All hosts by name")})

@@ -22,7 +22,8 @@ from gpudeck.model.view import Gpu
 from gpudeck.model.xid import find_xid
 
 _BOUNDS = bounds_of(GPU_METRICS)
-_BLANK: View = dict.fromkeys(Gpu.__struct_fields__)
+_BLANK: View = dict.fromkeys(sorted(Gpu.__struct_fields__, key=GPU_METRICS.__contains__))
+"""What a GPU is comes before what is measured on it."""
 _EVENT_SECONDS = 24 * 3600.0
 _UNMARKED = Mark(None)
 _UNREAD = "whether it is reserved is not known"

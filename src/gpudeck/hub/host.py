@@ -15,7 +15,7 @@ from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading
 from gpudeck.model.reservation import Mark
-from gpudeck.model.view import Host, HostFacts, HostStatus
+from gpudeck.model.view import Host, HostStatus
 from gpudeck.wire import Envelope
 
 LATE_BEATS = 3.0
@@ -25,9 +25,10 @@ MOST_ENCODED = 4
 """Sights for which a host's JSON is kept: strangers, those who have logged in, and a few who see their own."""
 _REMEMBERED_RUNS = 16
 _BOUNDS = bounds_of(HOST_METRICS)
-_BLANK: View = dict.fromkeys(Host.__struct_fields__)
+_FACTS = tuple(name for name in Host.__struct_fields__ if name not in {*HOST_METRICS, "gpus", "reasons"})
+_BLANK: View = dict.fromkeys((*_FACTS, "reasons", *HOST_METRICS, "gpus"))
+"""What a host is comes before what is measured on it."""
 _MAY_BE_ABSENT = ("clock_skew_seconds", "driver_version", "os")
-_FACTS = tuple(name for name in HostFacts.__struct_fields__ if name != "reasons")
 _NEVER = "this host has not reported yet"
 _encoder = msgspec.json.Encoder()
 

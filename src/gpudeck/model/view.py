@@ -1,18 +1,17 @@
 """The fleet as everybody outside sees it: the JSON of the API, the page, the command line.
 
 The hub writes these shapes, the client reads them, the OpenAPI document and the page's types are generated from them.
-`Gpu` and `Host` get one field for each metric of the catalog, so a new metric needs no line here. A null stands beside
-its reason in `reasons`.
+`Gpu` and `Host` inherit one field for each metric of the catalog, so a new metric needs no line here. A null stands
+beside its reason in `reasons`.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 from msgspec import Struct, field
 
 from gpudeck.model.alert import Alert
 from gpudeck.model.availability import Availability
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.catalog import GpuMetrics, HostMetrics
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.report import Disk, Process
 from gpudeck.model.reservation import GpuReservation
@@ -41,8 +40,8 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
     user: str | None
 
 
-class GpuFacts(Struct, kw_only=True):
-    """A GPU without its metrics. `label` is its index, or index.instance for a MIG instance. `name` is its model as the
+class Gpu(GpuMetrics, kw_only=True):
+    """A GPU with its metrics. `label` is its index, or index.instance for a MIG instance. `name` is its model as the
     driver calls it, `display_name` as people do.
 
     `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
@@ -73,8 +72,8 @@ class GpuFacts(Struct, kw_only=True):
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-class HostFacts(Struct, kw_only=True):
-    """A host without its metrics. Times are Unix seconds on the hub's clock.
+class Host(HostMetrics, kw_only=True):
+    """A host with its metrics and GPUs. Times are Unix seconds on the hub's clock.
 
     `via` is the way in (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
     """
@@ -95,6 +94,7 @@ class HostFacts(Struct, kw_only=True):
     addresses: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
+    gpus: list[Gpu] = field(default_factory=list)
 
 
 class Totals(Struct, frozen=True):
@@ -112,22 +112,7 @@ class Totals(Struct, frozen=True):
     power_watts: float | None
 
 
-def _metric_fields(metrics: dict[str, Metric]) -> list[tuple[str, Any, Any]]:
-    return [(name, float | None, None) for name in metrics]
-
-
-def _derive(name: str, base: type[Struct], fields: list[Any]) -> type[Struct]:
-    return msgspec.defstruct(
-        name, fields, bases=(base,), kw_only=True, module=__name__, namespace={"__doc__": base.__doc__}
-    )
-
-
-Gpu = _derive("Gpu", GpuFacts, _metric_fields(GPU_METRICS))
-_gpus: Any = list[Gpu]  # type: ignore[valid-type]
-Host = _derive("Host", HostFacts, [*_metric_fields(HOST_METRICS), ("gpus", _gpus, field(default_factory=list))])
-
-
-class FleetFacts(Struct, kw_only=True):
+class Fleet(Struct, kw_only=True):
     """Everything now. `demo` says that all of it is simulated.
 
     `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice. `alerts` are those
@@ -141,6 +126,4 @@ class FleetFacts(Struct, kw_only=True):
     problems: list[str] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
 
-
-_hosts: Any = list[Host]  # type: ignore[valid-type]
-Fleet = _derive("Fleet", FleetFacts, [("hosts", _hosts)])
+    hosts: list[Host]
