@@ -27,7 +27,7 @@ def hub() -> Hub:
 
 def post(hub: Hub, recorder: Recorder, waits: list[float]) -> list[int]:
     """Send reports of one agent that were made so long ago, all at once."""
-    hub.fleet.recorder = recorder
+    hub.fleet.observers.add(recorder)
     now = hub.started_at
 
     async def send() -> list[int]:
@@ -80,13 +80,14 @@ def test_what_comes_while_the_disk_is_busy_waits_for_the_next_time(hub: Hub) -> 
             on_disk.append(len(taken))
             return True
 
-        recorder = hub.fleet.recorder = Recorder(2.0, taken.extend, flush)
+        recorder = Recorder(2.0, taken.extend, flush)
+        hub.fleet.observers.add(recorder)
         now = hub.started_at
         hub.fleet.apply(make_envelope(sequence=1, collected_at=now - 60), via="push", now=now, sent_at=now)
-        first = asyncio.create_task(recorder.written())
+        first = asyncio.create_task(recorder.save_backlog())
         await busy.wait()
         hub.fleet.apply(make_envelope(sequence=2, collected_at=now - 50), via="push", now=now, sent_at=now)
-        await asyncio.gather(first, recorder.written())
+        await asyncio.gather(first, recorder.save_backlog())
 
     asyncio.run(work())
     assert on_disk == [1, 2]

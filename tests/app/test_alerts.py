@@ -33,7 +33,7 @@ class House:
         self.told: list[Event] = []
         self.sent: list[Message] = []
         events = Events(self.auth.database, EventSettings(), now=self.clock)
-        events.listener = self.told.append
+        events.subscribe(self.told.append)
         self.alarm = Alarm(
             self.hub, self.auth, AT_ONCE, events, send=self.sent.append, demo=demo, now=self.clock, **others
         )

@@ -30,7 +30,7 @@ class Stage:
 
     def start(self) -> None:
         self.watch = ClockWatch(self.folder, self.now, self.ticks)
-        self.watch.tell = self.events.append
+        self.watch.subscribe(self.events.append)
         self.hub = Hub(now=self.now, retention=self.watch.retention)
         self.sequence = 0
 

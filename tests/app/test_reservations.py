@@ -38,7 +38,7 @@ class House:
         self.auth = make_auth(folder)
         self.told: list[Event] = []
         events = Events(self.auth.database, EventSettings(), now=self.clock)
-        events.listener = self.told.append
+        events.subscribe(self.told.append)
         settings = ReservationSettings()
         self.bookings = Bookings(self.hub, self.auth, settings, events, data_dir=folder, demo=demo, now=self.clock)
         self.sequence = 0

@@ -132,11 +132,32 @@ def test_old_events_go_but_a_first_sight_stays(database: Database) -> None:
     run(work())
 
 
+def test_listener_that_fails_keeps_nobody_from_theirs_and_is_logged_once(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        def fail(event: Event) -> None:
+            raise ValueError(event)
+
+        heard: list[Event] = []
+        events = Events(database, EventSettings())
+        for listener in (fail, heard.append):
+            events.subscribe(listener)
+        for event in SOME[:2]:
+            events.add(event)
+        assert heard == SOME[:2]
+        assert [record.getMessage() for record in caplog.records] == [
+            "a listener of events failed; the other listeners go on"
+        ]
+
+    run(work())
+
+
 def test_added_event_is_heard_at_once_and_found_at_once(database: Database) -> None:
     async def work() -> None:
         heard: list[Event] = []
         events = Events(database, EventSettings())
-        events.listener = heard.append
+        events.subscribe(heard.append)
         events.add(SOME[1])
         assert heard == [SOME[1]]
         assert await events.find(EventAsk()) == [SOME[1]]

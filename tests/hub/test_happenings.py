@@ -23,7 +23,8 @@ class Watched:
     def __init__(self, known: dict[str, float | None] | None = None) -> None:
         self.events: list[Event] = []
         self.fleet = Fleet(FleetSettings())
-        self.fleet.happenings = Happenings(self.events.append, START, {"gpu01": None} if known is None else known)
+        self.happenings = Happenings(self.events.append, START, {"gpu01": None} if known is None else known)
+        self.fleet.observers.add(self.happenings)
         self.now = START
         self._sequence = 0
 
@@ -56,7 +57,8 @@ def watched() -> Watched:
 
 def test_which_hosts_are_new_is_told_when_those_of_before_can_be_read() -> None:
     watched = Watched()
-    watched.fleet.happenings = happenings = Happenings(watched.events.append, START, learns=True)
+    happenings = Happenings(watched.events.append, START, learns=True)
+    watched.fleet.observers.replace(watched.happenings, happenings)
     for host in ("gpu01", "gpu02", "new"):
         watched.report(host)
     assert watched.kinds() == []

@@ -30,8 +30,9 @@ class Stage:
         self.fleet = Fleet(FleetSettings())
         self.events: list[Event] = []
         self.samples: list[HostSample] = []
-        self.fleet.recorder = Recorder(BEAT, self.samples.extend)
-        self.fleet.happenings = Happenings(self.events.append, self.clock() - RETURN_SECONDS, {"gpu01": None})
+        self.recorder = Recorder(BEAT, self.samples.extend)
+        self.fleet.observers.add(self.recorder)
+        self.fleet.observers.add(Happenings(self.events.append, self.clock() - RETURN_SECONDS, {"gpu01": None}))
 
     def report(self, sequence: int, *gpus: GpuReading, ago: float = 0.0, **others: Any) -> bool:
         now = self.clock()
@@ -46,8 +47,7 @@ class Stage:
 
     def sampled(self) -> list[tuple[float, str]]:
         """How long ago each sample of the first GPU was, and its state."""
-        assert self.fleet.recorder is not None
-        self.fleet.recorder.hand_over()
+        self.recorder.hand_over()
         return [(round(self.clock() - sample.at, 3), STATES[sample.gpus[0].state]) for sample in self.samples]
 
     def kinds(self) -> list[str]:

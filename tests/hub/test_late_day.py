@@ -146,8 +146,9 @@ class Station:
     def start(self) -> None:
         self.store = EmbeddedStore(self._path / "history.db", now=self.clock)
         self.fleet = Fleet(FleetSettings())
-        self.fleet.recorder = Recorder(BEAT, self.store.take)
-        self.fleet.happenings = Happenings(self.events.append, self.clock.now, {"gpu01": None})
+        self.recorder = Recorder(BEAT, self.store.take)
+        self.fleet.observers.add(self.recorder)
+        self.fleet.observers.add(Happenings(self.events.append, self.clock.now, {"gpu01": None}))
 
     def deliver(self, arrivals: Iterator[Due]) -> None:
         """Every ten seconds the fleet ages and hands its samples over."""
@@ -161,8 +162,7 @@ class Station:
         while self.clock.now < moment:
             self.clock.now = min(moment, self.clock.now + BEAT)
             self.fleet.age(self.clock.now)
-            assert self.fleet.recorder is not None
-            self.fleet.recorder.hand_over()
+            self.recorder.hand_over()
             if self.clock.now == BACK:
                 self.seal()
 

@@ -453,7 +453,7 @@ def test_events_tell_that_a_host_did_not_come_back_and_when_it_does(
     events: list[Event] = []
     hub.report(boot_id="boot", agent_version="1.2.0")
     hub.restart()
-    hub.hub.fleet.happenings = Happenings(events.append, hub.clock(), known)
+    hub.hub.fleet.observers.add(Happenings(events.append, hub.clock(), known))
     for _ in range(14):
         hub.after(10)
     hub.report(boot_id="boot", agent_version="1.2.0")

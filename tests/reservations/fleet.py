@@ -1,7 +1,7 @@
 """A small fleet, and a calendar on a database of a test's own."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fakes.clock import FakeClock
@@ -47,8 +47,11 @@ FLEET = make_fleet(
 )
 
 
-def make_calendar(database: Database, clock: FakeClock | None = None, **settings: Any) -> Reservations:
-    return Reservations(ReservationStore(database), ReservationSettings(**settings), clock or FakeClock(NOW))
+def make_calendar(
+    database: Database, clock: FakeClock | None = None, changed: Callable[[], None] = lambda: None, **settings: Any
+) -> Reservations:
+    store = ReservationStore(database)
+    return Reservations(store, ReservationSettings(**settings), clock or FakeClock(NOW), changed=changed)
 
 
 def draft(*uuids: str, start: float | None = None, hours: float = 4, note: str = "", **wish: Any) -> Draft:

@@ -32,9 +32,8 @@ def refused(work: Coroutine[Any, Any, object]) -> ReservationRefused:
 
 
 def test_what_is_booked_is_kept_and_counts_at_once(database: Database) -> None:
-    calendar = make_calendar(database)
     heard: list[int] = []
-    calendar.changed = lambda: heard.append(len(calendar.current()))
+    calendar = make_calendar(database, changed=lambda: heard.append(len(calendar.current())))
     made = book(calendar, "A0", "A1", note="a night's training")
     assert (made.user, made.start, made.end, made.version) == ("ada", NOW, NOW + 4 * HOUR, 1)
     assert heard == [2]

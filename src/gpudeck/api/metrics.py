@@ -49,6 +49,7 @@ _COUNTERS = {
     "reports_second_way": "Reports of hosts that report on a better way too",
     "values_rejected": "Values in reports that cannot be",
     "poll_failures": "Times that a host could not be read",
+    "observer_failures": "Failures of what follows the fleet, such as history and events",
 }
 _REFUSED = "refused_"
 _GPU_SERIES = [(metric, expose(metric)) for metric in GPU_METRICS.values()]

@@ -52,9 +52,7 @@ class ReportsRoute:
             taken = self._hub.ingest.take(
                 body, media, encoding, sent_at=_parse_time(sent_at), only=grant.hosts, token=grant.token
             )
-            recorder = self._hub.fleet.recorder
-            if recorder is not None and recorder.holds_backlog:
-                await recorder.written()
+            await self._hub.fleet.observers.save_backlog()
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
             # A refused body may not have been read to its end: this connection cannot be used again.

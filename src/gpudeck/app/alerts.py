@@ -142,7 +142,7 @@ class Alarm:
         engine = self.alerts.engine
         if engine.version != self._shown:
             self._shown = engine.version
-            self._hub.fleet.alerts = [life.show() for life in engine.firing()[:MOST_SHOWN]]
+            self._hub.fleet.show_alerts([life.show() for life in engine.firing()[:MOST_SHOWN]])
 
     def _care(self, now: float) -> None:
         if not 0 <= now - self._cared_at < _NOW_AND_THEN:

@@ -48,7 +48,7 @@ class _Kept(Struct):
 
 
 class ClockWatch:
-    """`tick` once a second and `close`, in the event loop that owns the hub. `tell` gets events; set it before."""
+    """`tick` once a second and `close`, in the event loop that owns the hub. Those who `subscribe` get its events."""
 
     def __init__(self, data_dir: Path, now: clock.Clock = clock.wall, monotonic: clock.Clock = time.monotonic) -> None:
         self._file = data_dir / FILE
@@ -56,12 +56,15 @@ class ClockWatch:
         self._monotonic = monotonic
         self._kept = _read(self._file)
         self.retention = RetentionClock(_known(data_dir, self._kept), now, monotonic)
-        self.tell: Callable[[Event], None] = lambda _: None
+        self._listeners: list[Callable[[Event], None]] = []
         self.problem: str | None = None
         self._boot = boot_id()
         self._started = self._looked = self._saved = monotonic()
         self._offset = now() - monotonic()
         self._seen: dict[str, float] | None = None
+
+    def subscribe(self, listener: Callable[[Event], None]) -> None:
+        self._listeners.append(listener)
 
     def tick(self, fleet: Fleet) -> None:
         moment, offset = self._monotonic(), self._now() - self._monotonic()
@@ -120,10 +123,14 @@ class ClockWatch:
         if problem is not None and before is None:
             log.warning("%s", problem)
             title = "The hub's clock may be wrong"
-            self.tell(make_event(self._now(), "clock_doubted", title, severity="warning", detail=problem))
+            self._tell(make_event(self._now(), "clock_doubted", title, severity="warning", detail=problem))
         elif problem is None and before is not None:
             log.info("the hub's clock is confirmed")
-            self.tell(make_event(self._now(), "clock_confirmed", "The hub's clock is confirmed"))
+            self._tell(make_event(self._now(), "clock_confirmed", "The hub's clock is confirmed"))
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
 
     def _is_accepted(self) -> bool:
         """Whether an admin has said so since the last look."""

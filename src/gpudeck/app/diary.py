@@ -43,7 +43,9 @@ class Diary:
         self._ending: asyncio.Task[None] | None = None
         self._is_begun = False
         self.events = Events(database, settings, spill=local, fleet=name_fleet(demo), now=now, retention=hub.retention)
-        self.events.listener = hub.stream.announce
+        self.events.subscribe(hub.stream.announce)
+        self._happenings: Happenings | None = None
+        self._held_events: list[Event] | None = None
 
     async def open(self) -> None:
         """Raises Temporary when the database does not answer, and is called again then: events wait meanwhile, and
@@ -59,8 +61,8 @@ class Diary:
 
     def _begin(self, before: Event | None) -> None:
         self._is_begun = True
-        if self._hub.fleet.happenings is None:
-            self._hub.fleet.happenings = Happenings(self.events.add, self._now(), learns=True)
+        if self._happenings is None:
+            self._observe(Happenings(self._add, self._now(), learns=True))
         detail = f"gpudeck {__version__}."
         if before is not None:
             self._hub.retention.limit(before.at)
@@ -90,10 +92,11 @@ class Diary:
                 self.events.keep(event)
 
     def end_demo(self) -> None:
-        """Real hosts report: from here on the real fleet's events count. Until those of before are known no host is
-        looked at; none is missed by that."""
+        """Real hosts report: from here on the real fleet's events count. What happens
+        until the log is theirs is held."""
         self._demo = None
-        self._hub.fleet.happenings = None
+        self._held_events = []
+        self._observe(Happenings(self._add, self._now(), learns=True))
         self._ending = asyncio.get_running_loop().create_task(self._go_on())
 
     async def settled(self) -> None:
@@ -103,7 +106,8 @@ class Diary:
 
     async def close(self) -> None:
         await self.settled()
-        self._hub.fleet.happenings = None
+        if self._happenings is not None:
+            self._hub.fleet.observers.remove(self._happenings)
         self.events.add(make_event(self._now(), "hub_stopped", "The hub was stopped"))
         await self.events.stop()
 
@@ -113,15 +117,28 @@ class Diary:
             await self._watch()
         except Temporary:
             # Without knowing who was there before, nobody is called new.
-            self._hub.fleet.happenings = Happenings(self.events.add, self._now())
+            self._observe(Happenings(self._add, self._now()))
+        held, self._held_events = self._held_events or [], None
+        for event in held:
+            self.events.add(event)
 
     async def _watch(self) -> None:
         """In a demo no host is new: its past says when each was first seen."""
         known = await self.events.known_hosts() if self._demo is None else None
-        if self._hub.fleet.happenings is not None and known is not None:
-            self._hub.fleet.happenings.learn(known)
+        if self._happenings is not None and known is not None:
+            self._happenings.learn(known)
         else:
-            self._hub.fleet.happenings = Happenings(self.events.add, self._now(), known)
+            self._observe(Happenings(self._add, self._now(), known))
+
+    def _observe(self, happenings: Happenings) -> None:
+        self._hub.fleet.observers.replace(self._happenings, happenings)
+        self._happenings = happenings
+
+    def _add(self, event: Event) -> None:
+        if self._held_events is None:
+            self.events.add(event)
+        else:
+            self._held_events.append(event)
 
     def _tell_history(self, trouble: HistoryTrouble | None) -> None:
         """The words may change while it lasts: once for each kind of trouble is enough."""

@@ -222,7 +222,8 @@ class Archive:
         self.store: OpeningStore | None = None
         if settings.kind != "off":
             self.store = OpeningStore(partial(self._open, demo))
-            self._recorder = hub.fleet.recorder = Recorder(settings.every, self.store.take, self.store.settle)
+            self._recorder = Recorder(settings.every, self.store.take, self.store.settle)
+            hub.fleet.observers.add(self._recorder)
 
     def start(self, take_events: TakeEvents | None = None) -> None:
         """With the event loop: samples are handed over once a second; a demo gets its past, and `take_events` what

@@ -207,7 +207,7 @@ class HubServer:
             server = _Server(
                 door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
             )
-            ticking = asyncio.create_task(tick_forever(self.hub.stream, rooms.tick, self._supervisor.alive))
+            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._supervisor.alive))
             try:
                 with heeding_hangups(self._make_reload(auth), server.end):
                     await server.serve(sockets=[self._listening])
@@ -391,18 +391,18 @@ class _Server(LimitedServer):
         await super().shutdown(sockets)
 
 
-async def tick_forever(stream: Stream, also: Callable[[], None], when_done: Callable[[], None] = lambda: None) -> None:
-    """Publish once a second, and do what else is due. A tick that fails is logged, and the next one comes; `when_done`
-    is called after each that does not."""
+async def tick_forever(stream: Stream, when_done: Callable[[], None] = lambda: None) -> None:
+    """Publish once a second, and have the fleet's observers do what else is due. A tick that fails is logged, and the
+    next one comes; `when_done` is called after each that does not."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
         try:
             stream.tick()
-            also()
             when_done()
         except Exception:
             log.exception("a tick failed")
+        stream.fleet.observers.on_second()
         due = max(due + TICK_SECONDS, loop.time())
         await asyncio.sleep(due - loop.time())
 

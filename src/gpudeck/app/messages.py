@@ -85,7 +85,7 @@ class Messages:
             retention=hub.retention,
         )
         # At once: that the hub was started is an event too.
-        self._listen()
+        events.subscribe(self._tell_event)
 
     async def open(self) -> None:
         """Raises Temporary when a database does not answer, and is called again then."""
@@ -133,18 +133,8 @@ class Messages:
             return []
         return find_destinations(message, self._settings, self._people.person_of, self.is_muted, has_bot=self._has_bot)
 
-    def _listen(self) -> None:
-        """Some channels are told of events as they happen."""
-        before = self._events.listener
-
-        def hear(event: Event) -> None:
-            if before is not None:
-                before(event)
-            self._tell_event(event)
-
-        self._events.listener = hear
-
     def _tell_event(self, event: Event) -> None:
+        """Some channels are told of events as they happen."""
         for name, channel in self._settings.channels.items():
             if event.kind in channel.events and not self._is_withheld:
                 message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))

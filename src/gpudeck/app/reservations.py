@@ -67,8 +67,7 @@ class Bookings:
         self._events = events
         self._now = now
         store = ReservationStore(auth.database, name_fleet(demo))
-        self.calendar = Reservations(store, settings, now)
-        self.calendar.changed = self.look
+        self.calendar = Reservations(store, settings, now, changed=self.look)
         self._rules = Reconciler(settings, self._logins_of)
         self.late: list[tuple[Reservation, float]] = []
         self._used: dict[int, Reservation] = {}
@@ -105,7 +104,7 @@ class Bookings:
         found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         unknown = {} if self.calendar.is_known else {"": _UNKNOWN}
         self._hub.fleet.mark(unknown | found.marks, now)
-        self._hub.stream.reservation_changes = self.calendar.changes
+        self._hub.stream.note_reservations(self.calendar.changes)
         self.late = found.late
         self._take(found)
 

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from gpudeck.auth.parts import Auth
 from gpudeck.chat.post import BotPost
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
+from gpudeck.hub.observers import EverySecond
 from gpudeck.model.errors import Temporary
 from gpudeck.model.history_trouble import judge_damage
 
@@ -31,8 +33,8 @@ _AGAIN_SECONDS: Final = 1.0
 
 
 class Rooms:
-    """`open` before the hub serves, `start` when it does, `tick` once a second, `hush` before its door closes, `close`
-    at the end, all in the event loop that owns the hub."""
+    """`open` before the hub serves, `start` when it does, `hush` before its door closes, `close` at the end, all in the
+    event loop that owns the hub. What is done once a second is registered with the fleet's observers."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Rooms:
         self._unopened: list[Callable[[], Awaitable[None]]] = []
         self.memory = HostMemory(hub, auth.local)
         self.diary = Diary(hub, auth.database, settings.events, local=auth.local, demo=demo)
-        clock.tell = self.diary.events.add
+        clock.subscribe(self.diary.events.add)
         self.bookings = Bookings(hub, auth, settings.reservations, self.diary.events, data_dir=data_dir, demo=demo)
         self.line = WaitingLine(
             hub,
@@ -101,6 +103,17 @@ class Rooms:
             post=bot,
             address=notify.page or f"on {socket.gethostname()}, listening on {settings.listen}",
         )
+        for name, tick in (
+            ("clock", partial(clock.tick, hub.fleet)),
+            ("database", self._check_database),
+            ("history", archive.tick),
+            ("reservations", self.bookings.tick),
+            ("messages", self.messages.tick),
+            ("alerts", self.alarm.tick),
+            ("hosts", self._check_memory),
+            ("events", self._tick_events),
+        ):
+            hub.fleet.observers.add(EverySecond(name, tick))
 
     async def open(self) -> None:
         """What each has in a database, now, or as soon as that answers: the hub serves meanwhile."""
@@ -140,18 +153,6 @@ class Rooms:
         self.archive.start(self.diary.take_past)
         self.chat.start()
 
-    def tick(self) -> None:
-        self._clock.tick(self._hub.fleet)
-        problem = self._auth.problem
-        self._hub.fleet.say("database", [] if problem is None else [problem])
-        self.archive.tick()
-        self.bookings.tick()
-        self.messages.tick()
-        self.alarm.tick()
-        self._hub.fleet.say("memory", [] if self.memory.problem is None else [self.memory.problem])
-        store = self.archive.store
-        self.diary.tick(None if store is None else store.trouble, None if store is None else store.damage)
-
     def end_demo(self) -> None:
         """Real hosts report: from here on the real fleet's counts."""
         self.archive.end_demo()
@@ -178,3 +179,15 @@ class Rooms:
         await self.archive.close()
         await self.diary.close()
         self._clock.close()
+
+    def _check_database(self) -> None:
+        problem = self._auth.problem
+        self._hub.fleet.say("database", [] if problem is None else [problem])
+
+    def _check_memory(self) -> None:
+        problem = self.memory.problem
+        self._hub.fleet.say("memory", [] if problem is None else [problem])
+
+    def _tick_events(self) -> None:
+        store = self.archive.store
+        self.diary.tick(None if store is None else store.trouble, None if store is None else store.damage)

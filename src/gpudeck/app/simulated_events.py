@@ -27,9 +27,9 @@ class _Onlooker:
         self._simulated = simulated
         self._host = host
         self._events: list[Event] = []
-        self._happenings = Happenings(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
+        happenings = Happenings(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
         self._fleet = Fleet(FleetSettings())
-        self._fleet.happenings = self._happenings
+        self._fleet.observers.add(happenings)
         self._sequence = 0
 
     def watch(self, start: float, end: float) -> list[Event]:
@@ -45,7 +45,7 @@ class _Onlooker:
         if report is None:
             for state in self._fleet.hosts.values():
                 if state.age(now):
-                    self._happenings.look(state, now)
+                    self._fleet.observers.on_news(state, now)
             return
         self._sequence += 1
         envelope = Envelope(

@@ -60,7 +60,7 @@ class Watching:
     def find(self, name: str) -> Target | None:
         """The host that is configured under that name, by whomever. Raises UsageError where nothing is watched, as a
         demo was asked for."""
-        if self._hub.ingest.demo and self._hub.ingest.end_demo is None:
+        if self._hub.ingest.keeps_demo:
             raise UsageError("this hub was started with --demo and watches no real hosts.", "Start it without --demo.")
         return self._targets.get(name)
 

@@ -32,7 +32,8 @@ Listener = Callable[[Event], None]
 
 
 class Events:
-    """`add` whatever happened; `listener` hears of it at once. `start` and `stop` in the event loop that owns it.
+    """`add` whatever happened; listeners that `subscribe` get it at once. `start` and `stop` in the loop that owns
+    it.
 
     `problem` is what keeps events from being kept, for everybody who may look at the hub; None: nothing does.
     """
@@ -60,7 +61,8 @@ class Events:
         self._trouble: str | None = None
         self._lock = asyncio.Lock()
         self._writing: asyncio.Task[None] | None = None
-        self.listener: Listener | None = None
+        self._listeners: list[Listener] = []
+        self._failing: set[Listener] = set()
 
     @property
     def problem(self) -> str | None:
@@ -78,8 +80,19 @@ class Events:
     def add(self, event: Event) -> None:
         """Tell of an event. Never blocks, never raises."""
         self.keep(event)
-        if self.listener is not None:
-            self.listener(event)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                if listener not in self._failing:
+                    log.exception("a listener of events failed; the other listeners go on")
+                self._failing.add(listener)
+            else:
+                self._failing.discard(listener)
+
+    def subscribe(self, listener: Listener) -> None:
+        """It is called with each event, after those that subscribed before. One that fails costs itself only."""
+        self._listeners = [*self._listeners, listener]
 
     def keep(self, event: Event) -> None:
         """Keep an event of the past, of which nobody is told now."""

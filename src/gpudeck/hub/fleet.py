@@ -10,10 +10,9 @@ from typing import Final
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.host import HostState
-from gpudeck.hub.late import LateReports
-from gpudeck.hub.recorder import BACKLOG_SECONDS, Recorder
+from gpudeck.hub.late import BACKLOG_SECONDS, LateReports
+from gpudeck.hub.observers import SOURCE, Observers
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.token_limit import TokenName
@@ -34,17 +33,16 @@ FORGET_TICKS = 3600
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
-PARTS: Final = ("database", "events", "reservations", "alerts", "messages", "history")
+PARTS: Final = ("database", "events", "reservations", "alerts", "messages", "history", SOURCE)
 """The parts of a hub without which it goes on, degraded: what each says (`Fleet.say`) is wrong with it."""
 
 
 class Fleet:
     """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own.
 
-    `alerts` are those that fire, the worst first, as many as everybody is shown; whoever changes them puts another list
-    there. `recorder` is told of every report that is taken, where a history is kept; `happenings` looks at every host
-    of which there may be news. `uptime` is a clock that nobody sets, by which silence is judged; without one the time
-    of each call counts.
+    `alerts` are those that fire, the worst first, as many as everybody is shown. `observers` is what follows the fleet,
+    and what it calls (see hub/observers.py). `uptime` is a clock that nobody sets, by which silence is judged; without
+    one the time of each call counts.
     """
 
     def __init__(
@@ -64,9 +62,8 @@ class Fleet:
         self.problems: list[str] = []
         self._said: dict[str, list[str]] = {}
         self.alerts: list[Alert] = []
-        self.recorder: Recorder | None = None
-        self.happenings: Happenings | None = None
-        self._late = LateReports(self._marks)
+        self.observers = Observers(self.say, self.counters)
+        self._late = LateReports(self._marks, self.observers)
         self._recalled: dict[str, HostState] = {}
         self._ticks = 0
 
@@ -105,7 +102,7 @@ class Fleet:
             host.hear(now, uptime)
             return False
         if is_sent and not host.is_next(envelope):
-            self._late.note_gap(host, envelope, now - waited, uptime, self.happenings)
+            self._late.note_gap(host, envelope, now - waited, uptime)
         host.via = via
         envelope = self._register.name(host, envelope)
         self._register.settle(host, host_id, envelope, target)
@@ -115,10 +112,9 @@ class Fleet:
             self._take_over(host, envelope)
         self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
         host.hear(now, uptime)
-        if self.recorder is not None:
-            self.recorder.note(host, host.observed_at, is_backlog=waited > BACKLOG_SECONDS)
-        if host.has_news and self.happenings is not None:
-            self.happenings.look(host, now)
+        self.observers.on_report(host, host.observed_at, is_backlog=waited > BACKLOG_SECONDS)
+        if host.has_news:
+            self.observers.on_news(host, now)
         # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
         host.age(now, uptime)
         self.counters["reports_taken"] += 1
@@ -134,6 +130,10 @@ class Fleet:
     def said(self, source: str) -> list[str]:
         """What that part of the hub has to tell now."""
         return self._said.get(source, [])
+
+    def show_alerts(self, alerts: list[Alert]) -> None:
+        """What fires from here on, the worst first: everybody who watches gets it."""
+        self.alerts = alerts
 
     def mark(self, marks: Mapping[str, Mark], now: float) -> None:
         """What reservations say of GPUs from here on, by UUID, and under "" of all others. It is shown at once, and
@@ -195,10 +195,9 @@ class Fleet:
 
     def age(self, now: float) -> None:
         """Once a second, let time pass for every host: late, down, and at last forgotten."""
-        if self.happenings is not None:
-            self.happenings.pass_time(now)
+        self.observers.on_time(now)
         uptime = now if self._uptime is None else self._uptime()
-        self._late.pass_time(uptime, self.happenings)
+        self._late.pass_time(uptime)
         for host in self.hosts.values():
             self._age(host, now, uptime)
         self.say("tokens", self._register.tokens.problems(now))
@@ -265,22 +264,13 @@ class Fleet:
     def _age(self, host: HostState, now: float, uptime: float) -> None:
         if host.age(now, uptime):
             self._register.dirty.add(host.id)
-            if self.happenings is not None:
-                self.happenings.look(host, now)
+            self.observers.on_news(host, now)
 
     def _take_late(  # noqa: PLR0917 - what `apply` has found out
         self, host: HostState, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float
     ) -> bool:
         """A report of before the one that is shown: it goes into the history, and says that the host is there."""
-        is_new = self._late.take(
-            host,
-            envelope,
-            observed_at,
-            skew=skew,
-            uptime=uptime,
-            recorder=self.recorder,
-            happenings=self.happenings,
-        )
+        is_new = self._late.take(host, envelope, observed_at, skew=skew, uptime=uptime)
         host.hear(now, uptime)
         self._age(host, now, uptime)
         for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
@@ -310,8 +300,8 @@ class Fleet:
             return
         host.flag("rival", "another agent reports as this host too; only the one started last is shown")
         self._register.dirty.add(host.id)
-        if host.has_news and self.happenings is not None:
-            self.happenings.look(host, now)
+        if host.has_news:
+            self.observers.on_news(host, now)
         raise ReportRefused(
             409,
             "replaced",

@@ -1,7 +1,7 @@
 """From what changes to what happened: a host before and after a report, or a silence, becomes events.
 
-The fleet calls `look` only where a host has news (see `HostState.has_news`), which is rare: a report that brings none
-costs nothing here. A hub that has just started knows nothing of before, and so tells no old news.
+The fleet calls `on_news` only where a host has news (see `HostState.has_news`), which is rare: a report that brings
+none costs nothing here. A hub that has just started knows nothing of before, and so tells no old news.
 
 While late reports of a host come in, what is new of the live host waits: what happened before it is told first, each at
 its own time.
@@ -17,6 +17,7 @@ from gpudeck.hub.damper import Damper
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
 from gpudeck.hub.news import News, in_words
+from gpudeck.hub.observers import FleetObserver
 from gpudeck.hub.portrait import GpuPortrait, Portrait
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
@@ -44,10 +45,12 @@ class _Held(Struct):
         self.portraits.append((at, after))
 
 
-class Happenings:
+class Happenings(FleetObserver):
     """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
     one is down, as far as that was told, or None. Without it no host is new, until `learn` says which were known: then
     those that came meanwhile are judged again, where `learns` says that it will be called. One event loop owns it."""
+
+    name = "events"
 
     def __init__(
         self,
@@ -77,24 +80,23 @@ class Happenings:
         for host, portrait, at in unjudged:
             self._welcome(host, portrait, at)
 
-    def pass_time(self, now: float) -> None:
-        """Once a second, before hosts age. Where a second took much longer, it was the hub that was away, not them."""
+    def on_time(self, now: float) -> None:
+        """Where a second took much longer, it was the hub that was away, not them."""
         if self._passed_at is not None and not 0 <= now - self._passed_at < STUCK_SECONDS:
             self._returning_until = now + RETURN_SECONDS
         self._passed_at = now
         if self._waiting and now >= self._returning_until:
             waiting, self._waiting = self._waiting, {}
             for host in waiting.values():
-                self.look(host, now)
+                self.on_news(host, now)
         if not 0 <= now - self._looked_overdue_at < _OVERDUE_EVERY:
             self._looked_overdue_at = now
             for event in self._damper.overdue(now):
                 self._tell(event)
 
-    def look(self, host: HostState, now: float) -> None:
+    def on_news(self, host: HostState, now: float) -> None:
         """Tell what is new of that host since the last look: whether it is heard of at once, and what changed on it as
         of its newest report."""
-        host.has_news = False
         if host.status == "never":
             return
         before, after = host.portrait, portray(host, host.portrait)
@@ -115,25 +117,24 @@ class Happenings:
             held.note(at, after)
         self._note_places(host, before, after, now)
 
-    def hold(self, host: HostState) -> None:
-        """Late reports of that host come in, or may: what changes on the live host waits for `release`."""
+    def on_backlog_start(self, host: HostState) -> None:
+        """What changes on the live host waits for `on_backlog_end`."""
         if host not in self._held:
             self._held[host] = _Held(host.portrait)
 
-    def look_late(self, replay: HostState, at: float) -> None:
-        """Tell what a late report brings, at its own time. `replay` is the host as it was then."""
-        replay.has_news = False
+    def on_late_news(self, replay: HostState, observed_at: float) -> None:
+        """Tell what a late report brings, at its own time."""
         before = replay.portrait
         after = replay.portrait = portray(replay, before)
         if before is not None:
-            self._tell_all(News(replay.id, before, after, at, self._damper).tell_changes())
+            self._tell_all(News(replay.id, before, after, observed_at, self._damper).tell_changes())
 
-    def release(self, host: HostState, before: Portrait | None) -> None:
-        """No more late reports come: tell what changed on the live host since `before`, the last of them; None: since
-        it was held."""
+    def on_backlog_end(self, host: HostState, replay: HostState | None) -> None:
+        """Tell what changed on the live host since the last late report; where none came, since it was held."""
         held = self._held.pop(host, None)
         if held is None:
             return
+        before = None if replay is None else replay.portrait
         if before is not None and held.portraits:
             # Which hosts cannot be told apart is not the agent's to say.
             before = structs.replace(before, twins=(held.before or held.portraits[0][1]).twins)

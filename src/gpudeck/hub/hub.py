@@ -47,4 +47,4 @@ class Hub:
             self.stream.restart(demo=False)
             then()
 
-        self.ingest.end_demo = end_demo
+        self.ingest.end_demo_with(end_demo)

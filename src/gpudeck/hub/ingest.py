@@ -1,7 +1,7 @@
 """Into the hub: bytes become an envelope, the envelope changes the fleet. Every way in ends here.
 
 A demo hub takes simulated reports only and any other hub real ones only, so that nobody mistakes one for the other. A
-hub that shows the demo merely because nothing else was there calls `end_demo` on the first real report.
+hub that shows the demo merely because nothing else was there ends it on the first real report.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from gpudeck.wire import Envelope, check_report, decode
 
 
 class Ingest:
-    """`end_demo` is None when the demo was asked for and so stays."""
+    """A demo stays, as one that was asked for, unless `end_demo_with` says how it ends."""
 
     def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
         self.fleet = fleet
         self.demo = demo
-        self.end_demo: Callable[[], None] | None = None
+        self._end_demo: Callable[[], None] | None = None
         self._clock = clock
 
     def take(
@@ -66,11 +66,20 @@ class Ingest:
         """Note a refusal, wherever on the way in it happened."""
         self.fleet.counters[f"refused_{refusal.code}"] += 1
 
+    def end_demo_with(self, end_demo: Callable[[], None]) -> None:
+        """End the demo on the first real report: `end_demo` is called just before that is taken."""
+        self._end_demo = end_demo
+
+    @property
+    def keeps_demo(self) -> bool:
+        """Whether it shows a demo that was asked for, and so takes no real reports."""
+        return self.demo and self._end_demo is None
+
     def leave_demo(self) -> bool:
         """Real hosts are about to be watched: end a demo that was shown for want of them. False if it was asked for."""
-        if self.demo and self.end_demo is not None:
+        if self.demo and self._end_demo is not None:
             self.demo = False
-            self.end_demo()
+            self._end_demo()
         return not self.demo
 
     def _check_demo(self, envelope: Envelope) -> None:

@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.host import HostState
-from gpudeck.hub.recorder import Recorder
+from gpudeck.hub.observers import Observers
 from gpudeck.model.reservation import Mark
 from gpudeck.wire import Envelope
 
+BACKLOG_SECONDS: Final = 5.0
+"""A report that is older than this when it arrives comes from a backlog."""
 BACKLOG_PAUSE: Final = 10.0
 """Seconds without a late report after which a backlog counts as complete."""
 REPLAY_KEPT: Final = 600.0
@@ -69,12 +70,16 @@ class MissingReports:
 
 
 class MarksThen(Mapping[str, Mark]):
-    """What reservations said of GPUs at another moment, `at`: those that count now, and the last ones that did."""
+    """What reservations said of GPUs at another moment: those that count now, and the last ones that did."""
 
     def __init__(self, marks: Mapping[str, Mark]) -> None:
         self._marks = marks
         self._past: dict[str, list[tuple[Mark, float]]] = {}
-        self.at = 0.0
+        self._at = 0.0
+
+    def move_to(self, at: float) -> None:
+        """What is asked from here on is what counted at that moment."""
+        self._at = at
 
     def note_end(self, uuid: str, after: Mark | None, now: float) -> None:
         """`after` is what counts of that GPU from here on."""
@@ -86,7 +91,7 @@ class MarksThen(Mapping[str, Mark]):
 
     def __getitem__(self, uuid: str) -> Mark:
         for mark, end in self._past.get(uuid, ()):
-            if mark.since <= self.at < end:
+            if mark.since <= self._at < end:
                 return mark
         return self._marks[uuid]
 
@@ -110,8 +115,9 @@ class _Backlog:
 class LateReports:
     """Of all hosts. `uptime` is a clock that nobody sets. One event loop owns it."""
 
-    def __init__(self, marks: Mapping[str, Mark]) -> None:
+    def __init__(self, marks: Mapping[str, Mark], observers: Observers) -> None:
         self.marks = MarksThen(marks)
+        self._observers = observers
         self._backlogs: WeakKeyDictionary[HostState, _Backlog] = WeakKeyDictionary()
         self._open: dict[HostState, _Backlog] = {}
 
@@ -123,9 +129,7 @@ class LateReports:
             return envelope.sequence < host.sequence
         return observed_at < host.run_began_at <= now
 
-    def note_gap(
-        self, host: HostState, envelope: Envelope, observed_at: float, uptime: float, happenings: Happenings | None
-    ) -> None:
+    def note_gap(self, host: HostState, envelope: Envelope, observed_at: float, uptime: float) -> None:
         """This report is to be shown next, and is not the one that follows the last: those between may come later."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
         missing = backlog.missing
@@ -142,18 +146,10 @@ class LateReports:
             return
         if not backlog.is_held and host.sequence >= 0 and not host.is_recalled:
             backlog.replay = host.fork(self.marks)
-        self._expect_more(host, backlog, uptime, happenings)
+        self._expect_more(host, backlog, uptime)
 
     def take(
-        self,
-        host: HostState,
-        envelope: Envelope,
-        observed_at: float,
-        *,
-        skew: float | None,
-        uptime: float,
-        recorder: Recorder | None,
-        happenings: Happenings | None,
+        self, host: HostState, envelope: Envelope, observed_at: float, *, skew: float | None, uptime: float
     ) -> bool:
         """Take a late report; False where it was taken before."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
@@ -166,32 +162,27 @@ class LateReports:
             replay = backlog.replay = host.start_anew(self.marks)
         replay.id = host.id
         observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
-        self.marks.at = observed_at
+        self.marks.move_to(observed_at)
         if envelope.host != host.name:
             envelope = replace(envelope, host=host.name)
         replay.take(envelope, observed_at, skew, observed_at)
-        if recorder is not None:
-            recorder.note(replay, observed_at, is_backlog=True)
-        if replay.has_news and happenings is not None:
-            happenings.look_late(replay, observed_at)
-        self._expect_more(host, backlog, uptime, happenings)
+        self._observers.on_late_report(replay, observed_at)
+        self._expect_more(host, backlog, uptime)
         if run == host.run and not backlog.missing.knows(run):
             backlog.until = uptime
         return True
 
-    def pass_time(self, uptime: float, happenings: Happenings | None) -> None:
+    def pass_time(self, uptime: float) -> None:
         """Once a second: backlogs of which nothing more came are complete."""
         for host, backlog in list(self._open.items()):
             if backlog.is_held and uptime >= backlog.until:
                 backlog.is_held = False
-                if happenings is not None:
-                    happenings.release(host, None if backlog.replay is None else backlog.replay.portrait)
+                self._observers.on_backlog_end(host, backlog.replay)
             elif uptime >= backlog.until + REPLAY_KEPT:
                 backlog.replay = None
                 del self._open[host]
 
-    def _expect_more(self, host: HostState, backlog: _Backlog, uptime: float, happenings: Happenings | None) -> None:
+    def _expect_more(self, host: HostState, backlog: _Backlog, uptime: float) -> None:
         backlog.until, backlog.is_held = uptime + BACKLOG_PAUSE, True
         self._open[host] = backlog
-        if happenings is not None:
-            happenings.hold(host)
+        self._observers.on_backlog_start(host)

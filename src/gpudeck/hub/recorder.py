@@ -9,22 +9,23 @@ from typing import Final
 
 from gpudeck.history.sample import HostSample, sample_host
 from gpudeck.hub.host import HostState
+from gpudeck.hub.observers import FleetObserver
 
 _MOST_WAITING = 20_000
-BACKLOG_SECONDS: Final = 5.0
-"""A report that is older than this when it arrives comes from a backlog."""
 _GATHER_SECONDS: Final = 0.05
 """Backlogs of many hosts that come in within this time are written together."""
 
 
-class Recorder:
-    """`note` is told of every report that was taken; `hand_over` gives what was sampled since the last time to `take`.
+class Recorder(FleetObserver):
+    """Samples the reports that are taken; `hand_over` gives what was sampled since the last time to `take`.
 
     `every` is how far apart samples of one host are. Reports that waited in an outbox are sampled by the time they were
     made, so a gap fills up afterwards. A backlog comes in many times faster than it grew, so that a second of it is
-    worth a minute: its sender is answered only after `written`, and keeps it until then. `flush` blocks until what was
-    taken is on the disk.
+    worth a minute: its sender is answered only after `save_backlog`, and keeps it until then. `flush` blocks until
+    what was taken is on the disk.
     """
+
+    name = "history"
 
     def __init__(
         self, every: float, take: Callable[[list[HostSample]], None], flush: Callable[[], bool] = lambda: True
@@ -38,12 +39,30 @@ class Recorder:
         self._writing: asyncio.Task[None] | None = None
 
     @property
-    def holds_backlog(self) -> bool:
-        """Whether reports of a backlog were noted that are not on the disk yet."""
+    def has_unsaved_backlog(self) -> bool:
         return self._backlog > self._written
 
-    def note(self, host: HostState, observed_at: float, *, is_backlog: bool = False) -> None:
+    def on_report(self, host: HostState, observed_at: float, is_backlog: bool) -> None:
         self._backlog += is_backlog
+        self._sample(host, observed_at)
+
+    def on_late_report(self, replay: HostState, observed_at: float) -> None:
+        self._backlog += 1
+        self._sample(replay, observed_at)
+
+    async def save_backlog(self) -> None:
+        noted = self._backlog
+        while self._written < noted:
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write())
+            await asyncio.shield(self._writing)
+
+    def hand_over(self) -> None:
+        if self._samples:
+            samples, self._samples = self._samples, []
+            self._take(samples)
+
+    def _sample(self, host: HostState, observed_at: float) -> None:
         slot = observed_at // self._every
         if host.sampled_slot == slot:
             return
@@ -53,14 +72,6 @@ class Recorder:
             return
         interval = max(self._every, host.interval)
         self._samples.append(sample_host(host.view, round(observed_at, 3), interval))
-
-    async def written(self) -> None:
-        """Until all of the backlog that was noted by now is on the disk, or cannot be written."""
-        noted = self._backlog
-        while self._written < noted:
-            if self._writing is None:
-                self._writing = asyncio.create_task(self._write())
-            await asyncio.shield(self._writing)
 
     async def _write(self) -> None:
         """One at a time: each takes a thread for as long as the disk takes."""
@@ -72,8 +83,3 @@ class Recorder:
             self._written = noted
         finally:
             self._writing = None
-
-    def hand_over(self) -> None:
-        if self._samples:
-            samples, self._samples = self._samples, []
-            self._take(samples)

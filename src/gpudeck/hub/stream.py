@@ -97,8 +97,6 @@ class Stream:
 
     Viewers who may see the same share the same bytes. Those who see everything always have their channel; another sight
     gets one when somebody with it comes, and loses it when nobody with it has been there for a while.
-
-    `reservation_changes` is set by who keeps reservations: viewers are told when it is another.
     """
 
     def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
@@ -112,7 +110,7 @@ class Stream:
         self._problems = fleet.problems
         self._alerts = fleet.alerts
         self._happenings: list[Happening] = []
-        self.reservation_changes = self._reservation_changes = 0
+        self._reservation_changes = self._told_reservation_changes = 0
 
     def tick(self) -> Event:
         """Publish what changed since the last tick and hand it to every viewer."""
@@ -130,6 +128,10 @@ class Stream:
         """Tell every viewer, with the next tick, of something that happened."""
         if len(self._happenings) < MOST_HAPPENINGS:
             self._happenings.append(happening)
+
+    def note_reservations(self, changes: int) -> None:
+        """How often reservations have changed: viewers are told, with the next tick, when that is another number."""
+        self._reservation_changes = changes
 
     def restart(self, *, demo: bool) -> None:
         """Another fleet from here on: every viewer gets a new snapshot instead of a delta."""
@@ -229,8 +231,8 @@ class Stream:
             delta["problems"] = self._problems = self.fleet.problems
         if self.fleet.alerts is not self._alerts:
             delta["alerts"] = self._alerts = self.fleet.alerts
-        if self.reservation_changes != self._reservation_changes:
-            delta["reservations"] = self._reservation_changes = self.reservation_changes
+        if self._reservation_changes != self._told_reservation_changes:
+            delta["reservations"] = self._told_reservation_changes = self._reservation_changes
         happenings, self._happenings = self._happenings, []
         parts = {"hosts": whole, "changes": patches, "removed": removed, "events": happenings}
         return delta | {name: part for name, part in parts.items() if part}

@@ -51,12 +51,19 @@ class Reservations:
     Everything that asks the database raises Temporary; what is refused is a ReservationRefused.
     """
 
-    def __init__(self, store: ReservationStore, settings: ReservationSettings, now: clock.Clock = clock.wall) -> None:
+    def __init__(
+        self,
+        store: ReservationStore,
+        settings: ReservationSettings,
+        now: clock.Clock = clock.wall,
+        *,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self.settings = settings
         self.now = now
         self.near: list[Reservation] = []
-        self.changed: Callable[[], None] | None = None
+        self._changed = changed
         self.changes = 0
         self._loaded_at = self._known_at = float("-inf")
 
@@ -67,8 +74,7 @@ class Reservations:
         self.changes += near != self.near
         self.near = near
         self._loaded_at = self._known_at = now
-        if self.changed is not None:
-            self.changed()
+        self._changed()
 
     def adopt(self, near: list[Reservation], at: float) -> None:
         """What counted about that moment, until it can be read."""
@@ -292,8 +298,7 @@ class Reservations:
         near = [one for one in changed if not one.is_cancelled and one.start < now + KEPT_AHEAD]
         self.near = [*(one for one in self.near if one.id not in ids), *near]
         self.changes += 1
-        if self.changed is not None:
-            self.changed()
+        self._changed()
 
 
 def show_at_gpu(reservation: Reservation) -> GpuReservation:
