@@ -85,8 +85,7 @@ class Watched:
 
     def post(self) -> None:
         self.engine.changed.clear()
-        waiting, self.engine.outgoing = self.engine.outgoing, []
-        for one in waiting:
+        for one in self.engine.take_outgoing():
             self.sent.append(one.message)
             self.engine.note_sent(one, self.clock.now)
 

@@ -39,7 +39,7 @@ class Stage:
     def fill(self) -> "Stage":
         for name, role in (("root", "admin"), ("ada", "user")):
             asyncio.run(self.auth.accounts.add(name, role, PASSWORD))  # type: ignore[arg-type]
-        self.auth.has_accounts = True
+        self.auth.note_account()
         self.cookies = {name: self.log_in(name).cookies for name in ("root", "ada")}
         self.call("ada", "POST", "/api/v1/tokens", {"name": "adas", "role": "user"})
         return self

@@ -67,7 +67,7 @@ class Station:
 
     def add(self, name: str, role: Any, password: str | None = PASSWORD) -> None:
         asyncio.run(self.auth.accounts.add(name, role, password))
-        self.auth.has_accounts = True
+        self.auth.note_account()
 
 
 @pytest.fixture

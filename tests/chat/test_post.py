@@ -34,7 +34,7 @@ class Hub:
         async with running_slack() as slack:
             settings = SlackSettings(app_token=APP_TOKEN, bot_token=BOT_TOKEN, api_url=slack.api)
             bot = SlackBot(settings, self.lab.place, lambda _: None, first_pause=0.02)
-            self.post.write = bot.write_to
+            self.post.connect(bot.write_to)
             running = asyncio.create_task(bot.run())
             try:
                 async with asyncio.timeout(20):

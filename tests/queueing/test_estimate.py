@@ -14,7 +14,8 @@ BUSY = [make_offer(index=index, state="taken") for index in range(4)]
 
 def guess(gpus: list[OfferedGpu], *wishes: dict[str, Any], stays: dict[str, Stays] | None = None) -> list[Guess]:
     estimator = Estimator()
-    estimator.stays = stays
+    if stays is not None:
+        estimator.learn(stays)
     requests = [make_request(at, at=float(at), **wish) for at, wish in enumerate(wishes, 1)]
     return list(estimator(requests, gpus).values())
 

@@ -33,8 +33,8 @@ _NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
 class Engine(Course):
     """`tell` gets every event. `account_of` is the account of a login. One event loop owns it.
 
-    `changed` are lives that are not written down yet, `outgoing` messages that are to be sent after that; whoever
-    writes takes both. `version` grows with whatever others see.
+    `changed` are lives that are not written down yet, `outgoing` messages that are to be sent after that;
+    `take_changed` and `take_outgoing` are for whoever writes them. `version` grows with whatever others see.
     """
 
     def __init__(
@@ -59,6 +59,19 @@ class Engine(Course):
         self._looked_around_at = 0.0
         self._take_limits(settings)
         self.outgoing: list[Outgoing] = []
+
+    def take_changed(self) -> dict[str, Life]:
+        """The lives to write down, each once; those that could not be written are to be `put_back`."""
+        taken, self.changed = self.changed, {}
+        return taken
+
+    def put_back(self, taken: dict[str, Life]) -> None:
+        self.changed = taken | self.changed
+
+    def take_outgoing(self) -> list[Outgoing]:
+        """The messages to send, each once."""
+        taken, self.outgoing = self.outgoing, []
+        return taken
 
     def change(self, settings: AlertSettings) -> None:
         """Other limits from the next look on, between two looks. What fires and is no longer wrong by them resolves as

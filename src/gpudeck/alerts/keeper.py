@@ -190,17 +190,17 @@ class Alerts:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _write(self) -> None:
-        taken, self.engine.changed = self.engine.changed, {}
+        taken = self.engine.take_changed()
         if not taken:
             return
         try:
             await self._store.write(taken.values())
         except BaseException:
-            self.engine.changed = taken | self.engine.changed
+            self.engine.put_back(taken)
             raise
 
     def _send_all(self) -> None:
-        waiting, self.engine.outgoing = self.engine.outgoing, []
+        waiting = self.engine.take_outgoing()
         for sent in waiting:
             try:
                 self._send(sent.message)

@@ -30,12 +30,12 @@ class TooManyWatches(GpudeckError):
 class Watches:
     """`load` once. Whatever asks the database raises Temporary."""
 
-    def __init__(self, store: WatchStore, *, now: clock.Clock = clock.wall) -> None:
+    def __init__(self, store: WatchStore, *, is_loaded: bool = True, now: clock.Clock = clock.wall) -> None:
         self._store = store
         self._now = now
         self._known: dict[int, Watch] = {}
         self._since: dict[int, float] = {}
-        self.is_loaded = True
+        self.is_loaded = is_loaded
         """False: they have not been read yet."""
 
     async def trim(self, now: float) -> None:

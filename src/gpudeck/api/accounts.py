@@ -61,7 +61,7 @@ async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: Th
         )
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    auth.has_accounts = True
+    auth.note_account()
     return account
 
 

@@ -198,7 +198,7 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
         raise PermissionDeniedException(str(refusal)) from refusal
     except UsageError as error:
         raise ValidationException(str(error)) from error
-    auth.has_accounts = True
+    auth.note_account()
     caller = auth.caller_of(account, address)
     return _with_cookie(describe(caller, policy_of(request), auth), secret, request, status=201)
 

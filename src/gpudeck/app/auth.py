@@ -61,16 +61,13 @@ async def running_auth(
             await note_configuration(auth, data_dir, config)
             return files
 
-        def note_trouble(trouble: str | None) -> None:
-            auth.trouble = trouble
-
         files = None
         try:
             files = await load()
         except Temporary as error:
             log.warning("accounts and tokens are those of the last time: %s", error)
             copy.use()
-        file = DatabaseFile(data_dir / FILE_NAME, note_trouble) if database.kind == "sqlite" else None
+        file = DatabaseFile(data_dir / FILE_NAME, auth.note_trouble) if database.kind == "sqlite" else None
         tasks = [
             asyncio.create_task(database.watch()),
             asyncio.create_task(

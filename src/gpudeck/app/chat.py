@@ -90,7 +90,7 @@ class Chat:
             try:
                 bot = kind(settings, self._place, self._tell)
                 if self._post is not None:
-                    self._post.write = bot.write_to
+                    self._post.connect(bot.write_to)
                 await bot.run()
             except Exception:
                 log.exception("the Slack bot failed")

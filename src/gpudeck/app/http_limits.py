@@ -102,6 +102,10 @@ class Visit:
         self._is_over = False
         self._is_forgiven = False
 
+    def abort_with(self, abort: Callable[[], None]) -> None:
+        """What ends the connection from here on."""
+        self.abort = abort
+
     def note_question(self) -> None:
         """It has asked for something: from now on it makes room for nobody."""
         self._wall.note_question(self)
@@ -144,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         # Of the transport and not of this: the two would hold each other when the connection is long over.
-        self._visit.abort = transport.abort
+        self._visit.abort_with(transport.abort)
         super().connection_made(transport)
         self._await_within(self._wall.settings.head_time)
 

@@ -72,7 +72,7 @@ class Messages:
         self._next_watches: WatchStore | None = None
         self._task: asyncio.Task[None] | None = None
         self.mutes = Mutes(auth.database)
-        self.watches = Watches(WatchStore(auth.database, fleet), now=now)
+        self.watches = Watches(WatchStore(auth.database, fleet), is_loaded=False, now=now)
         posts: dict[str, Post] = {} if bot is None else {BOT: bot}
         posts |= {name: ChannelPost(name, settings, auth.people.person_of) for name in settings.channels}
         self.outbox = Outbox(
@@ -90,7 +90,6 @@ class Messages:
     async def open(self) -> None:
         """Raises Temporary when a database does not answer, and is called again then."""
         if not self._is_opened:
-            self.watches.is_loaded = False
             await self.outbox.open()
             self._is_opened = True
         await self.mutes.load()

@@ -77,12 +77,17 @@ class WaitingLine:
         self._tasks: list[asyncio.Task[None]] = []
         store = QueueStore(database, name_fleet(demo))
         self.queue = Queue(
-            store, settings, ReservedHolds(reservations), logins_of=self._logins_of, estimate=self._estimator, now=now
+            store,
+            settings,
+            ReservedHolds(reservations),
+            logins_of=self._logins_of,
+            estimate=self._estimator,
+            is_loaded=False,
+            now=now,
         )
 
     async def open(self) -> None:
         """Raises Temporary when the database does not answer, and is called again then."""
-        self.queue.is_loaded = False
         await self.queue.load()
 
     def start(self) -> None:
@@ -142,7 +147,7 @@ class WaitingLine:
                 continue
             asked_at = self._now()
             try:
-                self._estimator.stays = await asyncio.to_thread(_ask_stays, history, asked_at)
+                self._estimator.learn(await asyncio.to_thread(_ask_stays, history, asked_at))
             except (HistoryRefused, Temporary) as error:
                 log.debug("how long programs stay cannot be told: %s", error)
             except Exception:

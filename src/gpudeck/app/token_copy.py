@@ -61,8 +61,8 @@ class TokenCopy:
         known = of_files if copy is None else copy.tokens
         if copy is not None and not 0 <= auth.tokens.now() - copy.at < LONGEST:
             known = {digest: token for digest, token in known.items() if digest in of_files}
-        auth.tokens.adopt({bytes.fromhex(digest): token for digest, token in known.items()})
-        auth.has_accounts = True if copy is None else copy.has_accounts
+        tokens = {bytes.fromhex(digest): token for digest, token in known.items()}
+        auth.adopt(tokens, has_accounts=True if copy is None else copy.has_accounts)
 
     def _read_files(self) -> Iterable[tuple[str, Token]]:
         for file, name, role in self._files:

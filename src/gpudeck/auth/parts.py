@@ -16,7 +16,7 @@ from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.auth.settings import People as Logins
 from gpudeck.auth.throttle import Throttle
-from gpudeck.auth.tokens import Tokens
+from gpudeck.auth.tokens import Token, Tokens
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
@@ -66,6 +66,19 @@ class Auth:
         """Raises Temporary."""
         await self.tokens.load()
         self.has_accounts = await self.accounts.count() > 0
+
+    def note_account(self) -> None:
+        """An account was added."""
+        self.has_accounts = True
+
+    def note_trouble(self, trouble: str | None) -> None:
+        """What is wrong with the database's file; None: nothing."""
+        self.trouble = trouble
+
+    def adopt(self, tokens: dict[bytes, Token], *, has_accounts: bool) -> None:
+        """What was known last, until it can be read."""
+        self.tokens.adopt(tokens)
+        self.has_accounts = has_accounts
 
     async def refresh(self) -> None:
         """See what other processes changed, and write down which tokens were used. Raises Temporary."""

@@ -20,24 +20,28 @@ Write = Callable[[str, Answer], Awaitable[None]]
 
 
 class BotPost:
-    """What an outbox sends with (see alerts.notifiers.channel.Post). `write` is the bot that runs, None before there is
-    one; `page` is where people open the page."""
+    """What an outbox sends with (see alerts.notifiers.channel.Post). Until `connect` says how the bot that runs
+    writes, sending fails; `page` is where people open the page."""
 
     longest = 30.0
 
     def __init__(self, person_of: FindPerson, page: str | None) -> None:
-        self.write: Write | None = None
+        self._write: Write | None = None
         self._person_of = person_of
         self._page = page
+
+    def connect(self, write: Write) -> None:
+        """From here on that bot writes."""
+        self._write = write
 
     async def send(self, message: Message, account: str | None) -> None:
         """Raises Temporary or Refused, with words for everybody who may look at the hub."""
         slack_id = None if account is None else self._person_of(account).slack
         if slack_id is None:
             raise Unreached(f"people has no Slack ID of {account} any more.")
-        if self.write is None:
+        if self._write is None:
             raise Temporary("the bot is not connected to Slack.")
-        await self.write(slack_id, answer_message(message, self._page))
+        await self._write(slack_id, answer_message(message, self._page))
 
     async def rest(self) -> None:
         """There is nothing to let go of."""

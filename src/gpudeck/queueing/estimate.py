@@ -38,15 +38,19 @@ def count_stays(runs: Iterable[tuple[Sequence[str], float]]) -> dict[str, Stays]
 
 
 class Estimator:
-    """`stays` is set by whoever asks the history; None where none is kept."""
+    """Guesses from how long programs stayed; nothing where no history is kept."""
 
     def __init__(self) -> None:
-        self.stays: Mapping[str, Stays] | None = None
+        self._stays: Mapping[str, Stays] | None = None
+
+    def learn(self, stays: Mapping[str, Stays]) -> None:
+        """What the history says now (see `count_stays`)."""
+        self._stays = stays
 
     def __call__(self, line: Sequence[Request], gpus: Sequence[OfferedGpu]) -> dict[int, Guess]:
-        if self.stays is None:
+        if self._stays is None:
             return {one.id: NO_HISTORY for one in line}
-        pools = {kind: _Pool(kind, gpus, self.stays) for kind in {one.wanted.kind for one in line}}
+        pools = {kind: _Pool(kind, gpus, self._stays) for kind in {one.wanted.kind for one in line}}
         rivals = {kind: [other for other in pools.values() if pool.shares(other)] for kind, pool in pools.items()}
         guesses = {}
         for one in line:

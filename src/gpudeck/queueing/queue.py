@@ -59,6 +59,7 @@ class Queue:
         *,
         logins_of: LoginsOf = lambda one: (one.user,),
         estimate: Estimate | None = None,
+        is_loaded: bool = True,
         now: clock.Clock = clock.wall,
     ) -> None:
         self.settings = settings
@@ -75,7 +76,7 @@ class Queue:
         self._lock = asyncio.Lock()
         self._news = asyncio.Condition()
         self._is_over = False
-        self.is_loaded = True
+        self.is_loaded = is_loaded
         """False: who waits has not been read yet, and `list` does not know."""
 
     @property

@@ -57,8 +57,7 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         outside = Outside(leave=self.exit, recall=self._recall, end=self._end)
-        self.top = Top(feed.place, outside, own_id=own_id, is_local=feed.is_local)
-        self.top.words = words
+        self.top = Top(feed.place, outside, words=words, own_id=own_id, is_local=feed.is_local)
         self.top.take(first)
         self.top.arrange()
         self._feed = feed

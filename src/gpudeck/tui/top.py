@@ -36,7 +36,9 @@ class Outside(Struct, frozen=True):
 class Top:
     """The whole state. `take` news, `press` keys, then draw."""
 
-    def __init__(self, place: str, outside: Outside, *, own_id: str = "", is_local: bool = False) -> None:
+    def __init__(
+        self, place: str, outside: Outside, *, words: str = "", own_id: str = "", is_local: bool = False
+    ) -> None:
         self.place = place
         self.fleet = LiveFleet()
         self.trails = Trails()
@@ -44,7 +46,7 @@ class Top:
         self.table: Table = GPUS
         self.orders = {name: Order(next(iter(table.sorts))) for name, table in TABLES.items()}
         self.grouping = GROUPS[0]
-        self.words = ""
+        self.words = words
         self.unclear: tuple[str, ...] = ()
         self.sought = ""
         self.detail: tuple[str, str | None] | None = None

@@ -74,7 +74,7 @@ class ChannelWorker:
         now: clock.Clock = clock.wall,
     ) -> None:
         self.name = name
-        self.store = store
+        self._store = store
         self.wake = asyncio.Event()
         self.counters: Counter[str] = Counter()
         self.waiting = 0
@@ -95,6 +95,11 @@ class ChannelWorker:
             return ""
         return f"the channel {self.name} does not take messages: {lost}{self._trouble}"
 
+    def change_store(self, store: OutboxStore) -> None:
+        """Send what is in another store from here on."""
+        self._store = store
+        self.wake.set()
+
     def end(self) -> None:
         self._is_over = True
         self.wake.set()
@@ -105,7 +110,7 @@ class ChannelWorker:
                 self.wake.clear()
                 try:
                     pause = await self._work()
-                    self.waiting = await self.store.count_waiting(self.name)
+                    self.waiting = await self._store.count_waiting(self.name)
                 except Temporary as error:
                     log.debug("messages for %s cannot be read: %s", self.name, error)
                     pause = FIRST_PAUSE
@@ -122,11 +127,11 @@ class ChannelWorker:
             now = self._now()
             if now < self._rest_until:
                 return self._rest_until - now
-            parcel = await self.store.next(self.name, now)
+            parcel = await self._store.next(self.name, now)
             if parcel is None:
-                due = await self.store.next_due(self.name)
+                due = await self._store.next_due(self.name)
                 return _LOOK_SECONDS if due is None else min(max(due - now, 0.05), _LOOK_SECONDS)
-            if await self.store.claim(parcel.id, now + self._post.longest + _CLAIM_SECONDS, now):
+            if await self._store.claim(parcel.id, now + self._post.longest + _CLAIM_SECONDS, now):
                 await self._send(parcel)
         return 0.0
 
@@ -147,10 +152,10 @@ class ChannelWorker:
             log.info("the channel %s takes messages again", self.name)
         has_failed, now = self._failures > 0, self._now()
         self._failures, self._given_up, self._rest_until = 0, 0, 0.0
-        await self.store.note_sent(parcel.id, now)
+        await self._store.note_sent(parcel.id, now)
         if has_failed:
             # What failed before waits for longer than the channel was away.
-            await self.store.hurry(self.name, now)
+            await self._store.hurry(self.name, now)
 
     async def _note_failure(self, parcel: Parcel, error: GpudeckError) -> None:
         now = self._now()
@@ -167,13 +172,13 @@ class ChannelWorker:
             await self._drop(parcel, error)
         else:
             longest = LONGEST_PAUSE if is_their_own else LONGEST_REST
-            await self.store.note_trouble(parcel.id, now + _pause(parcel.tries, longest), error.message)
+            await self._store.note_trouble(parcel.id, now + _pause(parcel.tries, longest), error.message)
 
     async def _drop(self, parcel: Parcel, error: GpudeckError) -> None:
         self.counters["given_up"] += 1
         self._given_up += 1
         self._trouble = error.message
-        await self.store.note_failed(parcel.id, self._now(), error.message)
+        await self._store.note_failed(parcel.id, self._now(), error.message)
         log.warning("a message to %s is given up: %s", self.name, error)
         if self._tell is not None:
             self._tell(Failure(self.name, parcel.account, parcel.message, error.message))

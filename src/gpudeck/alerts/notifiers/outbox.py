@@ -122,8 +122,7 @@ class Outbox:
         """Another fleet: what was said of the one before is not sent any more, and all that is put from here on is."""
         self._unwritten, self._store = [], store
         for worker in self._workers.values():
-            worker.store = store
-            worker.wake.set()
+            worker.change_store(store)
 
     @property
     def problems(self) -> list[str]:
