@@ -7,8 +7,8 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.history.sample import STATES, HostSample
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.late import BACKLOG_PAUSE, MOST_RANGES, MissingReports
 from gpudeck.hub.metrics import View
 from gpudeck.hub.recorder import Recorder
@@ -32,7 +32,7 @@ class Stage:
         self.samples: list[HostSample] = []
         self.recorder = Recorder(BEAT, self.samples.extend)
         self.fleet.observers.add(self.recorder)
-        self.fleet.observers.add(Happenings(self.events.append, self.clock() - RETURN_SECONDS, {"gpu01": None}))
+        self.fleet.observers.add(EventDetector(self.events.append, self.clock() - RETURN_SECONDS, {"gpu01": None}))
 
     def report(self, sequence: int, *gpus: GpuReading, ago: float = 0.0, **others: Any) -> bool:
         now = self.clock()

@@ -14,8 +14,8 @@ from fakes.reports import GIB, make_envelope, make_gpu, make_process
 from gpudeck.collectors.idle import IdleWatch
 from gpudeck.history.base import HeatAsk, RunsAsk, Usage, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.recorder import Recorder
 from gpudeck.model.event import Event
 from gpudeck.model.fleet_settings import FleetSettings
@@ -148,7 +148,7 @@ class Station:
         self.fleet = Fleet(FleetSettings())
         self.recorder = Recorder(BEAT, self.store.take)
         self.fleet.observers.add(self.recorder)
-        self.fleet.observers.add(Happenings(self.events.append, self.clock.now, {"gpu01": None}))
+        self.fleet.observers.add(EventDetector(self.events.append, self.clock.now, {"gpu01": None}))
 
     def deliver(self, arrivals: Iterator[Due]) -> None:
         """Every ten seconds the fleet ages and hands its samples over."""

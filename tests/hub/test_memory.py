@@ -14,8 +14,8 @@ from gpudeck.alerts.engine import Engine
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.snapshot import Around
 from gpudeck.database.engine import Database
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import FORGET_TICKS
-from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
 from gpudeck.hub.memory import HostMemory
@@ -453,7 +453,7 @@ def test_events_tell_that_a_host_did_not_come_back_and_when_it_does(
     events: list[Event] = []
     hub.report(boot_id="boot", agent_version="1.2.0")
     hub.restart()
-    hub.hub.fleet.observers.add(Happenings(events.append, hub.clock(), known))
+    hub.hub.fleet.observers.add(EventDetector(events.append, hub.clock(), known))
     for _ in range(14):
         hub.after(10)
     hub.report(boot_id="boot", agent_version="1.2.0")

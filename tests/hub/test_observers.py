@@ -12,7 +12,7 @@ from fakes.clock import FakeClock
 from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.history.sample import HostSample
-from gpudeck.hub.happenings import Happenings
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.late import BACKLOG_PAUSE
@@ -165,7 +165,7 @@ def test_observer_that_always_fails_keeps_nobody_from_theirs(stage: Stage) -> No
     recorder = Recorder(2.0, samples.extend)
     stage.observers.add(Failing())
     stage.observers.add(recorder)
-    stage.observers.add(Happenings(events.append, stage.clock() - 600, {}))
+    stage.observers.add(EventDetector(events.append, stage.clock() - 600, {}))
     stage.observers.add(EverySecond("alerts", lambda: looked_for_alerts.append(stage.clock())))
     assert [stage.send(1), stage.send(1)] == [202, 200]
     stage.after(3)

@@ -10,7 +10,7 @@ from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL, name_fleet
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
-from gpudeck.hub.happenings import Happenings
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
@@ -44,7 +44,7 @@ class Diary:
         self._is_begun = False
         self.events = Events(database, settings, spill=local, fleet=name_fleet(demo), now=now, retention=hub.retention)
         self.events.subscribe(hub.stream.announce)
-        self._happenings: Happenings | None = None
+        self._detector: EventDetector | None = None
         self._held_events: list[Event] | None = None
 
     async def open(self) -> None:
@@ -61,8 +61,8 @@ class Diary:
 
     def _begin(self, before: Event | None) -> None:
         self._is_begun = True
-        if self._happenings is None:
-            self._observe(Happenings(self._add, self._now(), learns=True))
+        if self._detector is None:
+            self._observe(EventDetector(self._add, self._now(), learns=True))
         detail = f"gpudeck {__version__}."
         if before is not None:
             self._hub.retention.limit(before.at)
@@ -96,7 +96,7 @@ class Diary:
         until the log is theirs is held."""
         self._demo = None
         self._held_events = []
-        self._observe(Happenings(self._add, self._now(), learns=True))
+        self._observe(EventDetector(self._add, self._now(), learns=True))
         self._ending = asyncio.get_running_loop().create_task(self._go_on())
 
     async def settled(self) -> None:
@@ -106,8 +106,8 @@ class Diary:
 
     async def close(self) -> None:
         await self.settled()
-        if self._happenings is not None:
-            self._hub.fleet.observers.remove(self._happenings)
+        if self._detector is not None:
+            self._hub.fleet.observers.remove(self._detector)
         self.events.add(make_event(self._now(), "hub_stopped", "The hub was stopped"))
         await self.events.stop()
 
@@ -117,7 +117,7 @@ class Diary:
             await self._watch()
         except Temporary:
             # Without knowing who was there before, nobody is called new.
-            self._observe(Happenings(self._add, self._now()))
+            self._observe(EventDetector(self._add, self._now()))
         held, self._held_events = self._held_events or [], None
         for event in held:
             self.events.add(event)
@@ -125,14 +125,14 @@ class Diary:
     async def _watch(self) -> None:
         """In a demo no host is new: its past says when each was first seen."""
         known = await self.events.known_hosts() if self._demo is None else None
-        if self._happenings is not None and known is not None:
-            self._happenings.learn(known)
+        if self._detector is not None and known is not None:
+            self._detector.learn(known)
         else:
-            self._observe(Happenings(self._add, self._now(), known))
+            self._observe(EventDetector(self._add, self._now(), known))
 
-    def _observe(self, happenings: Happenings) -> None:
-        self._hub.fleet.observers.replace(self._happenings, happenings)
-        self._happenings = happenings
+    def _observe(self, detector: EventDetector) -> None:
+        self._hub.fleet.observers.replace(self._detector, detector)
+        self._detector = detector
 
     def _add(self, event: Event) -> None:
         if self._held_events is None:

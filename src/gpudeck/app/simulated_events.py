@@ -6,8 +6,8 @@ after each of them, and the same code as in a running hub says what happened.
 
 from gpudeck import __version__
 from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.happenings import Happenings
 from gpudeck.model.event import Event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.wire import VERSION, Envelope
@@ -27,9 +27,9 @@ class _Onlooker:
         self._simulated = simulated
         self._host = host
         self._events: list[Event] = []
-        happenings = Happenings(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
+        detector = EventDetector(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
         self._fleet = Fleet(FleetSettings())
-        self._fleet.observers.add(happenings)
+        self._fleet.observers.add(detector)
         self._sequence = 0
 
     def watch(self, start: float, end: float) -> list[Event]:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fakes.reports import HOST, make_envelope, make_gpu, make_process
+from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.happenings import Happenings
 from gpudeck.hub.news import in_words
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.event import Event
@@ -23,8 +23,8 @@ class Watched:
     def __init__(self, known: dict[str, float | None] | None = None) -> None:
         self.events: list[Event] = []
         self.fleet = Fleet(FleetSettings())
-        self.happenings = Happenings(self.events.append, START, {"gpu01": None} if known is None else known)
-        self.fleet.observers.add(self.happenings)
+        self.detector = EventDetector(self.events.append, START, {"gpu01": None} if known is None else known)
+        self.fleet.observers.add(self.detector)
         self.now = START
         self._sequence = 0
 
@@ -57,12 +57,12 @@ def watched() -> Watched:
 
 def test_which_hosts_are_new_is_told_when_those_of_before_can_be_read() -> None:
     watched = Watched()
-    happenings = Happenings(watched.events.append, START, learns=True)
-    watched.fleet.observers.replace(watched.happenings, happenings)
+    detector = EventDetector(watched.events.append, START, learns=True)
+    watched.fleet.observers.replace(watched.detector, detector)
     for host in ("gpu01", "gpu02", "new"):
         watched.report(host)
     assert watched.kinds() == []
-    happenings.learn({"gpu01": None, "gpu02": START - 600})
+    detector.learn({"gpu01": None, "gpu02": START - 600})
     assert [(event.kind, event.host) for event in watched.events] == [("host_up", "gpu02"), ("host_seen", "new")]
     watched.report("newer")
     assert watched.kinds()[2:] == ["host_seen"]

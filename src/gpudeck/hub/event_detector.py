@@ -45,7 +45,7 @@ class _Held(Struct):
         self.portraits.append((at, after))
 
 
-class Happenings(FleetObserver):
+class EventDetector(FleetObserver):
     """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
     one is down, as far as that was told, or None. Without it no host is new, until `learn` says which were known: then
     those that came meanwhile are judged again, where `learns` says that it will be called. One event loop owns it."""
