@@ -11,6 +11,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
+from gpudeck.app.hub import tick_forever
 from gpudeck.history.sample import HostSample
 from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.host import HostState
@@ -258,3 +259,20 @@ def test_news_stay_until_an_observer_takes_them(stage: Stage) -> None:
     report(2)
     report(3)
     assert calls.count("a: news of gpu01") == 1
+
+
+def test_fleet_that_cannot_be_published_keeps_no_observer_from_its_second(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    async def work() -> None:
+        called = asyncio.Event()
+        stage.observers.add(EverySecond("alerts", called.set))
+        ticking = asyncio.create_task(tick_forever(stage.hub.stream, lambda: pytest.fail("nothing was published")))
+        await asyncio.wait_for(called.wait(), 30)
+        ticking.cancel()
+
+    monkeypatch.setattr(stage.hub.stream, "tick", fail)
+    asyncio.run(work())
