@@ -26,7 +26,7 @@ from gpudeck.app.restore_note import NOTE, record_restore
 from gpudeck.auth.audit import Audit, AuditEntry
 from gpudeck.database.engine import Database
 from gpudeck.database.migrating import NEWEST
-from gpudeck.history.embedded.tables import open_to_write
+from gpudeck.history.embedded.tables import VERSION, open_to_write
 from gpudeck.model.errors import GpudeckError, UsageError
 
 Files = dict[str, bytes]
@@ -128,7 +128,7 @@ def test_a_backup_has_everything_and_only_its_owner_can_read_it(data_dir: Path, 
         "gpudeck.yaml",
     ]
     assert found["agent.token"] == b"agent-before\n"
-    assert (manifest.tables, manifest.history, manifest.database) == (NEWEST, 1, "sqlite")
+    assert (manifest.tables, manifest.history, manifest.database) == (NEWEST, VERSION, "sqlite")
     assert msgspec.json.decode(found[MANIFEST], type=Manifest) == manifest
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "data", "gpudeck.yaml"]

@@ -111,7 +111,8 @@ def test_repair_sets_aside_what_verify_names(file: Path) -> None:
         connection.execute("UPDATE chunks SET body = x'01' WHERE key = (SELECT min(key) FROM chunks)")
     result = run("repair", "--file", str(file))
     assert result.exit_code == 0, result.output
-    assert "repaired or set aside: chunks: the hour from" in result.output
+    assert "damaged: chunks: the hour from" in result.output
+    assert "gone: samples of gpu01 from 2023-11-14 23:00 UTC until 2023-11-15 00:00 UTC" in result.output
     assert "fits together" in run("verify", "--file", str(file)).output
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT source FROM set_aside").fetchall() == [("chunks",)]

@@ -67,7 +67,8 @@ def verify(*, file: Path | None, config: Path | None) -> None:
 def repair(*, file: Path | None, config: Path | None) -> None:
     """Set damaged parts aside, and make sums again from samples. The hub must be stopped.
 
-    Nothing is thrown away: a file with damaged pages is kept under another name, damaged rows in the table set_aside.
+    Names the hours and hosts that were rebuilt, and those that are gone. Nothing is thrown away: a file with damaged
+    pages is kept under another name, damaged rows in the table set_aside.
     Exit code 1 if something damaged is left.
     """
     history_file = _room()
@@ -75,10 +76,14 @@ def repair(*, file: Path | None, config: Path | None) -> None:
     done = history_file.repair(path)
     if done.aside is not None:
         click.echo(f"The file had damaged pages: it is now {done.aside}. {done.copied:,} rows of it were copied.")
-    for sentence in done.found:
-        click.echo(f"repaired or set aside: {sentence}")
-    for sentence in done.left:
-        click.echo(f"still damaged: {sentence}")
+    for said, sentences in (
+        ("damaged", done.found),
+        ("rebuilt", done.rebuilt),
+        ("gone", done.gone),
+        ("still damaged", done.left),
+    ):
+        for sentence in sentences:
+            click.echo(f"{said}: {sentence}")
     if done.left:
         raise SystemExit(1)
     is_sound = done.aside is None and not done.found

@@ -1,6 +1,7 @@
 """Is everything in the file readable, and does it fit together? Each place that is not is named with its reason.
 
 the file          SQLite's own check of its pages and indexes
+every row         its checksum; a row that an earlier version wrote has none
 key tables        hosts, GPUs, words, layouts: rows that make sense, and that are there for all who refer to them
 samples           the checksum of each hour
 sums, usage, runs against the samples, as far as these are kept; else whether they make sense
@@ -10,6 +11,7 @@ journal           the checksum of each entry
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -21,9 +23,10 @@ from gpudeck.history.accounting import run_parts, uses
 from gpudeck.history.base import Use
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded import journal
+from gpudeck.history.embedded.checksums import WRONG, find_wrong, keys_of
 from gpudeck.history.embedded.keys import split_gpus
 from gpudeck.history.embedded.seal import NO_MODEL, read_layout
-from gpudeck.history.embedded.tables import check_tables, key_of, split_key
+from gpudeck.history.embedded.tables import check_tables, checked_columns, columns_of, key_of, split_key
 from gpudeck.history.hour import Floats, Hour
 from gpudeck.history.rollup import Totals
 from gpudeck.model.times import show_utc
@@ -37,26 +40,28 @@ _MOST_TOLD: Final = 100
 
 class Damage(Struct, frozen=True):
     """`where` are the columns that name the row, empty where none can be set aside; for the journal, the numbers of all
-    its damaged entries. `lost` is what the row refers to and is
-    not there: the table and the number."""
+    its damaged entries. `lost` is what the row refers to and is not there: the table and the number; told once.
+    `is_changed`: the checksum of the row does not fit."""
 
     table: str
     where: _Where
     text: str
     lost: tuple[str, int] | None = None
+    is_changed: bool = False
 
 
 def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
     """Looks at every byte: takes some minutes for some gigabytes. What cannot be read is told, never raised."""
     is_sound = True
-    for damage in _check_file(connection):
+    for damage in check_file(connection):
         is_sound = False
         yield damage
     if is_sound:
         yield from _Check(connection).run()
 
 
-def _check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
+def check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
+    """Its tables, pages and indexes."""
     try:
         check_tables(connection)
         for (sentence,) in connection.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
@@ -84,15 +89,39 @@ class _Check:
         self._run_seconds: dict[int, float] = defaultdict(float)
         self._unsure: set[int] = set()
         """Hosts some of whose samples cannot be read: their runs cannot be added up again."""
+        self._changed: dict[tuple[str, _Where], None] = {}
+        """Rows whose checksum does not fit: nothing else is said of them, and they are in no sum."""
+        self._lost: set[tuple[str, int]] = set()
 
     def run(self) -> Iterator[Damage]:
-        yield from self._check_keys()
-        yield from self._check_samples()
-        yield from self._check_totals()
-        yield from self._check_uses()
-        yield from self._check_fleet()
-        yield from self._check_runs()
-        yield from self._check_journal()
+        for table, columns in checked_columns().items():
+            if "crc" in columns_of(self._connection, table):
+                keys = keys_of(self._connection, table)
+                for row in find_wrong(self._connection, table, columns):
+                    self._changed[table, tuple(zip(keys, row, strict=True))] = None
+        of_keys = list(self._check_keys())
+        for table, where in self._changed:
+            yield Damage(table, where, f"{table}: {self._place(where)}: {WRONG}", is_changed=True)
+        for damage in chain(
+            of_keys,
+            self._check_samples(),
+            self._check_totals(),
+            self._check_uses(),
+            self._check_fleet(),
+            self._check_runs(),
+            self._check_journal(),
+        ):
+            if (damage.table, damage.where) not in self._changed:
+                yield damage
+
+    def _place(self, where: _Where) -> str:
+        named = dict(where)
+        if "id" in named:
+            return f"number {named['id']}"
+        if "start" in named:
+            return f"the quarter hour from {show_utc(named['start'])}"
+        host, start = split_key(named["key"]) if "key" in named else (named.get("host"), named["hour"])
+        return f"the hour from {show_utc(start)}" + ("" if host is None else f" of {self._name(host)}")
 
     def _check_keys(self) -> Iterator[Damage]:
         for number, host_id, name, first, last in self._ask("SELECT id, host_id, name, first, last FROM hosts"):
@@ -100,7 +129,9 @@ class _Check:
                 yield Damage("hosts", (("id", number),), f"hosts: number {number}: its row makes no sense")
             else:
                 self._names[number] = name
-        for number, uuid, host, label, model, first, last in self._ask("SELECT * FROM gpus"):
+        for number, uuid, host, label, model, first, last in self._ask(
+            "SELECT id, uuid, host, label, model, first, last FROM gpus"
+        ):
             if not _are(str, uuid, label, model) or not isinstance(host, int) or not _are_times(first, last):
                 yield Damage("gpus", (("id", number),), f"gpus: number {number}: its row makes no sense")
                 continue
@@ -127,13 +158,18 @@ class _Check:
         for name, number in numbers.items():
             kind, there = known[name]
             # 0 stands for a user whom nobody knows.
-            if number not in there and not (name == "user" and number == 0):
+            is_known = number in there or (name == "user" and number == 0) or (table, where) in self._changed
+            if not is_known and (kind, number) not in self._lost:
+                self._lost.add((kind, number))
                 yield Damage(table, where, f"{place}: {name} {number} is missing in {kind}", (kind, number))
 
     def _check_samples(self) -> Iterator[Damage]:
         for key, body in self._ask("SELECT key, body FROM chunks ORDER BY key"):
             host, start = split_key(key)
             where, place = (("key", key),), f"chunks: the hour from {show_utc(start)} of {self._name(host)}"
+            if ("chunks", where) in self._changed:
+                self._unsure.add(host)
+                continue
             yield from self._refer("chunks", where, place, host=host)
             try:
                 hour = _decode_hour(body, start)
@@ -151,12 +187,16 @@ class _Check:
         key, own = key_of(host, hour.start), f"the hour from {show_utc(hour.start)} of {self._name(host)}"
         where = ("hour", hour.start), ("host", host)
         row = self._ask("SELECT body FROM quarters WHERE key = ?", (key,)).fetchone()
-        if row is not None:
+        if row is None and self._is_kept("quarters", "key", key, key_of(host, 0)):
+            yield Damage("quarters", (("key", key),), f"quarters: {own}: its row is missing")
+        elif row is not None:
             found = _decoded_or_none(row[0])
             if found is not None and not _fit(found.states.sum(axis=1), quarters.states.sum(axis=1)):
                 yield Damage("quarters", (("key", key),), f"quarters: {own}: other sums than its samples")
         found_at = "WHERE hour = ? AND host = ?", where_values(where)
         row = self._ask(f"SELECT layout, body FROM host_hours {found_at[0]}", found_at[1]).fetchone()  # noqa: S608
+        if row is None and self._is_kept("host_hours", "hour", hour.start):
+            yield Damage("host_hours", where, f"host_hours: {own}: its row is missing")
         totals = None if row is None else self._totals_or_none(*row)
         if totals is not None and not _fit(totals.states, rollup.hour_totals(quarters).states):
             yield Damage("host_hours", where, f"host_hours: {own}: other sums than its samples")
@@ -171,6 +211,11 @@ class _Check:
             self._fleet[part.start] = part.states if before is None else before + part.states
         for run, run_part in run_parts(hour).items():
             self._run_seconds[run] += run_part.seconds
+
+    def _is_kept(self, table: str, column: str, place: int, first: int = 0) -> bool:
+        """Whether the table has something older: then nobody has deleted that row for its age."""
+        question = f"SELECT 1 FROM {table} WHERE {column} >= ? AND {column} < ? LIMIT 1"  # noqa: S608
+        return self._ask(question, (first, place)).fetchone() is not None
 
     def _uses_of(self, hour: Hour) -> dict[tuple[str | None, str], Use]:
         return uses(hour, [self._gpus.get(gpu, NO_MODEL) for gpu in hour.gpus], {})
@@ -219,14 +264,18 @@ class _Check:
 
     def _check_uses(self) -> Iterator[Damage]:
         by_hour: dict[tuple[int, int, int], float] = defaultdict(float)
+        partial: set[int] = set()
         columns = ", ".join(_USE)
         for hour, host, user, model, *numbers in self._ask(f"SELECT hour, host, user, model, {columns} FROM uses"):  # noqa: S608
             where: _Where = (("hour", hour), ("host", host), ("user", user), ("model", model))
             place = f"uses: the hour from {show_utc(hour)} of {self._name(host)}"
             yield from self._refer("uses", where, place, host=host, user=user, model=model)
-            if _are_amounts(numbers):
+            if ("uses", where) in self._changed:
+                partial.add(hour)
+            elif _are_amounts(numbers):
                 by_hour[hour, user, model] += numbers[0]
             else:
+                partial.add(hour)
                 yield Damage("uses", where, f"{place}: its figures make no sense")
         for hour, user, model, *numbers in self._ask(f"SELECT hour, user, model, {columns} FROM uses_of_all"):  # noqa: S608
             where = (("hour", hour), ("user", user), ("model", model))
@@ -235,7 +284,9 @@ class _Check:
             held = by_hour.pop((hour, user, model), None)
             if not _are_amounts(numbers):
                 yield Damage("uses_of_all", where, f"{place}: its figures make no sense")
-            elif held is not None and not is_close(held, numbers[0]) and (held > numbers[0] or self._is_complete(hour)):
+            elif held is None or hour in partial:
+                continue
+            elif not is_close(held, numbers[0]) and (held > numbers[0] or self._is_complete(hour)):
                 told = f"{numbers[0] / 3600:.2f} GPU-hours, and {held / 3600:.2f} by its hosts"
                 yield Damage("uses_of_all", where, f"{place}: {told}")
         for (hour, user, model), held in by_hour.items():
@@ -245,14 +296,19 @@ class _Check:
 
     def _check_fleet(self) -> Iterator[Damage]:
         """Where the samples of all hosts of an hour are there, they have to add up to the fleet's."""
-        for start, layout, body in self._ask("SELECT start, layout, body FROM fleet_quarters"):
-            hour = start // 3600 * 3600
-            totals = self._totals_or_none(layout, body)
-            if totals is None or start not in self._fleet or not self._is_complete(hour):
+        for start, states in self._fleet.items():
+            question = "SELECT layout, body FROM fleet_quarters WHERE start = ?"
+            row, why = self._ask(question, (start,)).fetchone(), ""
+            totals = None if row is None else self._totals_or_none(*row)
+            if not self._is_complete(start // 3600 * 3600):
                 continue
-            if not _fit(totals.states, self._fleet[start]):
-                told = f"fleet_quarters: the quarter hour from {show_utc(start)}: other sums than its samples"
-                yield Damage("fleet_quarters", (("start", start),), told)
+            if row is None and self._is_kept("fleet_quarters", "start", start):
+                why = "its row is missing"
+            elif totals is not None and not _fit(totals.states, states):
+                why = "other sums than its samples"
+            if why:
+                place = f"fleet_quarters: the quarter hour from {show_utc(start)}"
+                yield Damage("fleet_quarters", (("start", start),), f"{place}: {why}")
 
     def _is_complete(self, hour: int) -> bool:
         """Whether the samples of all hosts of an hour are there: else the total knows more than they."""

@@ -171,6 +171,11 @@ def find_damage(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]
             yield entry, error
 
 
+def time_of(connection: sqlite3.Connection, layout: int, body: bytes) -> float:
+    """When the newest sample of an entry was taken. Raises Damaged."""
+    return float(max((row.own[0] for row in _rows_of(decode(body, _find_layout(connection, layout)))), default=0.0))
+
+
 def _rows_of(batch: Batch) -> list[Row]:
     times = batch.own[:, 0]
     if not ((times >= 0) & (times < _LAST)).all():

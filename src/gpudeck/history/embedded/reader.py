@@ -71,8 +71,10 @@ def view_file(path: Path) -> "Iterator[View]":
             at = float(row.own[0])
             start = int(at // SECONDS) * SECONDS
             key = row.host, start
-            if row.host not in keys.by_key:
+            host = keys.by_key.get(row.host)
+            if host is None:
                 continue
+            host.first, host.last = min(host.first, at), max(host.last, at)
             if key not in tails:
                 found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
                 tails[key] = Tail(start, None, entry, is_late=found is not None)

@@ -1,8 +1,8 @@
 """Set damaged parts of a file aside, so that the rest can be read and new samples are kept. Nothing is thrown away.
 
 A file whose pages are damaged is copied row by row, as far as they can be read; the damaged one keeps its content under
-another name. Damaged rows in a sound file go to its table `set_aside`. What can be made again from samples or quarter
-hours is.
+another name. Damaged rows in a sound file go to its table `set_aside`. A single flipped bit is found by the row's
+checksum and flipped back; what can be made again from samples or quarter hours is.
 """
 
 import contextlib
@@ -14,18 +14,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from gpudeck.history import chunk, rollup
 from gpudeck.history.accounting import run_parts
 from gpudeck.history.base import Use
 from gpudeck.history.codec import Damaged
+from gpudeck.history.embedded import journal
 from gpudeck.history.embedded.aside import set_aside
-from gpudeck.history.embedded.check import Damage, find_damage, where_values
+from gpudeck.history.embedded.check import Damage, check_file, find_damage, where_values
+from gpudeck.history.embedded.checksums import BY_HAND, DAMAGED, correct, select
 from gpudeck.history.embedded.keys import Keys
-from gpudeck.history.embedded.seal import uses_of
+from gpudeck.history.embedded.seal import uses_of, write_fleet_quarter, write_host_hour, write_quarters
 from gpudeck.history.embedded.tables import (
+    checked_columns,
     claim,
+    columns_of,
     is_damage,
     key_of,
     open_to_read,
@@ -34,25 +38,40 @@ from gpudeck.history.embedded.tables import (
     split_key,
     tables_and_columns,
 )
-from gpudeck.history.hour import UNKNOWN, Hour
+from gpudeck.history.hour import SECONDS, Hour
 from gpudeck.history.rollup import Quarters
+from gpudeck.history.stacks import FLEET
+from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
 _POSITIONS: Final = {"host_hours": "hour", "uses": "hour", "uses_of_all": "hour"}
 """By what the rows of a table are gone through, where that is not their number."""
 _USE: Final = Use.__struct_fields__
+_NAMES: Final = frozenset({"layouts", "words", "hosts", "gpus"})
+_CALLED: Final = {
+    "chunks": "samples",
+    "quarters": "quarter hours",
+    "host_hours": "hours",
+    "fleet_quarters": "the fleet's quarter hours",
+    "uses": "usage by host",
+    "uses_of_all": "usage",
+}
+_NEVER: Final = 1 << 62
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
 
 
 class Repaired(Struct):
-    """`aside` is the file that was set aside, None where its pages are sound. `found` is what was damaged in the rows,
-    `left` what still is, and `copied` how many rows of a damaged file could be read."""
+    """`aside` is the file that was set aside, None where its pages are sound, and `copied` how many of its rows could
+    be read. `found` is what was damaged in the rows. `rebuilt` and `gone` say which hours of which hosts are whole
+    again, and which are not; `left` is what is still damaged."""
 
-    aside: Path | None
-    copied: int
-    found: list[str]
-    left: list[str]
+    aside: Path | None = None
+    copied: int = 0
+    found: list[str] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
 def repair(path: Path, now: float) -> Repaired:
@@ -62,9 +81,9 @@ def repair(path: Path, now: float) -> Repaired:
         if _has_bad_pages(path):
             aside, copied = replace_file(path, now)
         with closing(open_to_write(path)) as connection:
-            found = fix(connection, now)
-            left = [damage.text for damage in find_damage(connection)] if found else []
-    return Repaired(aside, copied, [damage.text for damage in found], left)
+            done = fix(connection, now, is_copied=aside is not None)
+            left = [damage.text for damage in find_damage(connection)] if done.found else []
+    return structs.replace(done, aside=aside, copied=copied, left=left)
 
 
 def replace_file(path: Path, now: float, min_free: int = 0) -> tuple[Path, int]:
@@ -73,7 +92,7 @@ def replace_file(path: Path, now: float, min_free: int = 0) -> tuple[Path, int]:
     size = path.stat().st_size
     has_room = shutil.disk_usage(path.parent).free > size + min_free
     aside = set_file_aside(path, now)
-    connection = open_to_write(path)
+    connection = open_to_write(path, keeps_crc=False)
     try:
         copied = _copy_all(aside, connection) if has_room else 0
     finally:
@@ -84,7 +103,7 @@ def replace_file(path: Path, now: float, min_free: int = 0) -> tuple[Path, int]:
 def _has_bad_pages(path: Path) -> bool:
     try:
         with closing(open_to_read(path)) as connection:
-            return any(not damage.table for damage in find_damage(connection))
+            return any(True for _ in check_file(connection))
     except sqlite3.Error as error:
         if is_damage(error):
             return True
@@ -103,7 +122,7 @@ def _copy_all(source: Path, connection: sqlite3.Connection) -> int:
 
 
 def _copy(damaged: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> int:
-    columns = sorted(tables_and_columns()[table])
+    columns = [name for name in tables_and_columns()[table] if name in columns_of(damaged, table)]
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
     count = 0
     connection.execute("BEGIN IMMEDIATE")
@@ -178,18 +197,27 @@ def _step_over(place: int, next_after: Callable[[int], int | None]) -> int | Non
     return good
 
 
-def fix(connection: sqlite3.Connection, now: float) -> list[Damage]:
-    """Set the damaged rows of a sound file aside, and make again what can be; what was found. One transaction."""
+def fix(connection: sqlite3.Connection, now: float, *, is_copied: bool = False) -> Repaired:
+    """Set the damaged rows of a sound file aside, and make again what can be. One transaction. `is_copied`: rows may be
+    missing, because they could not be read."""
     found = list(find_damage(connection))
-    if found:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            _Fix(connection, now).run(found)
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-    return found
+    if not found and not is_copied:
+        return Repaired()
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        fixing, left = _Fix(connection, now), found
+        if fixing.correct(found):
+            # What refers to a name that is lost now is found only now.
+            left = list(find_damage(connection))
+        fixing.run(left)
+        if is_copied:
+            fixing.find_gaps()
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    texts = dict.fromkeys(damage.text for damage in (*found, *left))
+    return Repaired(found=[*texts], rebuilt=fixing.rebuilt(), gone=fixing.gone())
 
 
 class _Fix:
@@ -199,17 +227,54 @@ class _Fix:
         self._now = now
         self._hours: set[tuple[int, int]] = set()
         self._all_hours: set[int] = set()
+        self._damaged: set[tuple[str, int, int]] = set()
+        """Table, host or FLEET, and hour of all that was set aside."""
+        self._made: set[tuple[str, int, int]] = set()
+        self._told: tuple[list[str], list[str]] = [], []
+        """What is whole again and what is gone, beside hours."""
+
+    def correct(self, found: list[Damage]) -> bool:
+        """Flip single bits back, and set aside the names that cannot be read; whether there were any such rows."""
+        count = 0
+        for damage in found:
+            place = damage.text.partition(": the checksum")[0]
+            if damage.is_changed and damage.table not in BY_HAND and self._correct(damage):
+                self._told[0].append(f"{place}, by its checksum")
+            elif damage.table in _NAMES and damage.lost is None and damage.where:
+                self._set_aside(damage.table, damage.where, damage.text)
+                self._told[1].append(place)
+            else:
+                continue
+            count += 1
+        return count > 0
+
+    def _correct(self, damage: Damage) -> bool:
+        columns = checked_columns()[damage.table]
+        where = " AND ".join(f"{column} IS ?" for column, _ in damage.where)
+        question = f"SELECT {select(columns)}, crc FROM {damage.table} WHERE {where}"  # noqa: S608
+        row = self._ask(question, where_values(damage.where)).fetchone()
+        whole = None if row is None or row[-1] == DAMAGED else correct(row[:-1], row[-1])
+        if whole is None:
+            return False
+        self._set_aside(damage.table, damage.where, damage.text)
+        values = [
+            value.decode() if isinstance(value, bytes) and name != "body" else value
+            for name, value in zip(columns, whole, strict=True)
+        ]
+        marks = ", ".join("?" * len(columns))
+        insert = f"INSERT OR IGNORE INTO {damage.table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
+        return self._ask(insert, values).rowcount == 1
 
     def run(self, found: list[Damage]) -> None:
         for damage in found:
             if damage.lost is not None:
                 self._replace_lost(*damage.lost, self._host_of(damage))
             elif damage.table == "journal":
-                for number in where_values(damage.where):
-                    self._move("journal", (("id", number),), damage.text)
+                self._move_entries(damage)
             elif damage.where:
                 self._move(damage.table, damage.where, damage.text)
         self._keys = Keys(self._connection)
+        self._restore_sealed()
         for host, start in sorted(self._hours):
             self._make_hour(host, start)
         for start in sorted(self._all_hours | {start for _, start in self._hours}):
@@ -217,22 +282,97 @@ class _Fix:
             self._make_fleet(start)
         for damage in found:
             if damage.table == "runs" and damage.lost is None:
-                self._make_run(where_values(damage.where)[0])
+                is_made = self._make_run(where_values(damage.where)[0])
+                self._told[0 if is_made else 1].append(damage.text.partition(": ")[2].partition(":")[0])
+
+    def rebuilt(self) -> list[str]:
+        return [*self._told[0], *self._describe(self._damaged & self._made)]
+
+    def gone(self) -> list[str]:
+        return [*self._told[1], *self._describe(self._damaged - self._made)]
+
+    def find_gaps(self) -> None:
+        """Hours that some table knows of and another has lost, though it has older ones."""
+        known = {row[0] for table in ("sealed", "chunks", "quarters") for row in self._ask(f"SELECT key FROM {table}")}  # noqa: S608
+        known |= {key_of(host, hour) for host, hour in self._ask("SELECT host, hour FROM host_hours")}
+        for table in ("chunks", "quarters"):
+            kept = {row[0] for row in self._ask(f"SELECT key FROM {table}")}  # noqa: S608
+            oldest = min((split_key(key)[1] for key in kept), default=_NEVER)
+            lost = [split_key(key) for key in known - kept]
+            self._damaged |= {(table, host, start) for host, start in lost if start >= oldest}
+        fleet = {start // SECONDS * SECONDS for (start,) in self._ask("SELECT start FROM fleet_quarters")}
+        missing = {split_key(key)[1] for key in known} - fleet
+        self._damaged |= {("fleet_quarters", FLEET, start) for start in missing if start > min(fleet, default=_NEVER)}
+
+    def _describe(self, places: set[tuple[str, int, int]]) -> list[str]:
+        """A sentence a span of hours."""
+        names = {key: host.name for key, host in self._keys.by_key.items()}
+        spans: list[tuple[str, int, int, int]] = []
+        for table, host, start in sorted(places):
+            if spans and spans[-1][:2] == (table, host) and spans[-1][3] == start:
+                spans[-1] = (*spans[-1][:3], start + SECONDS)
+            else:
+                spans.append((table, host, start, start + SECONDS))
+        return [
+            f"{_CALLED[table]} of {'all hosts' if host == FLEET else names.get(host, f'host {host}')} "
+            f"from {show_utc(start)} until {show_utc(end)}"
+            for table, host, start, end in spans
+        ]
 
     def _move(self, table: str, where: tuple[tuple[str, int], ...], reason: str) -> None:
         named = dict(where)
         if table in {"chunks", "quarters"}:
-            self._hours.add(split_key(named["key"]))
+            self._note(table, *split_key(named["key"]))
         elif table in {"host_hours", "uses"}:
-            self._hours.add((named["host"], named["hour"]))
-        elif table == "uses_of_all":
-            self._all_hours.add(named["hour"])
-        elif table == "fleet_quarters":
-            self._all_hours.add(named["start"] // 3600 * 3600)
+            self._note(table, named["host"], named["hour"])
+        elif table in {"uses_of_all", "fleet_quarters"}:
+            self._note(table, FLEET, named.get("hour", named.get("start", 0)) // SECONDS * SECONDS)
         if table == "runs" and "by its samples" in reason:
             return  # its sums are made again; the rest of the row is right
-        condition = " AND ".join(f"{column} IS ?" for column in named)
+        self._set_aside(table, where, reason)
+
+    def _note(self, table: str, host: int, start: int) -> None:
+        self._damaged.add((table, host, start))
+        if host == FLEET:
+            self._all_hours.add(start)
+        else:
+            self._hours.add((host, start))
+
+    def _set_aside(self, table: str, where: tuple[tuple[str, int], ...], reason: str) -> None:
+        condition = " AND ".join(f"{column} IS ?" for column, _ in where)
         set_aside(self._connection, table, condition, where_values(where), reason=reason, now=self._now)
+
+    def _move_entries(self, damage: Damage) -> None:
+        numbers = where_values(damage.where)
+        if not numbers:
+            return
+        before, after = (
+            self._ask(f"SELECT layout, body FROM journal WHERE id {order}", (number,)).fetchone()  # noqa: S608
+            for order, number in (("< ? ORDER BY id DESC", numbers[0]), ("> ? ORDER BY id", numbers[-1]))
+        )
+        self._told[1].append(
+            f"samples of all hosts in {len(numbers)} entries of the journal, "
+            f"from {self._time_of(before)} until {self._time_of(after)}"
+        )
+        for number in numbers:
+            self._move("journal", (("id", number),), damage.text)
+
+    def _time_of(self, entry: tuple[int, bytes] | None) -> str:
+        try:
+            return "an unknown time" if entry is None else show_utc(journal.time_of(self._connection, *entry))
+        except Damaged:
+            return "an unknown time"
+
+    def _restore_sealed(self) -> None:
+        """An hour that is summed up has to be known as sealed, or late samples would take its place. Entries that wait
+        in the journal count as part of it: rather that than twice."""
+        ask = self._ask
+        newest = ask("SELECT max(seq) FROM sqlite_sequence WHERE name = 'journal'").fetchone()[0] or 0
+        sealed = {row[0] for row in ask("SELECT key FROM sealed")}
+        since = min((split_key(key)[1] for key in sealed), default=0)
+        hours = ask("SELECT host, hour FROM host_hours WHERE hour >= ?", (since,)).fetchall()
+        for key in {key_of(host, hour) for host, hour in hours} - sealed:
+            ask("INSERT INTO sealed (key, upto) VALUES (?, ?)", (key, newest))
 
     def _host_of(self, damage: Damage) -> int:
         """Whose row it is; 0 where that says nothing."""
@@ -250,9 +390,12 @@ class _Fix:
             self._ask("INSERT OR IGNORE INTO hosts (id, host_id, name, first, last) VALUES (?, ?, ?, ?, ?)", row)
         elif table == "gpus":
             row = (number, name, host, str(number), "unknown model", self._now, self._now)
-            self._ask("INSERT OR IGNORE INTO gpus VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            insert = (
+                "INSERT OR IGNORE INTO gpus (id, uuid, host, label, model, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            )
+            self._ask(insert, row)
         else:
-            self._ask("INSERT OR IGNORE INTO words VALUES (?, ?)", (number, name))
+            self._ask("INSERT OR IGNORE INTO words (id, text) VALUES (?, ?)", (number, name))
 
     def _hour(self, host: int, start: int) -> Hour | None:
         row = self._ask("SELECT body FROM chunks WHERE key = ?", (key_of(host, start),)).fetchone()
@@ -278,39 +421,41 @@ class _Fix:
         if quarters is None:
             return
         if hour is not None:
-            row = (key_of(host, start), quarters.count, rollup.encode(quarters))
-            self._ask("INSERT OR REPLACE INTO quarters VALUES (?, ?, ?)", row)
+            write_quarters(self._connection, key_of(host, start), quarters)
             self._ask("DELETE FROM uses WHERE hour = ? AND host = ?", (start, host))
             marks = ", ".join("?" * (4 + len(_USE)))
             for (user, model), use in uses_of(hour, self._keys, self._connection).items():
                 words = self._keys.word(user), self._keys.word(model)
                 row_of_use = (start, host, *words, *structs.astuple(use))
                 self._ask(f"INSERT INTO uses (hour, host, user, model, {', '.join(_USE)}) VALUES ({marks})", row_of_use)  # noqa: S608
-        totals = rollup.hour_totals(quarters)
-        body = rollup.encode_totals(totals, totals.names)
-        self._ask(
-            "INSERT OR REPLACE INTO host_hours VALUES (?, ?, ?, ?)",
-            (start, host, self._keys.layout(totals.names), body),
-        )
+            self._made |= {("quarters", host, start), ("uses", host, start)}
+        write_host_hour(self._connection, self._keys, host, rollup.hour_totals(quarters))
+        self._made.add(("host_hours", host, start))
 
-    def _hosts_at(self, start: int) -> list[int]:
-        return [row[0] for row in self._ask("SELECT host FROM host_hours WHERE hour = ?", (start,))]
+    def _hosts_at(self, start: int) -> set[int]:
+        """Also those whose sums of that hour are gone."""
+        found = {row[0] for row in self._ask("SELECT host FROM host_hours WHERE hour = ?", (start,))}
+        return found | {host for table, host, hour in self._damaged if hour == start and table == "host_hours"}
 
     def _make_usage(self, start: int) -> None:
         """That of all hosts together. Where samples of some are lost, what is kept is the best: only what is missing is
-        added up."""
+        added up, where the usage of each host is whole."""
         hosts = self._hosts_at(start)
+        lost = {host for table, host, hour in self._damaged - self._made if hour == start and table == "uses"}
         if hosts and all(self._hour(host, start) is not None for host in hosts):
             self._ask("DELETE FROM uses_of_all WHERE hour = ?", (start,))
+        elif lost or self._ask("SELECT 1 FROM uses WHERE hour = ?", (start,)).fetchone() is None:
+            return
         sums = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in _USE)
         self._ask(
             f"INSERT OR IGNORE INTO uses_of_all (hour, user, model, {', '.join(_USE)}) "  # noqa: S608
             f"SELECT hour, user, model, {sums} FROM uses WHERE hour = ? GROUP BY user, model",
             (start,),
         )
+        self._made.add(("uses_of_all", FLEET, start))
 
     def _make_fleet(self, start: int) -> None:
-        parts = [self._quarters(host, start) for host in self._hosts_at(start)]
+        parts = [self._quarters(host, start) for host in sorted(self._hosts_at(start))]
         if not parts or any(part is None for part in parts):
             return
         wholes: dict[int, rollup.Totals] = {}
@@ -318,16 +463,14 @@ class _Fix:
             for totals in rollup.quarter_totals(part) if part is not None else ():
                 before = wholes.get(totals.start)
                 wholes[totals.start] = totals if before is None else rollup.add(before, totals)
-        for begin, whole in wholes.items():
-            body = rollup.encode_totals(whole, whole.names)
-            observed = float(whole.states[UNKNOWN + 1 :].sum())
-            row = (begin, self._keys.layout(whole.names), observed, body)
-            self._ask("INSERT OR REPLACE INTO fleet_quarters VALUES (?, ?, ?, ?)", row)
+        for whole in wholes.values():
+            write_fleet_quarter(self._connection, self._keys, whole)
+        self._made.add(("fleet_quarters", FLEET, start))
 
-    def _make_run(self, run: int) -> None:
+    def _make_run(self, run: int) -> bool:
         row = self._ask("SELECT host, first FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
-            return
+            return False
         bounds = key_of(row[0], max(0.0, row[1])), key_of(row[0], 7e9)
         parts = []
         for (body,) in self._ask("SELECT body FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchall():
@@ -339,3 +482,4 @@ class _Fix:
                 whole.add(part)
             columns = ", ".join(f"{name} = ?" for name in whole.__struct_fields__)
             self._ask(f"UPDATE runs SET {columns} WHERE id = ?", (*structs.astuple(whole), run))  # noqa: S608
+        return bool(parts)

@@ -6,9 +6,9 @@ happens inside the transaction of whoever calls.
 
 import logging
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from gpudeck.history import chunk, rollup
 from gpudeck.history.accounting import RunPart, run_parts, uses
 from gpudeck.history.base import Use
 from gpudeck.history.codec import Damaged
+from gpudeck.history.embedded.checksums import checksum, is_sound, require_sound
 from gpudeck.history.embedded.keys import HostKeys, Keys
 from gpudeck.history.embedded.merge import merge
 from gpudeck.history.embedded.tables import key_of
@@ -70,14 +71,14 @@ class Sealer:
             hour = merge(old, hour)
         quarters = rollup.quarters(hour)
         key = key_of(host.key, tail.start)
-        self._connection.execute("INSERT OR REPLACE INTO sealed VALUES (?, ?)", (key, tail.last_entry))
+        ask = self._connection.execute
+        ask("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, tail.last_entry))
         is_more = tail.is_late and old is None
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
-            self._connection.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?)", (key, chunk.encode(hour)))
-            self._connection.execute(
-                "INSERT OR REPLACE INTO quarters VALUES (?, ?, ?)", (key, quarters.count, rollup.encode(quarters))
-            )
+            row = key, chunk.encode(hour)
+            ask("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
+            write_quarters(self._connection, key, quarters)
         before = None if old is None else rollup.quarters(old)
         self._write_host_hour(host, quarters, is_more=is_more)
         self._add_to_fleet(quarters, before)
@@ -96,23 +97,24 @@ class Sealer:
     def _write_host_hour(self, host: HostKeys, quarters: Quarters, *, is_more: bool) -> None:
         totals = rollup.hour_totals(quarters)
         if is_more:
-            found = self._connection.execute(
-                "SELECT names, body FROM host_hours JOIN layouts ON layouts.id = layout WHERE hour = ? AND host = ?",
-                (quarters.start, host.key),
-            ).fetchone()
-            before = None if found is None else _totals_or_none(found[0], found[1], quarters.start, 3600)
-            if before is not None:
-                totals = rollup.extend(before, totals)
-        self._connection.execute(
-            "INSERT OR REPLACE INTO host_hours VALUES (?, ?, ?, ?)",
-            (quarters.start, host.key, self._keys.layout(totals.names), rollup.encode_totals(totals, totals.names)),
-        )
+            question = "SELECT hour, host, layout, body, crc FROM host_hours WHERE hour = ? AND host = ?"
+            row = self._connection.execute(question, (quarters.start, host.key)).fetchone()
+            try:
+                if row is not None:
+                    totals = rollup.extend(self._read_totals(row, row[2:4], quarters.start, 3600), totals)
+            except Damaged as error:
+                _leave(f"the hour of {host.name}", quarters.start, error)
+                return
+        write_host_hour(self._connection, self._keys, host.key, totals)
 
     def _add_to_fleet(self, quarters: Quarters, before: Quarters | None) -> None:
         taken_out = {totals.start: totals for totals in rollup.quarter_totals(before)} if before is not None else {}
-        rows = []
         for totals in rollup.quarter_totals(quarters):
-            whole = self._fleet_quarter(totals.start)
+            try:
+                whole = self._fleet_quarter(totals.start)
+            except Damaged as error:
+                _leave("the quarter hour of the fleet", totals.start, error)
+                continue
             if whole is None:
                 whole = totals
             else:
@@ -120,21 +122,29 @@ class Sealer:
                     whole = rollup.subtract(whole, taken_out[totals.start])
                 whole = rollup.add(whole, totals)
             self._fleet[totals.start] = whole
-            observed = float(whole.states[UNKNOWN + 1 :].sum())
-            body = rollup.encode_totals(whole, whole.names)
-            rows.append((totals.start, self._keys.layout(whole.names), observed, body))
-        self._connection.executemany("INSERT OR REPLACE INTO fleet_quarters VALUES (?, ?, ?, ?)", rows)
+            write_fleet_quarter(self._connection, self._keys, whole)
         while len(self._fleet) > _KEPT_QUARTERS:
             del self._fleet[next(iter(self._fleet))]
 
     def _fleet_quarter(self, start: int) -> Totals | None:
-        """Nearly always the host before was sealed into the same one."""
+        """Nearly always the host before was sealed into the same one. Raises Damaged."""
         if start in self._fleet:
             return self._fleet[start]
-        found = self._connection.execute(
-            "SELECT names, body FROM fleet_quarters JOIN layouts ON layouts.id = layout WHERE start = ?", (start,)
-        ).fetchone()
-        return None if found is None else _totals_or_none(found[0], found[1], start, 900)
+        question = "SELECT start, layout, observed, body, crc FROM fleet_quarters WHERE start = ?"
+        row = self._connection.execute(question, (start,)).fetchone()
+        return None if row is None else self._read_totals(row, (row[1], row[3]), start, 900)
+
+    def _read_totals(self, row: Sequence[Any], content: tuple[int, bytes], start: int, seconds: int) -> Totals:
+        """`content` is layout and bytes of the row. Raises Damaged."""
+        require_sound(row)
+        layout, body = content
+        found = self._connection.execute("SELECT names FROM layouts WHERE id = ?", (layout,)).fetchone()
+        try:
+            totals = rollup.decode_totals(body, read_layout(found[0]))
+        except (msgspec.DecodeError, TypeError) as error:
+            raise Damaged(f"layout {layout} cannot be read") from error
+        totals.start, totals.seconds_per_step = start, seconds
+        return totals
 
     def forget(self) -> None:
         """What is in the file counts: a transaction has failed."""
@@ -143,12 +153,14 @@ class Sealer:
     def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
         new = self._in_words(uses_of(hour, self._keys, self._connection))
         ask = self._connection.execute
-        found = ask(f"SELECT user, model, {_USE} FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))  # noqa: S608
-        old = {
-            (user, model): Use(*numbers)
-            for user, model, *numbers in found.fetchall()
-            if all(isinstance(number, int | float) for number in numbers)
-        }
+        question = f"SELECT hour, host, user, model, {_USE}, crc FROM uses WHERE hour = ? AND host = ?"  # noqa: S608
+        rows = ask(question, (hour.start, host.key)).fetchall()
+        if not all(
+            is_sound(row[:-1], row[-1]) and all(isinstance(one, int | float) for one in row[4:-1]) for row in rows
+        ):
+            _leave(f"the usage of {host.name}", hour.start, "its figures have changed since they were written")
+            return
+        old = {(user, model): Use(*numbers) for _, _, user, model, *numbers, _ in rows}
         if is_more:
             for key, use in old.items():
                 new.setdefault(key, Use()).add(use)
@@ -197,20 +209,26 @@ def find_owners(runs: Iterable[int], keys: Keys, connection: sqlite3.Connection)
     return found
 
 
-def read_totals(names: str, body: bytes, start: int, seconds: int, wanted: Collection[str] | None = None) -> Totals:
-    """Totals out of a row of the file: `names` is its layout."""
-    totals = rollup.decode_totals(body, read_layout(names), wanted)
-    totals.start, totals.seconds_per_step = start, seconds
-    return totals
+def write_quarters(connection: sqlite3.Connection, key: int, quarters: Quarters) -> None:
+    row = key, quarters.count, rollup.encode(quarters)
+    statement = "INSERT OR REPLACE INTO quarters (key, count, body, crc) VALUES (?, ?, ?, ?)"
+    connection.execute(statement, (*row, checksum(*row)))
 
 
-def _totals_or_none(names: str, body: bytes, start: int, seconds: int) -> Totals | None:
-    """None where they are damaged: what is sealed from here on counts; `gpudeck history repair` adds up the rest."""
-    try:
-        return read_totals(names, body, start, seconds)
-    except (Damaged, msgspec.DecodeError, TypeError) as error:
-        log.warning("the totals from %s on are damaged and begun again: %s", show_utc(start), error)
-        return None
+def write_host_hour(connection: sqlite3.Connection, keys: Keys, host: int, totals: Totals) -> None:
+    row = totals.start, host, keys.layout(totals.names), rollup.encode_totals(totals, totals.names)
+    connection.execute("INSERT OR REPLACE INTO host_hours (hour, host, layout, body) VALUES (?, ?, ?, ?)", row)
+
+
+def write_fleet_quarter(connection: sqlite3.Connection, keys: Keys, whole: Totals) -> None:
+    observed = float(whole.states[UNKNOWN + 1 :].sum())
+    row = whole.start, keys.layout(whole.names), observed, rollup.encode_totals(whole, whole.names)
+    connection.execute("INSERT OR REPLACE INTO fleet_quarters (start, layout, observed, body) VALUES (?, ?, ?, ?)", row)
+
+
+def _leave(what: str, start: int, why: object) -> None:
+    """What is damaged stays as it is, and so is found: `gpudeck history repair` adds up what it can be made of."""
+    log.warning("%s from %s on is damaged and stays as it is: %s", what, show_utc(start), why)
 
 
 @cache

@@ -14,9 +14,27 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Final
 
+from gpudeck.history.embedded.checksums import keep_checksums
 from gpudeck.model.errors import Temporary, UsageError
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The first had no checksums of rows."""
+_CHECKED: Final = (
+    "layouts",
+    "words",
+    "hosts",
+    "gpus",
+    "runs",
+    "sealed",
+    "chunks",
+    "quarters",
+    "host_hours",
+    "fleet_quarters",
+    "uses",
+    "uses_of_all",
+)
+"""The tables whose rows have a checksum in the column `crc`, added to what `_SCHEMA` says. An entry of the journal has
+one inside; `meta` has nothing but the version and numbers that may be too large."""
 _HOUR_BITS: Final = 21
 
 _SCHEMA: Final = """
@@ -107,8 +125,9 @@ def is_damage(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-def open_to_write(path: Path) -> sqlite3.Connection:
-    """The one connection that writes; the file is made if there is none.
+def open_to_write(path: Path, *, keeps_crc: bool = True) -> sqlite3.Connection:
+    """The one connection that writes; the file is made if there is none. `keeps_crc`: not where rows are copied with
+    the checksum they have.
 
     Raises DamagedFile, UsageError where it is not ours, and Temporary where it cannot be used at the moment.
     """
@@ -116,6 +135,8 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     try:
         connection = _connect(path)
         _prepare(connection, path)
+        if keeps_crc:
+            keep_checksums(connection, checked_columns())
     except BaseException as error:
         if connection is not None:
             connection.close()
@@ -184,41 +205,64 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     found = version_of(connection)
-    if found is None:
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA.split(";\n"):
-            if statement.strip():
-                connection.execute(statement)
-        connection.execute("INSERT INTO meta VALUES ('version', ?)", (VERSION,))
-        connection.execute("COMMIT")
-    elif found > VERSION:
+    if found is not None and found > VERSION:
         raise UsageError(
             f"the history in {path} is of version {found}, and this gpudeck knows {VERSION}.",
             "Install the gpudeck that wrote it, or a newer one.",
         )
+    if found == VERSION:
+        check_tables(connection)
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if found is None:
+        _make_tables(connection)
     else:
         check_tables(connection)
+        _add_checksums(connection)
+    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('version', ?)", (VERSION,))
+    connection.execute("COMMIT")
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    _add_checksums(connection)
+
+
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    """Rows that are there have none: NULL."""
+    for table in _CHECKED:
+        if "crc" not in columns_of(connection, table):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Raises DamagedFile where a table or a column is missing."""
+    """Raises DamagedFile where a table or a column is missing; a file of the first version has no checksums."""
+    is_first = version_of(connection) == 1
     for table, columns in tables_and_columns().items():
-        missing = columns - _columns_of(connection, table).keys()
+        missing = {*columns} - {*columns_of(connection, table)} - ({"crc"} if is_first else set())
         if missing:
             raise DamagedFile(f"the table {table} is missing, or its column {min(missing)}")
 
 
 @cache
-def tables_and_columns() -> dict[str, frozenset[str]]:
-    """What a file has to have."""
+def tables_and_columns() -> dict[str, tuple[str, ...]]:
+    """What a file has to have. Columns are in their order."""
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(_SCHEMA)
+        _make_tables(connection)
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return {name: frozenset(_columns_of(connection, name)) for name in names if not name.startswith("sqlite_")}
+        return {name: columns_of(connection, name) for name in names if not name.startswith("sqlite_")}
 
 
-def _columns_of(connection: sqlite3.Connection, table: str) -> dict[str, str]:
-    return {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({table})")}
+@cache
+def checked_columns() -> dict[str, tuple[str, ...]]:
+    """The columns that a row's checksum is of, by table."""
+    return {table: tables_and_columns()[table][:-1] for table in _CHECKED}
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
+    return tuple(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
 
 
 def version_of(connection: sqlite3.Connection) -> int | None:

@@ -12,11 +12,12 @@ import msgspec
 from gpudeck.history import chunk, rollup
 from gpudeck.history.base import Use, UseKey
 from gpudeck.history.codec import Damaged
+from gpudeck.history.embedded.checksums import WRONG, is_sound
 from gpudeck.history.embedded.damage import DamageFound
 from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
 from gpudeck.history.embedded.merge import merge
 from gpudeck.history.embedded.seal import NO_MODEL, read_layout, uses_of
-from gpudeck.history.embedded.tables import is_damage, keys_between, split_key
+from gpudeck.history.embedded.tables import columns_of, is_damage, keys_between, split_key
 from gpudeck.history.embedded.tail import Tail
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
@@ -148,14 +149,15 @@ class View:
                 late = self._late_hour(*key, tail, metrics)
                 sealed_too |= {key} if late is None else set()
                 more[key] = _hour_of(tail, metrics) if late is None else rollup.hour_totals(rollup.quarters(late[1]))
-        columns = "host, hour, layout, body"
+        columns = f"host, hour, layout, body, {self._crc}"
         question = f"SELECT {columns} FROM host_hours WHERE hour >= ? AND hour < ? ORDER BY hour"  # noqa: S608
         rows = self._span(question, start, end, SECONDS, column=1)
 
         def join_late(sealed: Totals, key: _Place) -> Totals:
             return rollup.extend(more[key], sealed) if key in sealed_too else more[key]
 
-        return self._stack(rows, more, join_late, metrics, SECONDS)
+        whole = self._only_sound(rows, lambda host, hour, layout, body: (hour, host, layout, body))
+        return self._stack(whole, more, join_late, metrics, SECONDS)
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
         more: dict[_Place, Totals] = {}
@@ -168,14 +170,15 @@ class View:
                     _add_quarters(less, _quarters_in(late[0]))
         for key in [key for key in more if not start <= key[1] < end]:
             del more[key]
-        columns = f"{FLEET}, start, layout, body"
+        columns = f"{FLEET}, start, layout, body, {self._crc}, observed"
         question = f"SELECT {columns} FROM fleet_quarters WHERE start >= ? AND start < ? ORDER BY start"  # noqa: S608
         rows = self._span(question, start, end, QUARTER, column=1)
 
         def join_late(sealed: Totals, key: _Place) -> Totals:
             return rollup.add(more[key], rollup.subtract(sealed, less[key]) if key in less else sealed)
 
-        return self._stack(rows, more, join_late, metrics, QUARTER)
+        whole = self._only_sound(rows, lambda _, begin, layout, body, observed: (begin, layout, observed, body))
+        return self._stack(whole, more, join_late, metrics, QUARTER)
 
     def _late_hour(self, host: int, start: int, tail: Tail, metrics: Collection[str]) -> tuple[Hour, Hour] | None:
         """An hour that was sealed and got late samples since: as it was, and as it is with them. None where it was not
@@ -297,6 +300,19 @@ class View:
                 continue
             yield from rows
 
+    @cached_property
+    def _crc(self) -> str:
+        """The column; a file of an earlier version, which only a hub changes, has none."""
+        return "crc" if "crc" in columns_of(self.connection, "host_hours") else "NULL"
+
+    def _only_sound(self, rows: Iterator[Any], order: Callable[..., Sequence[Any]]) -> Iterator[Any]:
+        """`rows` are host, start, layout, bytes, checksum and more; `order` is that of the table's columns."""
+        for row in rows:
+            if is_sound(order(*row[:4], *row[5:]), row[4]):
+                yield row[:4]
+            else:
+                self._leave("hours", row[0], row[1], WRONG)
+
     def _use(self, numbers: Sequence[Any], place: str) -> Use | None:
         if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
             return Use(*numbers)
@@ -344,10 +360,13 @@ class View:
         try:
             return read()
         except Damaged as error:
-            known = self._keys.by_key.get(host)
-            name = "the fleet" if host == FLEET else f"host {host}" if known is None else known.name
-            self.damage.note(f"the {what} of {name} from {show_utc(start)} on", error)
+            self._leave(what, host, start, error)
             return None
+
+    def _leave(self, what: str, host: int, start: int, why: object) -> None:
+        known = self._keys.by_key.get(host)
+        name = "the fleet" if host == FLEET else f"host {host}" if known is None else known.name
+        self.damage.note(f"the {what} of {name} from {show_utc(start)} on", why)
 
 
 def _hour_of(tail: Tail, metrics: Collection[str]) -> Totals:

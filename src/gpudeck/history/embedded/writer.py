@@ -47,6 +47,8 @@ _MOST_WAITING: Final = 50_000
 _LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
+_MOST_TOLD: Final = 100
+"""Lines in the log about what a damaged file has lost."""
 _AHEAD: Final = 3600.0
 """What lies so far ahead of a clock that is confirmed was written by one that was wrong."""
 
@@ -132,7 +134,8 @@ class Writer:
         aside, copied = replace_file(self.path, began, self._settings.min_free)
         try:
             with contextlib.closing(open_to_write(self.path)) as connection:
-                fix(connection, began)
+                for sentence in fix(connection, began, is_copied=True).gone[:_MOST_TOLD]:
+                    log.error("gone from the history: %s", sentence)
             self._open()
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             log.warning("what could be read of %s cannot be used either: %s", aside, error)
