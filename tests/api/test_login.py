@@ -489,6 +489,18 @@ def test_readiness_tells_its_counters_to_who_may_look(hub: Station) -> None:
     assert hosts == [None, 1]
 
 
+def test_readiness_tells_strangers_that_events_fail_and_not_why(hub: Station) -> None:
+    hub.hub.fleet.say("events", ["some events of the past cannot be read."])
+    admin = [("Authorization", f"Bearer {ADMIN_TOKEN}")]
+    told = [Browser(hub).call("GET", "/readyz", headers).json() for headers in ([], admin)]
+    checks = [{one["name"]: one for one in answer["checks"]}["events"] for answer in told]
+    assert [answer["status"] for answer in told] == ["degraded", "degraded"]
+    assert [(one["status"], one["problem"]) for one in checks] == [
+        ("degraded", ""),
+        ("degraded", "some events of the past cannot be read."),
+    ]
+
+
 def test_me_says_whether_a_proxy_tells_who_people_are(tmp_path: Path, hub: Station) -> None:
     (tmp_path / "proxied").mkdir()
     proxy = ProxySettings(header="Remote-User", addresses=["192.0.2.1"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from fakes.clock import FakeClock
 from fakes.tables import open_file, put_tables
 from gpudeck.database.engine import Database
 from gpudeck.events import log
@@ -17,6 +19,7 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
+from gpudeck.model.retention import RetentionClock
 
 NOW = 1_790_000_000.0
 
@@ -236,6 +239,59 @@ def test_what_waits_is_written_when_the_hub_stops(database: Database) -> None:
             events.add(one)
         await events.stop()
         assert await EventStore(database).count() == len(SOME)
+
+    run(work())
+
+
+def test_damaged_part_of_the_past_is_said_and_keeps_no_new_event_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(log, "_AGAIN_SECONDS", 0.01)
+    put_tables(tmp_path)
+    file = tmp_path / "gpudeck.db"
+    asyncio.run(EventStore(open_file(tmp_path)).write([event(number, title="x" * 200) for number in range(200)]))
+    whole = file.read_bytes()
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        question = "SELECT pageno FROM dbstat WHERE name = 'events' AND pagetype = 'leaf' ORDER BY path LIMIT 1"
+        (page,) = connection.execute(question).fetchone()
+    body = bytearray(whole)
+    body[(page - 1) * size : page * size] = bytes(size)
+    file.write_bytes(body)
+
+    async def work() -> None:
+        ticks = FakeClock(0.0)
+        retention = RetentionClock(NOW, lambda: NOW, ticks)
+        ticks.advance(7200)  # what is on the damaged page is too old by now: deleting it fails too
+        events = Events(open_file(tmp_path), EventSettings(keep=7190), now=lambda: NOW, retention=retention)
+        events.start()
+        with pytest.raises(Temporary):
+            await events.find(EventAsk(limit=1000))
+        told = "some events of the past cannot be read from the hub's database: see the hub's log."
+        assert events.problem == told
+        events.add(event(1000))
+        await until(lambda: events.waiting == 0)
+        assert events.problem == told
+        assert len(await events.find(EventAsk(limit=5))) == 5
+        assert events.problem == told
+        file.write_bytes(whole)
+        await until(lambda: events.problem is None)
+        await events.stop()
+
+    run(work())
+
+
+def test_damaged_text_hides_no_other_event(tmp_path: Path) -> None:
+    put_tables(tmp_path)
+    asyncio.run(EventStore(open_file(tmp_path)).write(SOME))
+    with contextlib.closing(sqlite3.connect(tmp_path / "gpudeck.db")) as connection, connection:
+        connection.execute("UPDATE events SET title = CAST(x'676fff' AS TEXT) WHERE kind = 'xid'")
+
+    async def work() -> None:
+        found = await EventStore(open_file(tmp_path)).find(EventAsk())
+        assert [one.title for one in found if one.kind == "xid"] == ["go�"]
+        assert len(found) == len(SOME)
 
     run(work())
 

@@ -23,6 +23,7 @@ WAIT_SECONDS = 10.0
 _SEE_SERVER = "Look at the server, and at what is between it and this machine."
 _SEE_ADDRESS = "Check `database` in gpudeck.yaml."
 _AGAIN = "Try again."
+_DAMAGED = "A part of it is damaged: restore a backup on the server."
 _NEXT_STEPS = {
     "25006": "It is a copy that can only be read: name the server that writes.",
     "28": "Check user and password of `database` in gpudeck.yaml, and pg_hba.conf of the server.",
@@ -34,6 +35,8 @@ _NEXT_STEPS = {
     "55P03": _AGAIN,
     "57": _SEE_SERVER,
     "58": _SEE_SERVER,
+    "XX001": _DAMAGED,  # a page
+    "XX002": _DAMAGED,  # an index
 }
 """By SQLSTATE, or by its first two characters, its class. Others are mistakes of ours."""
 _FOR_A_PERSON = ("28", "3D", "42")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,10 @@ async def _connect(file: Path) -> aiosqlite.Connection:
 
 
 async def _open(connection: aiosqlite.Connection) -> aiosqlite.Connection:
-    return await connection
+    opened = await connection
+    # A text that is damaged must not hide the rows around it.
+    opened.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return opened
 
 
 def _one_connection() -> dict[str, Any]:

@@ -5,9 +5,11 @@ in `spill`, a second database on this machine, where there is one, and else in m
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
 
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL
@@ -28,14 +30,17 @@ TRIM_SECONDS: Final = 3600.0
 _AT_ONCE: Final = 500
 _AGAIN_SECONDS: Final = 5.0
 
+_UNREADABLE: Final = "some events of the past cannot be read from the hub's database: see the hub's log."
+
 Listener = Callable[[Event], None]
+T = TypeVar("T")
 
 
 class Events:
     """`add` whatever happened; listeners that `subscribe` get it at once. `start` and `stop` in the loop that owns
     it.
 
-    `problem` is what keeps events from being kept, for everybody who may look at the hub; None: nothing does.
+    `problem` is what keeps events from being kept or read, for everybody who may look at the hub; None: nothing does.
     """
 
     def __init__(
@@ -59,6 +64,8 @@ class Events:
         self._waiting: list[Event] = []
         self._dropped = 0
         self._trouble: str | None = None
+        self._failed: Callable[[], Awaitable[object]] | None = None
+        """What was asked of the past in vain: asked again until it is answered."""
         self._lock = asyncio.Lock()
         self._writing: asyncio.Task[None] | None = None
         self._listeners: list[Listener] = []
@@ -67,10 +74,11 @@ class Events:
     @property
     def problem(self) -> str | None:
         if self._trouble is None:
-            return None
+            return None if self._failed is None else _UNREADABLE
         lost = f", {self._dropped} were lost" if self._dropped else ""
         how = "wait in memory" if self._spill is None else "wait on the hub's disk"
-        return f"events {how}: {self._trouble} {self.waiting} are waiting{lost}."
+        told = f"events {how}: {self._trouble} {self.waiting} are waiting{lost}."
+        return told if self._failed is None else f"{told} {_UNREADABLE}"
 
     @property
     def waiting(self) -> int:
@@ -104,19 +112,28 @@ class Events:
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first, with what was added just now. Raises Temporary."""
         await self._flush()
-        return await self._store.find(ask)
+        return await self._ask_past(partial(self._store.find, ask))
 
     async def known_hosts(self) -> dict[str, float | None]:
         """See `EventStore.known_hosts`. Raises Temporary."""
-        return await self._store.known_hosts()
+        return await self._ask_past(self._store.known_hosts)
 
     async def last_of_hub(self) -> Event | None:
         """See `EventStore.last_of_hub`. Raises Temporary."""
-        return await self._store.last_of_hub()
+        return await self._ask_past(self._store.last_of_hub)
 
     async def count(self) -> int:
         """How many are kept. Raises Temporary."""
         return await self._store.count()
+
+    async def _ask_past(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await ask()
+        except Temporary as error:
+            if self._failed is None:
+                log.warning("events of the past cannot be read: %s", error)
+                self._failed = ask
+            raise
 
     async def change_fleet(self, fleet: str) -> None:
         """From here on the events are those of another fleet. What waits is written first, or lost."""
@@ -124,7 +141,7 @@ class Events:
             await self._flush()
         except Temporary:
             self._waiting.clear()
-        self._store = EventStore(self._database, fleet)
+        self._store, self._failed = EventStore(self._database, fleet), None
         if self._spill_database is not None:
             self._spill, self._spilled, self._has_looked = EventStore(self._spill_database, fleet), 0, False
 
@@ -146,13 +163,16 @@ class Events:
 
     async def _write_forever(self) -> None:
         loop = asyncio.get_running_loop()
-        trim_at = loop.time()
+        trim_at = again_at = loop.time()
         while True:
             try:
-                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
-                    await self._store.trim(time - self._keep)
-                    trim_at = loop.time() + TRIM_SECONDS
                 await self._flush()
+                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
+                    trim_at = loop.time() + TRIM_SECONDS
+                    await self._look_back(partial(self._store.trim, time - self._keep))
+                if self._failed is not None and loop.time() >= again_at:
+                    again_at = loop.time() + _AGAIN_SECONDS
+                    await self._look_back(self._failed)
             except Temporary as error:
                 self._note(error)
                 await self._write_to_spill()
@@ -162,6 +182,14 @@ class Events:
             # What happens together is written together.
             is_kept = self._trouble is None or self._spill is not None
             await asyncio.sleep(WRITE_SECONDS if is_kept else _AGAIN_SECONDS)
+
+    async def _look_back(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """What fails of the past keeps no new event from being written."""
+        with contextlib.suppress(Temporary):
+            await self._ask_past(ask)
+            if self._failed is ask:
+                log.info("events of the past can be read again")
+                self._failed = None
 
     async def _flush(self) -> None:
         """Write all that waits, in order. What fails waits on. Raises Temporary."""
