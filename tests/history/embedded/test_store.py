@@ -17,6 +17,7 @@ from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded import view
 from gpudeck.history.embedded.check import find_damage
+from gpudeck.history.embedded.inspect import measure
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
@@ -482,3 +483,11 @@ def test_an_open_hour_is_worked_out_once_and_again_with_the_next_sample(
     store.take([second])
     store.flush()
     assert (before, held(), len(worked_out)) == ((10.0, 10.0, 1), 20.0, 2)
+
+
+def test_size_tells_the_newest_sample_also_of_the_journal(store: EmbeddedStore, path: Path) -> None:
+    store.take(busy_hour()[:7])
+    store.flush()
+    with view_file(path) as found:
+        size = measure(found, path)
+    assert (size.oldest, size.newest) == (START, START + 60)
