@@ -57,19 +57,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(HOURS):
         for host in HOSTS:
             store.take(rare_hour(START + number * HOUR, host))
-    store.flush()
+            store.flush()
     clock.now = END + HOUR / 2
     # A flush wakes the writer, which otherwise looks once a second for hours to seal.
     wait_until(lambda: store.flush() and count(path, "chunks") == HOURS * len(HOSTS), "the hours are sealed")
-    for beat in range(60):
-        at = END + beat * 10
+    for beat in range(10):
+        at = END + beat * 60
         store.take([sample(at, gpu(f"GPU-{host}-0", process(7, "alice")), host=host) for host in HOSTS])
-        if beat % 10 == 0:
-            store.flush()
-    store.flush()
+        store.flush()
     store.close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("VACUUM")  # the same bytes each time: a seed is the same damage each time
     assert damages(path) == []
     return path
 
@@ -149,7 +148,8 @@ def spoil(path: Path, seed: int) -> str:
     return kind
 
 
-@pytest.mark.parametrize("seed", range(24))
+# The last three: pages that lead back to themselves, names of tables that are no text, damage that a new sample finds.
+@pytest.mark.parametrize("seed", [*range(18), 130, 145, 179])
 def test_any_damage_costs_what_is_damaged(path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     spoil(path, seed)
     damages(path)
@@ -161,7 +161,7 @@ def test_any_damage_costs_what_is_damaged(path: Path, seed: int, caplog: pytest.
     assert use(path) is not None
 
 
-@pytest.mark.parametrize("seed", range(24, 32))
+@pytest.mark.parametrize("seed", [*range(24, 30), 163])
 def test_repair_leaves_a_file_that_is_sound(path: Path, seed: int) -> None:
     before = path.read_bytes()
     spoil(path, seed)

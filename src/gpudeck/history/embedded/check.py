@@ -86,6 +86,7 @@ class _Check:
         self._layouts: dict[int, tuple[str, ...]] = {}
         self._fleet: dict[int, Floats] = {}
         self._hosts_at: Counter[int] = Counter()
+        self._sealed_at: Counter[int] = Counter()
         self._run_seconds: dict[int, float] = defaultdict(float)
         self._unsure: set[int] = set()
         """Hosts some of whose samples cannot be read: their runs cannot be added up again."""
@@ -99,6 +100,7 @@ class _Check:
                 keys = keys_of(self._connection, table)
                 for row in find_wrong(self._connection, table, columns):
                     self._changed[table, tuple(zip(keys, row, strict=True))] = None
+        self._sealed_at.update(split_key(key)[1] for (key,) in self._ask("SELECT key FROM sealed"))
         of_keys = list(self._check_keys())
         for table, where in self._changed:
             yield Damage(table, where, f"{table}: {self._place(where)}: {WRONG}", is_changed=True)
@@ -313,7 +315,7 @@ class _Check:
     def _is_complete(self, hour: int) -> bool:
         """Whether the samples of all hosts of an hour are there: else the total knows more than they."""
         hosts = self._ask("SELECT count(*) FROM host_hours WHERE hour = ?", (hour,)).fetchone()[0]
-        return bool(self._hosts_at[hour] == hosts > 0)
+        return bool(self._hosts_at[hour] == hosts > 0 and self._sealed_at[hour] <= hosts)
 
     def _check_runs(self) -> Iterator[Damage]:
         columns = "id, host, gpus, first, last, seconds, wall_seconds, memory_sum, memory_seconds, memory_peak"

@@ -57,6 +57,8 @@ _CALLED: Final = {
     "uses": "usage by host",
     "uses_of_all": "usage",
 }
+_ENTRIES: Final = (("id", "journal"), ("upto", "sealed"))
+"""Where the numbers of journal entries are."""
 _NEVER: Final = 1 << 62
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
 
@@ -150,9 +152,11 @@ def _readable(damaged: sqlite3.Connection, table: str, columns: str, position: s
     """The rows that can be read, in order of `position`; damaged pages are stepped over."""
 
     def next_after(place: int) -> int | None:
-        """The first position after that one. Raises sqlite3.DatabaseError where that page is damaged."""
+        """The first position after that one. Raises one of `_UNREADABLE` where that page is damaged."""
         found = f"SELECT {position} FROM {table} WHERE {position} > ? ORDER BY {position} LIMIT 1"  # noqa: S608
         row = damaged.execute(found, (place,)).fetchone()
+        if row is not None and int(row[0]) <= place:
+            raise ValueError("pages that lead back to themselves")
         return None if row is None else int(row[0])
 
     place: int | None = -1
@@ -160,10 +164,17 @@ def _readable(damaged: sqlite3.Connection, table: str, columns: str, position: s
         begun, is_done = place, False
         try:
             question = f"SELECT {position}, {columns} FROM {table} WHERE {position} > ? ORDER BY {position}"  # noqa: S608
-            for at, *row in damaged.execute(question, (place,)):
-                yield tuple(row)
-                place = int(at)
-            is_done = True
+            here: set[tuple[Any, ...]] = set()
+            for at, *values in damaged.execute(question, (place,)):
+                row = tuple(values)
+                if int(at) > place:
+                    place, here = int(at), set()
+                elif int(at) < place or row in here:
+                    break  # pages that lead back to themselves
+                here.add(row)
+                yield row
+            else:
+                is_done = True
         except _UNREADABLE:
             pass
         if is_done:
@@ -209,6 +220,8 @@ def fix(connection: sqlite3.Connection, now: float, *, is_copied: bool = False) 
         if fixing.correct(found):
             # What refers to a name that is lost now is found only now.
             left = list(find_damage(connection))
+        if is_copied:
+            fixing.find_missing()
         fixing.run(left)
         if is_copied:
             fixing.find_gaps()
@@ -230,6 +243,8 @@ class _Fix:
         self._damaged: set[tuple[str, int, int]] = set()
         """Table, host or FLEET, and hour of all that was set aside."""
         self._made: set[tuple[str, int, int]] = set()
+        self._sealed: dict[int, set[int]] = {}
+        """The hosts of each hour that is sealed."""
         self._told: tuple[list[str], list[str]] = [], []
         """What is whole again and what is gone, beside hours."""
 
@@ -275,6 +290,9 @@ class _Fix:
                 self._move(damage.table, damage.where, damage.text)
         self._keys = Keys(self._connection)
         self._restore_sealed()
+        for (key,) in self._ask("SELECT key FROM sealed"):
+            host, start = split_key(key)
+            self._sealed.setdefault(start, set()).add(host)
         for host, start in sorted(self._hours):
             self._make_hour(host, start)
         for start in sorted(self._all_hours | {start for _, start in self._hours}):
@@ -290,6 +308,12 @@ class _Fix:
 
     def gone(self) -> list[str]:
         return [*self._told[1], *self._describe(self._damaged - self._made)]
+
+    def find_missing(self) -> None:
+        """Sums that are lost of hours whose samples are there: also where nothing older is left to tell it by."""
+        hours = {split_key(row[0]) for row in self._ask("SELECT key FROM chunks")}
+        for host, start in hours - {*self._ask("SELECT host, hour FROM host_hours")}:
+            self._note("host_hours", host, start)
 
     def find_gaps(self) -> None:
         """Hours that some table knows of and another has lost, though it has older ones."""
@@ -367,7 +391,8 @@ class _Fix:
         """An hour that is summed up has to be known as sealed, or late samples would take its place. Entries that wait
         in the journal count as part of it: rather that than twice."""
         ask = self._ask
-        newest = ask("SELECT max(seq) FROM sqlite_sequence WHERE name = 'journal'").fetchone()[0] or 0
+        numbers = [ask(f"SELECT max({name}) FROM {table}").fetchone()[0] for name, table in _ENTRIES]  # noqa: S608
+        newest = max((number for number in numbers if isinstance(number, int)), default=0)
         sealed = {row[0] for row in ask("SELECT key FROM sealed")}
         since = min((split_key(key)[1] for key in sealed), default=0)
         hours = ask("SELECT host, hour FROM host_hours WHERE hour >= ?", (since,)).fetchall()
@@ -435,7 +460,8 @@ class _Fix:
     def _hosts_at(self, start: int) -> set[int]:
         """Also those whose sums of that hour are gone."""
         found = {row[0] for row in self._ask("SELECT host FROM host_hours WHERE hour = ?", (start,))}
-        return found | {host for table, host, hour in self._damaged if hour == start and table == "host_hours"}
+        gone = {host for table, host, hour in self._damaged if hour == start and table == "host_hours"}
+        return found | gone | self._sealed.get(start, set())
 
     def _make_usage(self, start: int) -> None:
         """That of all hosts together. Where samples of some are lost, what is kept is the best: only what is missing is

@@ -114,6 +114,10 @@ def claim(path: Path) -> IO[bytes]:
     return lock
 
 
+_NO_TEXT: Final = "the names of its tables are damaged"
+"""What SQLite says of them is no text then, and Python raises something else than sqlite3.Error."""
+
+
 class DamagedFile(sqlite3.DatabaseError):
     """The file cannot be read as what it should be. Its text is the reason."""
 
@@ -140,6 +144,8 @@ def open_to_write(path: Path, *, keeps_crc: bool = True) -> sqlite3.Connection:
     except BaseException as error:
         if connection is not None:
             connection.close()
+        if isinstance(error, UnicodeDecodeError):
+            raise DamagedFile(_NO_TEXT) from error
         if isinstance(error, (sqlite3.Error, OSError)):
             raise _explain(error, path) from error
         raise
@@ -180,8 +186,10 @@ def open_to_read(path: Path, *, is_damaged: bool = False) -> sqlite3.Connection:
     try:
         for setting in ("writable_schema = 1", *settings[1:]) if is_damaged else settings:
             connection.execute(f"PRAGMA {setting}")
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, UnicodeDecodeError):
+            raise DamagedFile(_NO_TEXT) from error
         raise
     return connection
 

@@ -253,18 +253,23 @@ class Writer:
             self.dropped += len(batch)
             raise
         except Exception as error:
-            if len(batch) == 1 or (isinstance(error, sqlite3.Error) and is_damage(error)):
+            is_damaged = isinstance(error, sqlite3.Error) and is_damage(error)
+            if isinstance(error, sqlite3.Error) and is_damaged and self.set_aside is None:
+                self._heal(error)
+                self._store_again(batch)
+                return
+            if len(batch) == 1 or is_damaged:
                 self.dropped += len(batch)
                 raise
             # One sample that cannot be written must not cost the others of its second.
             for sample in batch:
-                self._guard(self._store_again, sample)
+                self._guard(self._store_again, [sample])
         else:
             self._tell(None)
 
-    def _store_again(self, sample: HostSample) -> None:
-        self._waiting += 1
-        self._store([sample])
+    def _store_again(self, batch: list[HostSample]) -> None:
+        self._waiting += len(batch)
+        self._store(batch)
 
     def _write(self, batch: list[HostSample]) -> None:
         try:
