@@ -106,6 +106,7 @@ class Keys:
         self.hosts: dict[str, HostKeys] = {}
         self.by_key: dict[int, HostKeys] = {}
         self.gpus: dict[int, KnownGpu] = {}
+        self._by_uuid: dict[str, KnownGpu] = {}
         self.owners: dict[int, str | None] = {}
         self._words: dict[str, int] = {}
         self._layouts: dict[tuple[str, ...], int] = {}
@@ -118,7 +119,7 @@ class Keys:
         for key, host_id, name, first, last in self._read("hosts", _HostRow):
             self.hosts[host_id] = HostKeys(key, host_id, name, *_span(first, last))
         self.by_key = {host.key: host for host in self.hosts.values()}
-        self.gpus = {}
+        self.gpus, self._by_uuid = {}, {}
         for key, uuid, host, label, model, first, last in self._read("gpus", _GpuRow):
             self._put(KnownGpu(key, uuid, host, label, model, *_span(first, last)))
         self.owners = {}
@@ -237,7 +238,7 @@ class Keys:
 
     def _settle_gpu(self, host: HostKeys, sample: GpuSample, at: float) -> KnownGpu:
         """A GPU that is new here: to the file, to this host (cards are moved), or under this label."""
-        known = next((gpu for gpu in self.gpus.values() if gpu.uuid == sample.uuid), None)
+        known = self._by_uuid.get(sample.uuid)
         if known is None:
             key = self._insert(
                 "gpus",
@@ -256,7 +257,7 @@ class Keys:
         )
 
     def _put(self, gpu: KnownGpu) -> KnownGpu:
-        self.gpus[gpu.key] = gpu
+        self.gpus[gpu.key] = self._by_uuid[gpu.uuid] = gpu
         if gpu.host in self.by_key:
             self.by_key[gpu.host].gpus[gpu.uuid] = gpu
         return gpu
