@@ -13,6 +13,7 @@ from gpudeck.discovery.ranges import quote
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
+from gpudeck.model.turns import Steps
 
 
 def named(*names: str, origin: str = "list") -> list[Target]:
@@ -72,20 +73,60 @@ def test_hosts_that_leave_a_list_together_are_one_change_of_the_fleet(monkeypatc
     async def work() -> None:
         hub = Hub()
         changes = 0
-        expect = hub.fleet.expect
+        expect = hub.fleet.expect_in_steps
 
-        def count(targets: list[Target]) -> None:
+        def count(targets: list[Target]) -> Steps[None]:
             nonlocal changes
             changes += 1
-            expect(targets)
+            return expect(targets)
 
-        monkeypatch.setattr(hub.fleet, "expect", count)
+        monkeypatch.setattr(hub.fleet, "expect_in_steps", count)
         names = [f"gpu{number:03}" for number in range(300)]
         only = ScriptedProvider(named("a", *names), named("a"), pause=0.01)
         async with watching(hub, only, grace=0.1):
             await eventually(lambda: len(shown(hub)) == 301, "the list")
             await eventually(lambda: shown(hub) == {"a"}, "the removal")
         assert changes == 3
+
+    run(work)
+
+
+async def sizes(hub: Hub, until: int) -> set[int]:
+    """How many hosts others see in their turns until there are so many."""
+    seen = {len(hub.fleet.hosts)}
+    async with asyncio.timeout(10):
+        while len(hub.fleet.hosts) != until:
+            await asyncio.sleep(0)
+            seen.add(len(hub.fleet.hosts))
+            assert len(hub.fleet.targets) == len(hub.fleet.hosts) == hub.fleet.totals().hosts
+    return seen
+
+
+def test_others_have_their_turn_while_a_long_list_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 0.0)
+        hub = Hub()
+        names = [f"gpu{number:03}" for number in range(300)]
+        only = ScriptedProvider(named(*names), pause=0.01)
+        async with watching(hub, only, grace=0.01):
+            assert len(await sizes(hub, 300)) > 290
+            only.then(named("gpu000"))
+            assert len(await sizes(hub, 1)) > 290
+
+    run(work)
+
+
+def test_a_newer_list_takes_the_place_of_one_that_is_not_applied_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 0.0)
+        hub = Hub()
+        names = [f"gpu{number:03}" for number in range(300)]
+        only = ScriptedProvider(named(*names, origin=ORIGIN), pause=0.01)
+        async with watching(hub, only):
+            await sizes(hub, 100)
+            only.then(named("a", "gpu001", origin=ORIGIN))
+            await eventually(lambda: shown(hub) == {"a", "gpu001"}, "the newer list")
+            assert [target.name for target in hub.fleet.targets] == ["a", "gpu001"]
 
     run(work)
 

@@ -26,6 +26,7 @@ from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import Report
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import Target
+from gpudeck.model.turns import finish
 from gpudeck.model.view import Host
 
 DAY = 86_400.0
@@ -253,7 +254,7 @@ def test_configured_host_is_recalled_in_place_of_one_never_seen(hub: Restarting)
         "late",
         ["gpu01 refuses connections."],
     )
-    hub.hub.fleet.dismiss_recalled()
+    finish(hub.hub.fleet.dismiss_recalled())
     assert hub.names() == ["gpu01"]
     hub.hub.fleet.expect([])
     assert hub.names() == []
@@ -264,7 +265,7 @@ def test_host_that_is_no_longer_configured_is_dismissed_and_one_that_pushes_stay
     hub.report("gpu01", via="ssh", target="gpu01")
     hub.report("gpu02")
     hub.restart()
-    hub.hub.fleet.dismiss_recalled()
+    finish(hub.hub.fleet.dismiss_recalled())
     assert hub.names() == ["gpu02"]
 
 

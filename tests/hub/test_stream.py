@@ -14,7 +14,7 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
-from gpudeck.model.turns import HOSTS_AT_ONCE
+from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
 from gpudeck.wire import Envelope
 
 
@@ -255,3 +255,56 @@ def test_the_demo_ends_with_the_first_real_report() -> None:
     assert fleet["demo"] is False
     assert kinds[-2][0] == "snapshot"
     assert kinds[-2][1]["demo"] is False
+
+
+def begin_tick(stage: Stage) -> Steps[Event]:
+    """A tick in which the first host that changed is encoded, and others have their turn."""
+    stage.clock.advance(1)
+    steps = stage.stream.tick_in_steps()
+    for _ in range(len(stage.hub.fleet.hosts) + 1):
+        next(steps)
+    return steps
+
+
+def test_hosts_that_change_or_leave_during_a_tick_are_right_with_the_next_one(stage: Stage) -> None:
+    names = ["gpu01", "gpu02", "gpu03"]
+    for name in names:
+        stage.send(make_envelope(name, 1, gpus=[make_gpu(uuid=f"GPU-{name}")]))
+    viewer = stage.stream.watch()
+    state = parse(drain(viewer)[0])[1]
+    steps = begin_tick(stage)
+    stage.hub.fleet.remove("gpu02")
+    for name in ("gpu01", "gpu03"):
+        busy = make_busy_gpu(uuid=f"GPU-{name}")
+        stage.send(make_envelope(name, 2, gpus=[busy]))
+    finish(steps)
+    stage.tick()
+    for event in drain(viewer)[1:]:
+        state = apply(state, parse(event)[1])
+    assert state == msgspec.json.decode(stage.stream.document())
+    assert [host["name"] for host in state["hosts"]] == ["gpu01", "gpu03"]
+
+
+def test_who_comes_during_a_tick_has_what_changed_before_it(stage: Stage) -> None:
+    stage.send(make_envelope("gpu01", 1))
+    stage.send(make_envelope("gpu02", 1, gpus=[make_gpu(uuid="GPU-2")]))
+    steps = begin_tick(stage)
+    viewer = stage.stream.watch(sight=Sight("none"))
+    finish(steps)
+    kinds = [(kind, len(said.get("hosts", ()))) for kind, said in map(parse, drain(viewer))]
+    assert kinds == [("snapshot", 2), ("delta", 0)]
+    stage.send(make_envelope("gpu02", 2, gpus=[make_busy_gpu(uuid="GPU-2")]))
+    stage.tick()
+    assert parse(drain(viewer)[-1])[1]["changes"][0]["id"] == "gpu02"
+
+
+def test_a_fleet_that_ends_during_a_tick_is_not_shown_again(stage: Stage) -> None:
+    stage.send(make_envelope("demo01", 1))
+    viewer = stage.stream.watch()
+    steps = begin_tick(stage)
+    stage.hub.fleet.remove("demo01")
+    stage.stream.restart(demo=False)
+    finish(steps)
+    last = parse(drain(viewer)[-1])[1]
+    assert "hosts" not in last
+    assert last["totals"]["hosts"] == 0

@@ -7,7 +7,7 @@ from itertools import repeat
 
 import pytest
 
-from gpudeck.model.turns import LoopBudget, Pace, breathe, paced, parse_aside
+from gpudeck.model.turns import LoopBudget, Pace, Steps, advance, breathe, finish, paced, parse_aside, take_turns
 
 
 class Worker:
@@ -97,3 +97,30 @@ def test_a_checkpoint_serves_others_once_the_time_is_over(monkeypatch: pytest.Mo
 
     assert asyncio.run(count(0.0)) == 100
     assert asyncio.run(count(1000.0)) == 0
+
+
+def count_to(last: int, counted: list[int]) -> Steps[str]:
+    for number in range(last):
+        counted.append(number)
+        yield
+    return "done"
+
+
+def test_steps_are_done_in_one_go_in_turns_or_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count_turns(counted: list[int]) -> list[int]:
+        monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", 0.0)
+        work = asyncio.create_task(take_turns(count_to(5, counted)))
+        seen = []
+        while not work.done():
+            await asyncio.sleep(0)
+            seen.append(len(counted))
+        assert await work == "done"
+        return seen
+
+    assert finish(count_to(5, [])) == "done"
+    assert set(asyncio.run(count_turns([]))) == {1, 2, 3, 4, 5}
+    monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 0.0)
+    steps = count_to(3, counted := [])
+    assert [(advance(steps), len(counted)) for _ in range(4)] == [(False, 1), (False, 2), (False, 3), (True, 3)]
+    monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 1000.0)
+    assert advance(count_to(3, []))

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from gpudeck.app.host_book import ORIGIN
 from gpudeck.discovery.base import Provider
@@ -12,6 +13,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import ReportRefused, UsageError
 from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.target import Target
+from gpudeck.model.turns import advance, take_turns
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.poller import Poller, Way
 
@@ -37,6 +39,8 @@ class Watching:
         self._poller = Poller(ways, self._deliver, self._note_failure)
         self._roster = Roster(providers, self._take, self._note_problems)
         self._dismissing: asyncio.TimerHandle | None = None
+        self._has_waited = False
+        self._next_steps: asyncio.Handle | None = None
 
     def start(self) -> None:
         self._roster.start()
@@ -47,12 +51,15 @@ class Watching:
             self._dismissing.cancel()
         await self._roster.stop()
         self._leaving.clear()
+        self._apply(iter(()))
         await self._poller.stop()
 
     async def change(self, providers: Sequence[Provider], ways: dict[str, Way] | None = None) -> None:
         """Other lists from now on, and other ways where some are given: then every host is read anew."""
         if ways is not None:
+            self._apply(iter(()))
             before, self._poller = self._poller, Poller(ways, self._deliver, self._note_failure)
+            await take_turns(before.end_others(()))
             await before.stop()
             self._watch()
         await self._roster.change(providers)
@@ -77,7 +84,8 @@ class Watching:
     def _dismiss_recalled(self) -> None:
         """Hosts that the hub read before this start, and that no list names any more."""
         if self._roster.is_complete:
-            self._hub.fleet.dismiss_recalled()
+            self._has_waited = True
+            self._watch()
         else:
             self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
@@ -98,8 +106,24 @@ class Watching:
 
     def _watch(self) -> None:
         watched = [*self._targets.values(), *(target for target, _ in self._leaving.values())]
-        self._hub.fleet.expect(watched)
-        self._poller.watch(watched)
+        # A host that is no longer read leaves after its last report, and one that is new is there before its first.
+        self._apply(
+            chain(
+                self._poller.end_others(watched),
+                self._hub.fleet.expect_in_steps(watched),
+                self._poller.watch_in_steps(watched),
+                self._hub.fleet.dismiss_recalled() if self._has_waited else (),
+            )
+        )
+
+    def _apply(self, steps: Iterator[None]) -> None:
+        """In slices, as a list may name 20,000 hosts: a short one is applied at once. What is left of the list before
+        is replaced."""
+        if self._next_steps is not None:
+            self._next_steps.cancel()
+        self._next_steps = None
+        if not advance(steps):
+            self._next_steps = asyncio.get_running_loop().call_soon(self._apply, steps)
 
     def _note_problems(self, problems: list[str]) -> None:
         """Everybody who may look sees where an entry makes no sense; the log says which it is."""

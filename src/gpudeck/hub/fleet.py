@@ -25,6 +25,7 @@ from gpudeck.model.names import Names
 from gpudeck.model.reservation import Mark
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import READ_WAYS, WAYS, Target
+from gpudeck.model.turns import Steps, finish
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
 
@@ -157,7 +158,11 @@ class Fleet:
     def expect(self, targets: Iterable[Target]) -> None:
         """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
         named goes, unless it reports by itself."""
-        self._register.expect(targets)
+        finish(self.expect_in_steps(targets))
+
+    def expect_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
+        """The same, one step a host. A call that is not finished may be left for a newer one."""
+        return self._register.expect(targets)
 
     @property
     def targets(self) -> list[Target]:
@@ -187,19 +192,28 @@ class Fleet:
             self._recalled |= dict.fromkeys(host.gpus, host)
         return is_back
 
-    def dismiss_recalled(self) -> None:
-        """Let go of hosts of before this start that were read by the hub and are no longer configured."""
-        for host in [host for host in self.hosts.values() if host.is_recalled and host.target is None]:
-            if host.via in READ_WAYS:
+    def dismiss_recalled(self) -> Steps[None]:
+        """Let go of hosts of before this start that were read by the hub and are no longer configured, one step a
+        host."""
+        for host in list(self.hosts.values()):
+            is_there = self.hosts.get(host.id) is host
+            if is_there and host.is_recalled and host.target is None and host.via in READ_WAYS:
                 self.remove(host.id)
+            yield
 
     def age(self, now: float) -> None:
         """Once a second, let time pass for every host: late, down, and at last forgotten."""
+        finish(self.age_in_steps(now))
+
+    def age_in_steps(self, now: float) -> Steps[None]:
+        """The same, one step a host."""
         self.observers.on_time(now)
         uptime = now if self._uptime is None else self._uptime()
         self._late.pass_time(uptime)
-        for host in self.hosts.values():
-            self._age(host, now, uptime)
+        for host in list(self.hosts.values()):
+            if self.hosts.get(host.id) is host:
+                self._age(host, now, uptime)
+            yield
         self.say("tokens", self._register.tokens.problems(now))
         self._ticks += 1
         if self._ticks % FORGET_TICKS == 0:

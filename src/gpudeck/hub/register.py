@@ -15,6 +15,7 @@ from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.reservation import Mark
 from gpudeck.model.target import Target
+from gpudeck.model.turns import Steps
 from gpudeck.wire import Envelope
 
 MOST_OF_A_NAME = 8
@@ -108,15 +109,21 @@ class Register:
         """The host that is configured under that name."""
         return self._targeted.get(name)
 
-    def expect(self, targets: Iterable[Target]) -> None:
+    def expect(self, targets: Iterable[Target]) -> Steps[None]:
         """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
-        named goes, unless it reports by itself."""
+        named goes, unless it reports by itself. One step a host; a call that is not finished may be left for a newer
+        one."""
         wanted = {target.name: target for target in targets}
         for name in self._targets.keys() - wanted.keys():
+            # Whoever had a turn in between may have removed it.
+            self._targets.pop(name, None)
             self._dismiss(self._targeted.pop(name, None))
-        self._targets = wanted
+            yield
         for name, target in wanted.items():
-            self._stand_for(target, self._targeted.get(name) or self._find_own(name))
+            if self._targets.get(name) != target or name not in self._targeted:
+                self._targets[name] = target
+                self._stand_for(target, self._targeted.get(name) or self._find_own(name))
+            yield
 
     @property
     def targets(self) -> list[Target]:

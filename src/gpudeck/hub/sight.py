@@ -3,7 +3,7 @@
 A view is changed in place all the time and shared by all: whatever is hidden is left out of a copy.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -29,14 +29,6 @@ class Sight(Struct, frozen=True):
         if self.commands == "all" or not view.get("processes"):
             return view
         return {**view, "processes": [self._process(process) for process in view["processes"]]}
-
-    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        if self.commands == "all":
-            return delta
-        seen: dict[str, Any] = {
-            part: [self.host(host) for host in delta[part]] for part in ("hosts", "changes") if part in delta
-        }
-        return {**delta, **seen}
 
     def shows_commands_of(self, user: str | None) -> bool:
         """Whether what that person started is seen with its command line."""

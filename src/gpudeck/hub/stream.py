@@ -6,16 +6,17 @@ import secrets
 import threading
 import zlib
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.metrics import View
+from gpudeck.hub.host import HostState
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.event import Event as Happening
-from gpudeck.model.turns import HOSTS_AT_ONCE
+from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
 
 KEPT_DELTAS = 30
 """How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
@@ -114,12 +115,28 @@ class Stream:
 
     def tick(self) -> Event:
         """Publish what changed since the last tick and hand it to every viewer."""
-        self.time = self._clock()
-        self.fleet.age(self.time)
-        delta = self._collect_delta()
+        return finish(self.tick_in_steps())
+
+    def tick_in_steps(self) -> Steps[Event]:
+        """The same, one step a host: what changes meanwhile is in this delta or in the next."""
+        self.time, epoch = self._clock(), self._epoch
+        yield from self.fleet.age_in_steps(self.time)
+        changed, removed = self.fleet.take_changes()
+        parts: dict[Sight, tuple[list[bytes], list[bytes]]] = {sight: ([], []) for sight in self._channels}
+        for host in changed:
+            # Of one that left meanwhile the next delta says so.
+            if self.fleet.hosts.get(host.id) is host:
+                _encode_changes(host, parts)
+            yield
+        if epoch != self._epoch:
+            # Meanwhile everybody got a snapshot of another fleet.
+            parts, removed = {}, []
+        facts = self._collect_facts(removed)
         self._number += 1
         for sight, channel in list(self._channels.items()):
-            self._publish(channel, _encoder.encode(sight.delta(delta)))
+            # Who came meanwhile with another sight has a snapshot that is newer than these.
+            hosts, changes = parts.get(sight, ([], []))
+            self._publish(channel, _join(facts, hosts=hosts, changes=changes))
             if channel.idle_ticks > KEPT_DELTAS and sight is not EVERYTHING:
                 del self._channels[sight]
         return self._channels[EVERYTHING].deltas[-1]
@@ -216,16 +233,8 @@ class Stream:
         for viewer in channel.viewers:
             viewer.put(event)
 
-    def _collect_delta(self) -> dict[str, Any]:
-        changed, removed = self.fleet.take_changes()
-        whole: list[View] = []
-        patches: list[View] = []
-        for host in changed:
-            patch = host.take_changes()
-            if patch is None:
-                whole.append(host.view)
-            elif len(patch) > 1:
-                patches.append(patch)
+    def _collect_facts(self, removed: list[str]) -> bytes:
+        """What a delta says beside the changes of hosts."""
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         if self.fleet.problems != self._problems:
             delta["problems"] = self._problems = self.fleet.problems
@@ -234,8 +243,8 @@ class Stream:
         if self._reservation_changes != self._told_reservation_changes:
             delta["reservations"] = self._told_reservation_changes = self._reservation_changes
         happenings, self._happenings = self._happenings, []
-        parts = {"hosts": whole, "changes": patches, "removed": removed, "events": happenings}
-        return delta | {name: part for name, part in parts.items() if part}
+        parts = {"removed": removed, "events": happenings}
+        return _encoder.encode(delta | {name: part for name, part in parts.items() if part})
 
     def _missed_since(self, last_event_id: str, channel: _Channel) -> list[Event] | None:
         epoch, _, number = last_event_id.partition("-")
@@ -245,3 +254,22 @@ class Stream:
         if not 0 <= behind <= len(channel.deltas):
             return None
         return list(channel.deltas)[len(channel.deltas) - behind :]
+
+
+def _encode_changes(host: HostState, parts: Mapping[Sight, tuple[list[bytes], list[bytes]]]) -> None:
+    """Put the host whole, or what changed of it, into the parts of each sight."""
+    patch = host.take_changes()
+    for sight, (hosts, changes) in parts.items():
+        if patch is None:
+            hosts.append(host.encoded(sight))
+        elif len(patch) > 1:
+            changes.append(_encoder.encode(sight.host(patch)))
+
+
+def _join(facts: bytes, **lists: list[bytes]) -> bytes:
+    """One JSON object of `facts` and of lists whose items are JSON already; empty ones are left out."""
+    parts = [facts[:-1]]
+    for name, items in lists.items():
+        if items:
+            parts += (b',"', name.encode(), b'":[', b",".join(items), b"]")
+    return b"".join([*parts, b"}"])

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 HOSTS_AT_ONCE = 6
 """Whatever looks at all hosts lets others have a turn after so many of them."""
@@ -16,9 +16,13 @@ _STRETCH_SECONDS = 0.001
 _LONGEST_BREATH = 0.1
 
 _LOOP_SECONDS = 0.005
+_SLICE_SECONDS = 0.002
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+Steps = Generator[None, None, T]
+"""Work in the event loop that yields wherever others may have a turn: what it has changed by then is consistent."""
 
 _parser = ThreadPoolExecutor(1, "parser")
 
@@ -44,6 +48,33 @@ class LoopBudget:
         if time.perf_counter() - self._began >= _LOOP_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
+
+
+def finish(steps: Steps[T]) -> T:
+    """Does all of it in one go, for callers that nobody waits for."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+async def take_turns(steps: Steps[T]) -> T:
+    """Does all of it, and lets others have a turn every 5 ms."""
+    budget = LoopBudget()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+        await budget.checkpoint()
+
+
+def advance(steps: Iterator[None]) -> bool:
+    """Does what can be done in 2 ms; returns whether that was the rest of it. A slice is short as its steps may start
+    or end tasks, whose own work comes right after it."""
+    end = time.perf_counter() + _SLICE_SECONDS
+    return all(time.perf_counter() < end for _ in steps)
 
 
 class Pace:

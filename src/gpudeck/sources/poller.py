@@ -16,6 +16,7 @@ from msgspec import Struct
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.target import Target
+from gpudeck.model.turns import Steps, finish
 from gpudeck.sources.base import Arrival, MakeSource, Source
 
 log = logging.getLogger(__name__)
@@ -63,18 +64,30 @@ class Poller:
 
     def watch(self, targets: Iterable[Target]) -> None:
         """From now on read exactly these, by their names. A target that stays as it is keeps its connection."""
+        finish(self.watch_in_steps(targets))
+
+    def watch_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
+        """The same, one step a host. A call that is not finished may be left for a newer one."""
+        wanted = {target.name: target for target in targets if target.via in self._ways}
+        yield from self.end_others(wanted.values())
+        new = [target for name, target in wanted.items() if name not in self._tasks]
+        for target in new:
+            if target.name not in self._tasks:
+                self._tasks[target.name] = target, asyncio.create_task(self._keep_reading(target, len(new)))
+            yield
+
+    def end_others(self, targets: Iterable[Target]) -> Steps[None]:
+        """Read only these from now on, and no new one yet. One step a host."""
         wanted = {target.name: target for target in targets if target.via in self._ways}
         for target, task in list(self._tasks.values()):
             if wanted.get(target.name) != target:
                 self._end(task)
                 del self._tasks[target.name]
-        new = [target for name, target in wanted.items() if name not in self._tasks]
-        for target in new:
-            self._tasks[target.name] = target, asyncio.create_task(self._keep_reading(target, len(new)))
+            yield
 
     async def stop(self) -> None:
         """Returns when everything is closed."""
-        self.watch(())
+        finish(self.end_others(()))
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _end(self, task: asyncio.Task[None]) -> None:
