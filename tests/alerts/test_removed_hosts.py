@@ -1,6 +1,9 @@
 """Alerts of hosts that somebody removed."""
 
 from alerts.watched import Watched
+from gpudeck.alerts.snapshot import Around
+from gpudeck.model.target import Target
+from gpudeck.model.turns import finish
 
 
 def test_removed_hosts_are_one_message_that_does_not_say_that_they_report_again() -> None:
@@ -21,3 +24,23 @@ def test_removed_hosts_are_one_message_that_does_not_say_that_they_report_again(
     assert watched.titles()[-1].startswith(
         "No longer watched: 150 hosts have stopped reporting (the host was removed): gpu000, gpu001"
     )
+
+
+def test_many_hosts_that_leave_a_list_are_one_event_and_others_have_their_turn_meanwhile() -> None:
+    watched = Watched()
+    watched.hub.fleet.expect([Target(name=f"gpu{number:03}", via="ssh") for number in range(150)])
+    watched.run(620)
+    assert len(watched.firing()) == 150
+    watched.hub.fleet.expect([])
+    watched.events.clear()
+    engine, now = watched.engine, watched.clock.now
+    engine.begin(Around(now=now))
+    steps = engine.finish_in_steps()
+    next(steps)
+    assert len(watched.firing()) == 149
+    assert engine.remove_hosts(["gpu140", "gpu141"], now) == 2
+    finish(steps)
+    assert watched.firing() == []
+    titles = [event.title for event in watched.events if event.title.startswith("Over: 150")]
+    assert titles == ["Over: 150 alerts (their hosts were removed)"]
+    assert len(watched.events) == 3

@@ -21,6 +21,8 @@ from gpudeck.alerts.snapshot import HUB, Around, SeenHost, View
 from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
 from gpudeck.model.event import SEVERITIES, Event, make_event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
+from gpudeck.model.turns import Steps
+from gpudeck.model.turns import finish as finish_steps
 
 RETURN_BEATS: Final = 4.0
 """A host that is read less often than agents return has so many turns to be read again."""
@@ -152,16 +154,20 @@ class Engine(Course):
 
     def finish(self) -> None:
         """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come."""
+        finish_steps(self.finish_in_steps())
+
+    def finish_in_steps(self) -> Steps[None]:
+        """The same, one step a host."""
         now = self._around.now
         limits = self._thresholds.of("", {})
         for rule in self._of_hub:
             self._apply(rule, HUB, (), limits[rule.name], self._active.get(""))
-        for host_id in [host_id for host_id in self._active if host_id and host_id not in self._seen]:
-            self._note_absent(host_id, now)
+        yield from self._note_absent(now)
         self._known |= self._seen
         if not 0 <= now - self._looked_around_at < _LOOK_AROUND:
             self._looked_around_at = now
             self._look_around(now)
+            yield
         self._send(now)
 
     def firing(self) -> list[Life]:
@@ -191,21 +197,20 @@ class Engine(Course):
     def remove_hosts(self, host_ids: Iterable[str], now: float) -> int:
         """Somebody removed these hosts: their alerts are over. Returns how many fired."""
         self._around = replace(self._around, now=now)
-        lives = [
-            life
-            for host_id in host_ids
-            for subjects in self._active.get(host_id, {}).values()
-            for life in subjects.values()
-        ]
+        lives = [life for host_id in host_ids for life in self._of(host_id)]
         firing = [life for life in lives if life.is_firing]
         for life in lives:
             if life.is_firing:
                 self._resolve(life, "the host was removed", is_told=len(firing) <= _MOST_TOLD)
             else:
                 self._drop(life)
-        if len(firing) > _MOST_TOLD:
-            self._tell(make_event(now, "alert_resolved", f"Over: {len(firing)} alerts (their hosts were removed)"))
+        self._tell_removed(len(firing), now)
         return len(firing)
+
+    def _tell_removed(self, count: int, now: float) -> None:
+        """So many alerts have ended with their hosts."""
+        if count > _MOST_TOLD:
+            self._tell(make_event(now, "alert_resolved", f"Over: {count} alerts (their hosts were removed)"))
 
     def refresh_silences(self, now: float) -> None:
         """After one was made or ended: who is silenced now."""
@@ -325,14 +330,24 @@ class Engine(Course):
             for life in list(active.get(name, {}).values()):
                 self._note_unknown(life, why)
 
-    def _note_absent(self, host_id: str, now: float) -> None:
+    def _note_absent(self, now: float) -> Steps[None]:
         """A host that was there in this run was removed; of another one nobody has heard since the hub was started."""
-        lives = [life for subjects in self._active[host_id].values() for life in subjects.values()]
-        for life in lives:
-            if host_id in self._known:
-                self._resolve(life, "the host is no longer in the fleet") if life.is_firing else self._drop(life)
-            else:
-                self._note_unknown(life, _NOT_HEARD)
+        absent = [host_id for host_id in self._active if host_id and host_id not in self._seen]
+        firing = sum(life.is_firing for host_id in absent if host_id in self._known for life in self._of(host_id))
+        for host_id in absent:
+            # Whoever had a turn in between may have ended some of them.
+            for life in self._of(host_id):
+                if host_id not in self._known:
+                    self._note_unknown(life, _NOT_HEARD)
+                elif life.is_firing:
+                    self._resolve(life, "the host is no longer in the fleet", is_told=firing <= _MOST_TOLD)
+                else:
+                    self._drop(life)
+            yield
+        self._tell_removed(firing, now)
+
+    def _of(self, host_id: str) -> list[Life]:
+        return [life for subjects in self._active.get(host_id, {}).values() for life in subjects.values()]
 
     def _look_around(self, now: float) -> None:
         """Twice a minute: silences that ended, what is to be told again, and falls that are forgotten."""

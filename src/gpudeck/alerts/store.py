@@ -2,6 +2,7 @@
 one."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -54,17 +55,17 @@ class AlertStore:
         return [life for row in rows if (life := _read(row)) is not None]
 
     async def write(self, lives: Iterable[Life]) -> None:
-        """Keep them as they are at the moment of the call."""
-        rows = [_row(self._fleet, life) for life in lives]
+        """Keep them as they are by the time each is written: no earlier than the call."""
+        waiting = iter(list(lives))
         insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
-        for start in range(0, len(rows), _AT_ONCE):
+        while rows := [_row(self._fleet, life) for life in islice(waiting, _AT_ONCE)]:
             made = insert(alerts)
             names = ("severity", "state", "is_open", "resolved_at", "body")
             upsert = made.on_conflict_do_update(
                 index_elements=["fleet", "id"], set_={name: made.excluded[name] for name in names}
             )
             async with self._database.begin() as connection:
-                await connection.execute(upsert, rows[start : start + _AT_ONCE])
+                await connection.execute(upsert, rows)
 
     async def find_resolved(self, ask: AlertAsk) -> list[Alert]:
         conditions: list[ColumnElement[bool]] = [alerts.c.fleet == self._fleet, alerts.c.state == "resolved"]

@@ -26,7 +26,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.reservation import Reservation
-from gpudeck.model.turns import HOSTS_AT_ONCE
+from gpudeck.model.turns import HOSTS_AT_ONCE, take_turns
 from gpudeck.reservations.refusals import name_gpus
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,8 @@ class Alarm:
             # One may have been removed while others had their turn.
             if host.id in fleet.hosts:
                 engine.look(self._lookout.see(host, now))
-        engine.finish()
+        await take_turns(engine.finish_in_steps())
+        await asyncio.sleep(0)
         self._show()
         self.alerts.wake()
 
