@@ -24,6 +24,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import Report
+from gpudeck.model.reservation import GpuReservation, Mark
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import Target
 from gpudeck.model.turns import finish
@@ -467,3 +468,29 @@ def test_agent_that_watched_while_the_hub_was_away_is_believed_at_once(hub: Rest
     hub.restart()
     hub.report(gpus=[idle])
     assert hub.host()["gpus"][0]["availability"] == "held"
+
+
+def test_recalled_gpus_of_one_model_have_each_their_own_state(hub: Restarting) -> None:
+    for number in (1, 2, 3):
+        hub.report(f"gpu0{number}", gpus=[make_gpu(0, uuid=f"GPU-{number}0"), make_gpu(1, uuid=f"GPU-{number}1")])
+        hub.after(1)
+    reported_at = hub.clock()
+    booked = Mark(GpuReservation(7, "ada", reported_at + 3600, "training", "booking"))
+    hub.stop()
+    hub.hub = Hub(hub.settings, hub.clock)
+    hub.hub.fleet.mark({"GPU-10": booked}, hub.clock())
+    hub.memory = HostMemory(hub.hub, hub.database)
+    hub.do(hub.memory.open)
+    gpus = [gpu for number in (1, 2, 3) for gpu in hub.host(f"gpu0{number}")["gpus"]]
+    assert [(gpu["uuid"], gpu["index"], gpu["since"] - reported_at) for gpu in gpus] == [
+        ("GPU-10", 0, -3.0),
+        ("GPU-11", 1, -3.0),
+        ("GPU-20", 0, -2.0),
+        ("GPU-21", 1, -2.0),
+        ("GPU-30", 0, -1.0),
+        ("GPU-31", 1, -1.0),
+    ]
+    assert [gpu["reservation"] is not None for gpu in gpus] == [True, False, False, False, False, False]
+    hub.report("gpu02", gpus=[make_busy_gpu(0, uuid="GPU-20"), make_gpu(1, uuid="GPU-21")])
+    states = [gpu["availability"] for number in (1, 2, 3) for gpu in hub.host(f"gpu0{number}")["gpus"]]
+    assert states == ["unknown", "unknown", "busy", "free", "unknown", "unknown"]

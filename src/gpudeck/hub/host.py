@@ -203,13 +203,33 @@ class HostState:
         note(self.view, changes, facts | {"reasons": reasons})
         self._show(changes)
 
-    def recall(self, envelope: Envelope, last_report_at: float, *, until: float) -> None:
+    def recall(
+        self,
+        envelope: Envelope,
+        gpus: Iterable[GpuReading],
+        last_report_at: float,
+        *,
+        until: float,
+        models: dict[object, GpuState],
+    ) -> None:
         """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
-        until then or, after `until`, down. With 0.0 it was down already."""
+        until then or, after `until`, down. With 0.0 it was down already. `models` keeps one GPU of each kind for the
+        next hosts: others of its kind are copied from it."""
         self.take(envelope, last_report_at, None, last_report_at)
         self._recalled_until = until
         self.status = "late" if until else "down"
-        self._silence_gpus(f"the host is {self.status}: it has not reported since the hub was started", last_report_at)
+        for gpu in gpus:
+            kind = (self.status, gpu.name, gpu.vendor, gpu.metrics.get("memory_total_bytes"))
+            known = models.get(kind)
+            if known is None:
+                known = models[kind] = GpuState(
+                    gpu, 0.0, last_report_at, self._settings, self._names, marks=self._marks
+                )
+                why = f"the host is {self.status}: it has not reported since the hub was started"
+                known.silence(why, last_report_at)
+                known.has_news = False
+            self._gpus[gpu.uuid] = known.copy_for(gpu, last_report_at)
+        self.view["gpus"] = [gpu.view for gpu in self._gpus.values()]
         self._show({"status": self.status})
 
     def release_gpu(self, uuid: str) -> None:

@@ -6,10 +6,10 @@ reports are written once a minute, and at the end. A hub that dies so knows each
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Any, Final
 
 from gpudeck.database.engine import Database
+from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
 from gpudeck.hub.host_store import HostStore, LastReport, RememberedGpu, RememberedHost, read_facts
 from gpudeck.hub.hub import Hub
@@ -113,6 +113,7 @@ class HostMemory:
         if self._is_loaded or self._hub.ingest.demo:
             return
         fleet, until = self._hub.fleet, self._hub.started_at + RETURN_SECONDS
+        models: dict[object, GpuState] = {}
         placed = {uuid for host in fleet.hosts.values() for uuid in host.gpus}
         # The one that reported last comes first: a GPU that several told of is in that one.
         for number, (body, report) in enumerate(await self._store.load(), 1):
@@ -122,9 +123,9 @@ class HostMemory:
             if known is None:
                 continue
             host = fleet.make_host(known.id, known.via)
-            envelope = make_envelope(known, [gpu for gpu in known.gpus if gpu.uuid not in placed])
-            placed |= {gpu.uuid for gpu in known.gpus}
-            host.recall(envelope, report.at, until=0.0 if report.is_down else until)
+            gpus = [_make_reading(gpu) for gpu in known.gpus if gpu.uuid not in placed]
+            placed.update(gpu.uuid for gpu in known.gpus)
+            host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until, models=models)
             host.token = known.token
             if fleet.recall(host):
                 self._facts[host.id] = _mark(host)
@@ -179,10 +180,10 @@ def remember(host: HostState) -> RememberedHost:
     )
 
 
-def make_envelope(known: RememberedHost, gpus: Sequence[RememberedGpu]) -> Envelope:
-    """A report that says who the host is, and that nothing else is known of it."""
+def make_envelope(known: RememberedHost) -> Envelope:
+    """A report, but for its GPUs, that says who the host is, and that nothing else is known of it."""
     report = Report(
-        gpus=[_make_reading(gpu) for gpu in gpus],
+        gpus=[],
         unknown=_HOST_UNKNOWN,
         driver_version=known.driver_version,
         os=known.os,
