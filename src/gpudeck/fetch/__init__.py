@@ -1,6 +1,6 @@
 """HTTP as the hub asks others: with a deadline, a bound on the answer, and no trust in what it says."""
 
-from gpudeck.fetch.addresses import AddressGuard
+from gpudeck.fetch.addresses import AddressGuard, look_up
 from gpudeck.fetch.fetcher import (
     Answer,
     Fetcher,
@@ -21,6 +21,7 @@ __all__ = [
     "content_kind",
     "explain",
     "log_beginning",
+    "look_up",
     "shared_trust",
     "show_url",
     "trust_from",

@@ -61,11 +61,14 @@ class AddressGuard:
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """The numeric addresses of a host, all of them checked. Raises Refused, and OSError where it has none."""
-        addresses = await _lookups_here().find(host, port)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in await look_up(host, port)))
         for address in addresses:
             self.check(address)
         return addresses
 
+
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
+"""As `socket.getaddrinfo` gives it: family, kind, protocol, name, and the address with its port."""
 
 _LANES: Final = {"known": 8, "new": 6, "failed": 2}
 """Lookups at once, of names that resolved before, of those that were never asked for, and of those that failed."""
@@ -86,8 +89,8 @@ class Lookups:
         self._names: dict[str, tuple[float, OSError] | None] = {}
         """Those that were asked for: None where they resolve, else until when they are not asked for again, and why."""
 
-    async def find(self, host: str, port: int) -> list[str]:
-        """The numeric addresses. Raises OSError where there are none."""
+    async def find(self, host: str, port: int) -> list[AddressInfo]:
+        """Raises OSError where there are none."""
         loop = asyncio.get_running_loop()
         failure = self._names.get(host)
         if failure is not None and loop.time() < failure[0]:
@@ -97,11 +100,10 @@ class Lookups:
         lookup = self._threads.submit(_look_up, host, port)
         # Not when whoever asked gives up: the thread is taken until the answer comes.
         lookup.add_done_callback(partial(self._finish, loop, host, lane))
-        found = await asyncio.wrap_future(lookup)
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        return await asyncio.wrap_future(lookup)
 
     def _finish(
-        self, loop: asyncio.AbstractEventLoop, host: str, lane: asyncio.Semaphore, lookup: "Future[list[Any]]"
+        self, loop: asyncio.AbstractEventLoop, host: str, lane: asyncio.Semaphore, lookup: "Future[list[AddressInfo]]"
     ) -> None:
         """In the thread. The hub may have stopped by then."""
         with contextlib.suppress(RuntimeError):
@@ -119,16 +121,17 @@ class Lookups:
 _lookups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Lookups]" = WeakKeyDictionary()
 
 
-def _lookups_here() -> Lookups:
+async def look_up(host: str, port: int) -> list[AddressInfo]:
+    """The addresses of a host, for TCP, by the lookups of this event loop. Raises OSError where it has none."""
     loop = asyncio.get_running_loop()
-    found = _lookups.get(loop)
-    if found is None:
-        found = _lookups[loop] = Lookups()
-    return found
+    lookups = _lookups.get(loop)
+    if lookups is None:
+        lookups = _lookups[loop] = Lookups()
+    return await lookups.find(host, port)
 
 
-def _look_up(host: str, port: int) -> list[Any]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+def _look_up(host: str, port: int) -> list[AddressInfo]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
 
 @lru_cache(maxsize=16)

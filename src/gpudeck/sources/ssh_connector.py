@@ -15,7 +15,7 @@ import asyncssh
 import msgspec
 from msgspec import Struct
 
-from gpudeck.fetch import AddressGuard
+from gpudeck.fetch import AddressGuard, look_up
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.target import Target
 from gpudeck.sources.ssh_errors import Attempt, explain, home_as_tilde
@@ -229,7 +229,9 @@ async def _dial(
     """A TCP connection, to the first of the host's addresses that takes it. Raises OSError of the last, and Refused."""
     loop = asyncio.get_running_loop()
     failure = OSError("it has no address")
-    for kind, _, protocol, _, address in await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM):
+    for kind, _, protocol, _, address in await look_up(host, port):
+        if family not in {socket.AF_UNSPEC, kind}:
+            continue
         if guard is not None:
             guard.check(str(address[0]))
         sock = socket.socket(kind, socket.SOCK_STREAM, protocol)
