@@ -235,10 +235,17 @@ def test_one_host_on_a_page_is_read_whatever_its_name() -> None:
     assert len(Exporter(of_host(load(EIGHT), "ip-10-0-0-7")).gpus()) == 8
 
 
-def test_several_other_hosts_on_a_page_are_named() -> None:
-    page = of_host(load(EIGHT), "gpu03") + of_host(load(EIGHT), "gpu02")
-    with pytest.raises(Temporary, match=r"tells of 2 hosts \(gpu02, gpu03\), and none is called gpu01"):
+def test_several_other_hosts_on_a_page_are_counted_and_their_names_are_for_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    page = of_host(load(EIGHT), "gpu03") + of_host(load(EIGHT), "hunter\x1b[2J2")
+    with pytest.raises(Temporary, match=r"tells of 2 hosts, and none is called gpu01") as failed:
         Exporter(page).report()
+    assert "gpu03" not in str(failed.value)
+    assert "hunter" not in str(failed.value)
+    assert "gpu03, hunter" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 def test_figures_of_the_host_come_from_node_exporter_on_the_same_page() -> None:

@@ -5,6 +5,7 @@ exporter tells less than an agent: what it does not tell is unknown, with its na
 shows in the names of its metrics; what they mean stands in the tables of `scrape_tables`.
 """
 
+import logging
 import re
 import secrets
 import ssl
@@ -28,6 +29,8 @@ from gpudeck.sources.scrape_tables import Exporter, gpu_exporters, host_exporter
 from gpudeck.wire import VERSION, Envelope
 from gpudeck.wire.envelope import HOST_NAME
 
+log = logging.getLogger(__name__)
+
 BYTES_AT_MOST = 8 * 1024 * 1024
 """dcgm-exporter writes 53 kB for 8 GPUs; 16 GPUs with 120 fields each write 600 kB, 112 MIG instances with 40 fields
 1.5 MB. node_exporter on 256 threads writes 1 MB. The rest is room for pages on which a proxy gathers several hosts."""
@@ -39,6 +42,7 @@ _BOOT = "scrape"
 """An exporter does not tell when its host was booted."""
 _TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _NAMED_AT_MOST = 8
+_LOGGED = 120
 
 
 class ScrapeSource:
@@ -130,9 +134,11 @@ class ScrapeSource:
         hosts = hosts_on(page, exporter)
         chosen = {host for host in hosts if self._is_this(host)} or hosts
         if len(chosen) > 1:
+            # What a page says is for the log alone: everybody who may look at the hub reads the message.
             named = ", ".join(sorted(hosts)[:_NAMED_AT_MOST])
+            log.debug("%s tells of these hosts: %s", self._url, clean(named)[:_LOGGED])
             raise Temporary(
-                f"{self._url} tells of {len(hosts)} hosts ({clean(named)}), and none is called {self._target.name}.",
+                f"{self._url} tells of {len(hosts)} hosts, and none is called {self._target.name}.",
                 "Name the host as the exporter does, or read each host's own exporter.",
             )
         return [sample for sample in page.samples if self._belongs(sample, exporter, chosen)]
