@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from bench.tables import best_of
+from gpudeck.app.watching import Watching
 from gpudeck.compat.gpu_cluster_status.poll import NodeSource
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
@@ -35,12 +36,17 @@ from gpudeck.discovery.http_sd import read_targets
 from gpudeck.discovery.long_lists import read_list
 from gpudeck.fetch import Answer, Fetcher
 from gpudeck.history.remote import read as promql
+from gpudeck.history.remote.door import Reply
+from gpudeck.history.steps import Grid
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import GpudeckError
+from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
-from gpudeck.model.turns import THREAD_SECONDS, parse_aside
+from gpudeck.model.turns import THREAD_SECONDS, parse_aside, take_turns
 from gpudeck.sources import ssh
+from gpudeck.sources.base import Arrival
+from gpudeck.sources.poller import Way
 from gpudeck.sources.scrape import LARGE_BYTES, ScrapeSource
 from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.ssh_connection import Output
@@ -65,10 +71,10 @@ class Case(NamedTuple):
 def main() -> None:
     print((__doc__ or "").strip())
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(2_000, 5, 1_000)
     sys.setswitchinterval(THREAD_SECONDS)
     rows = [("", "input", "in one go", "in the hub", "target")]
-    for case in (*_scrape(), *_http(), *_reports(), *_ssh(), *_compat(), *_lists(), *_small()):
+    for case in (*_scrape(), *_http(), *_reports(), *_ssh(), *_compat(), *_lists(), _applied(), *_small()):
         reference = best_of(1, lambda case=case: _quietly(case.in_one_go))  # type: ignore[misc]
         measured = min(uvloop.run(longest_block(case.as_the_hub)) for _ in range(RUNS))
         gc.collect()
@@ -307,6 +313,43 @@ def _list(name: str, read: Callable[..., object], body: bytes, *args: str) -> Ca
     )
 
 
+class _Idle:
+    """A host that takes its time."""
+
+    async def read(self, now: float) -> Arrival:
+        await asyncio.sleep(60.0)
+        raise AssertionError(now)
+
+    async def close(self) -> None:
+        pass
+
+
+def _applied() -> Case:
+    """What a list of 20,000 hosts leads to: they are shown, and read; then they leave again."""
+    targets = [Target(name=f"gpu{n:05}", via="pull", labels={"rack": "b3"}) for n in range(20_000)]
+    settings = FleetSettings(max_hosts=len(targets))
+
+    def in_one_go() -> None:
+        hub = Hub(settings)
+        for some in (targets, []):
+            hub.fleet.expect(some)
+            hub.stream.tick()
+
+    async def as_the_hub() -> None:
+        hub = Hub(settings)
+        watching = Watching(hub, [], {"pull": Way(lambda _: _Idle(), 2.0, 5.0)}, grace=0.0)
+        for some in (targets, []):
+            watching._take(some)
+            while len(hub.fleet.hosts) != len(some):
+                await asyncio.sleep(0.1)
+                await take_turns(hub.stream.tick_in_steps())
+        await take_turns(hub.stream.tick_in_steps())
+        await watching.stop()
+
+    size = len(msgspec.json.encode(targets))
+    return Case("a list of 20,000 hosts, applied and emptied", size, in_one_go, as_the_hub)
+
+
 def _small() -> Iterable[Case]:
     """What is small enough to be decoded at once."""
     lists = b'{"type":[' + b"[]," * (MIB // 12 - 10) + b"[]]}"
@@ -314,13 +357,26 @@ def _small() -> Iterable[Case]:
     labels = b'{"name":"x","labels":{' + b",".join(b'"%d":""' % n for n in range(MIB // 48)) + b"}}"
     yield Case("API: a body of labels", len(labels), *_decoding(labels, dict[str, object]))
     row = b'{"metric":{"a":"b"},"values":[%s]}' % b",".join([b'[1700000000.123,"1"]'] * promql.MOST_STEPS)
-    answer = b'{"data":{"result":[%s]}}' % b",".join([row] * (promql.MOST_BYTES // len(row)))
+    yield _promql("long series", row)
+    yield _promql("many series", b'{"metric":{"a":"b"},"values":[]}')
+
+
+def _promql(name: str, row: bytes) -> Case:
+    answer = b'{"data":{"result":[%s]}}' % b",".join([row] * (promql.MOST_BYTES // (len(row) + 1)))
+    grid = Grid(1_700_000_000, 10, 3)
+
+    class Door:
+        def post(self, *_: object, **__: object) -> Reply:
+            return Reply(200, {}, answer)
 
     def decode() -> None:
         for found in msgspec.json.decode(answer, type=promql._Range).data.result:
-            promql._decode_values(found.values)
+            promql._read_values(found.values, grid)
 
-    yield Case("history: PromQL's answer", len(answer), decode, lambda: asyncio.to_thread(decode))
+    def read() -> None:
+        promql.Reader(Door()).values("up", grid)  # type: ignore[arg-type]
+
+    return Case(f"history: PromQL's answer, {name}", len(answer), decode, lambda: asyncio.to_thread(read))
 
 
 def _decoding(body: bytes, kind: object) -> tuple[Callable[[], object], Callable[[], Awaitable[object]]]:

@@ -128,10 +128,11 @@ class Stream:
             if self.fleet.hosts.get(host.id) is host:
                 _encode_changes(host, parts)
             yield
+        facts = self._collect_facts(removed)
+        yield
         if epoch != self._epoch:
             # Meanwhile everybody got a snapshot of another fleet.
-            parts, removed = {}, []
-        facts = self._collect_facts(removed)
+            parts = {}
         self._number += 1
         for sight, channel in list(self._channels.items()):
             # Who came meanwhile with another sight has a snapshot that is newer than these.

@@ -1,5 +1,6 @@
 """Questions to a store that misbehaves, and names that want to be part of the question."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,37 @@ def test_values_are_put_into_the_steps_that_they_are_of() -> None:
     ((labels, values),) = read((200, {}, b'{"data": {"result": ' + rows + b"}}"))[0]  # type: ignore[misc]
     assert labels == {"gpu": "a"}
     assert values == pytest.approx([1.5, float("nan"), 2], nan_ok=True)
+
+
+def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.history.remote.read._PIECE_BYTES", 100)
+    decoded: list[int] = []
+    decode = Reader._decode
+
+    def count(reader: Reader, body: bytes, kind: type[object]) -> object:
+        decoded.append(len(body))
+        return decode(reader, body, kind)
+
+    monkeypatch.setattr(Reader, "_decode", count)
+    names = [f"{number}" for number in range(20)] + [']},{"metric":{}', '"},{"', "a},{b", "", "\\", '\\"},{\\"']
+    labels = [{"gpu": name, "host": name} for name in names]
+    rows = [{"metric": each, "values": [[1789996409.999, str(at)]]} for at, each in enumerate(labels)]
+    whole = {"status": "success", "data": {"resultType": "matrix", "result": rows}, "warnings": ["x"]}
+    found = read((200, {}, msgspec.json.encode(whole)))[0]
+    assert [(each, values[0]) for each, values in found] == [(each, at) for at, each in enumerate(labels)]  # type: ignore[misc, attr-defined]
+    assert len(decoded) > 10
+    assert max(decoded) < 400
+    with scripted_server(in_turn((200, {}, msgspec.json.encode({"status": "success", "data": labels})))) as server:
+        door = Door(server.url, HistorySettings(), name="read_url", seconds=5.0)
+        assert Reader(door).labels(["up"], 0.0, 1.0) == labels
+    assert len(decoded) > 15
+
+
+def test_a_row_of_more_steps_than_were_asked_for_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.history.remote.read._MOST_ROW_BYTES", 100)
+    row = b'{"metric":{},"values":[' + b",".join([b'[1789996409.999,"1"]'] * 10) + b"]}"
+    with pytest.raises(Temporary, match="does not answer as a Prometheus would"):
+        read((200, {}, b'{"data":{"result":[' + row + b"]}}"))
 
 
 @given(st.text())

@@ -1,6 +1,6 @@
 """Asks the store over its HTTP API. Blocks; whatever goes wrong comes as Temporary, with the store's own words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
@@ -17,9 +17,12 @@ from gpudeck.model.errors import Temporary
 SECONDS: Final = 30.0
 """How long the store may take for an answer."""
 MOST_BYTES: Final = 32 * 1024 * 1024
+_PIECE_BYTES: Final = 512 * 1024
+"""So much of an answer is decoded at once: meanwhile no other thread runs Python, nor does the event loop."""
 _END: Final = 0.001
 MOST_STEPS: Final = 11_000
 """What Prometheus answers at once."""
+_MOST_ROW_BYTES: Final = 64 * MOST_STEPS
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
 _CHECK: Final = "Look at the store, and at history.read_url."
 
@@ -30,7 +33,7 @@ _T = TypeVar("_T")
 class _Row(Struct):
     metric: dict[str, str]
     values: msgspec.Raw
-    """Decoded row by row: all at once would hold Python's lock for most of a second."""
+    """Decoded row by row, for the same reason."""
 
 
 class _Rows(Struct):
@@ -83,7 +86,7 @@ class Reader:
                 into[begin : begin + piece.count] = values
         return list(found.values())
 
-    def _values(self, query: str, grid: Grid) -> list[tuple[dict[str, str], Floats]]:
+    def _values(self, query: str, grid: Grid) -> Iterator[tuple[dict[str, str], Floats]]:
         """What the store answers at once.
 
         A window ends at the moment that is asked for, and its end is part of it. A step ends before the next begins, so
@@ -98,16 +101,19 @@ class Reader:
             "nocache": "1",
         }
         body = self._ask("/api/v1/query_range", [*asked.items()])
-        rows = self._decode(body, _Range).data.result
+        pieces = _cut(body, b'"result":[', b']},{"', b"]}}")
         try:
-            return [(row.metric, _place(_decode_values(row.values), grid)) for row in rows]
+            for piece in pieces:
+                for row in self._decode(piece, _Range).data.result:
+                    yield row.metric, _read_values(row.values, grid)
         except ValueError as error:
             raise self._strange() from error
 
     def labels(self, selectors: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
         """The labels of all series that had samples at some time in between."""
         asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
-        return self._decode(self._ask("/api/v1/series", asked), _Labels).data
+        pieces = _cut(self._ask("/api/v1/series", asked), b'"data":[', b'"},{"', b"]}")
+        return [labels for piece in pieces for labels in self._decode(piece, _Labels).data]
 
     def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
         body = urlencode(form, errors="replace").encode()
@@ -132,9 +138,27 @@ class Reader:
 _decode_values = msgspec.json.Decoder(list[tuple[float, str]]).decode
 
 
-def _place(values: Sequence[tuple[float, str]], grid: Grid) -> Floats:
+def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[bytes]:
+    """The answer as several of the same form, each with a part of the list that begins with `begin`.
+
+    `between` stands between two objects of the list, and in no text: a quote in a text has a backslash before it. One
+    that is written otherwise, as with spaces, is not cut.
+    """
+    at = body.find(begin) + len(begin)
+    head = body[:at]
+    while head.endswith(begin) and (found := body.find(between, at + _PIECE_BYTES)) >= 0:
+        comma = body.index(b",", found)
+        yield b"".join((head, body[at:comma], end))
+        at = comma + 1
+    yield b"".join((head, body[at:]))
+
+
+def _read_values(values: msgspec.Raw, grid: Grid) -> Floats:
+    """Raises ValueError."""
+    if len(memoryview(values)) > _MOST_ROW_BYTES:
+        raise ValueError("more steps than were asked for")
     placed = np.full(grid.count, np.nan)
-    for at, text in values:
+    for at, text in _decode_values(values):
         number = round((at + _END + LATER - grid.start) / grid.step) - 1
         if 0 <= number < grid.count:
             placed[number] = float(text)
