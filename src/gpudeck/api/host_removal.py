@@ -14,6 +14,7 @@ from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
 from gpudeck.model.errors import Temporary
+from gpudeck.model.turns import LoopBudget
 
 
 class Selection(Struct, frozen=True):
@@ -62,10 +63,11 @@ class HostRemoval:
 
     async def forget(self, host_ids: Iterable[str]) -> None:
         """Remove hosts, or what is left of them, that are in no list any more."""
-        host_ids = list(host_ids)
+        host_ids, budget = list(host_ids), LoopBudget()
         for host_id in host_ids:
             if host_id in self._hub.fleet.hosts:
                 self._hub.fleet.remove(host_id)
+            await budget.checkpoint()
         # Where the database does not answer, alerts and memory themselves try again.
         with contextlib.suppress(Temporary):
             if self._alerts is not None and self._alerts.remove_hosts(host_ids):
