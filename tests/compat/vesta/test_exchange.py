@@ -56,6 +56,23 @@ def test_states_are_those_of_the_original_with_the_timestamp_that_was_promised(v
         assert vesta.get(path).text == captured
 
 
+def test_available_memory_is_what_the_driver_calls_free(vesta: VestaHub) -> None:
+    """nvidia-smi of driver 580 on an H200: 143771 MiB, none used, 616 MiB reserved, 143156 MiB free."""
+    posted = make_post(1, total_memory=143_771, used_memory=0, available_memory=143_156)
+    for _ in range(2):
+        vesta.report("gpu1", posted)
+        vesta.clock.advance(10)
+    for path in ("/states/", "/states/gpu1/", "/states/gpu1/?fetch_num=2"):
+        for sample in vesta.get(path).json()["gpu1"]["data"]:
+            assert sample["gpu_data"] == posted
+    assert "    0 / 143771MiB         143156MiB " in vesta.get("/?term=true&detail=true").text
+
+
+def test_available_memory_that_is_not_posted_is_what_is_left(vesta: VestaHub) -> None:
+    vesta.report("gpu1", make_post(1, total_memory=1000, used_memory=400, available_memory=None))
+    assert vesta.states()["gpu1"]["data"][0]["gpu_data"]["gpu:0"]["available_memory"] == 600
+
+
 def test_the_table_is_that_of_the_original(vesta: VestaHub) -> None:
     vesta.report("gputest001", captured_posts()[0])
     title = f"| gpudeck {__version__}"
@@ -310,7 +327,7 @@ def test_one_bad_value_hides_no_other(vesta: VestaHub) -> None:
     vesta.report("gpu1", broken | {"gpu:1": make_post(2)["gpu:1"], "gpu:2": "junk"})
     first, second = vesta.states()["gpu1"]["data"][0]["gpu_data"].values()
     assert (first["temperature"], first["used_memory"], first["gpu_volatile"]) == (None, None, None)
-    assert (first["total_memory"], first["available_memory"], first["uuid"]) == (11169, None, "gpu1/gpu0")
+    assert (first["total_memory"], first["available_memory"], first["uuid"]) == (11169, 3151, "gpu1/gpu0")
     assert second["temperature"] == 80
     gpu = vesta.get("/api/v1/hosts/gpu1").json()["gpus"][0]
     assert gpu["reasons"]["temperature_celsius"] == "the sender tells '[N/A]'"

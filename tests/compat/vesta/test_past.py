@@ -94,6 +94,18 @@ def test_a_post_after_an_import_changes_nothing_before_it(vesta: VestaHub, store
     assert len(told(vesta)) == 6
 
 
+def test_last_update_of_a_host_that_is_down_is_the_newer_of_post_and_import(vesta: VestaHub) -> None:
+    """The site went back to vesta for a while, and imports what that stored."""
+    host_id = bring(vesta, 1)
+    vesta.post(host_id, make_post(2))
+    vesta.clock.advance(900)
+    call(vesta, "past", {"id": host_id, "interval": 60.0, "rows": [[CAPTURED_AT + 600, make_post(2)]]})
+    assert vesta.states()["gpu1"]["data"] == [
+        {"gpu_data": {}, "timestamp": 20261115064757, "timestamp_text": "15/11/2026 06:47:57"}
+    ]
+    assert "last update: 15/11/2026 06:47:57" in vesta.get("/?term=true").text
+
+
 def test_a_restart_adds_and_loses_nothing(vesta: VestaHub, store: EmbeddedStore) -> None:
     host_id = vesta.report("gpu1", make_post(2, temperature=90))
     record(store, vesta.clock(), 90)

@@ -40,6 +40,15 @@ def test_the_boxes_are_closed(vesta: VestaHub, name: str) -> None:
     assert {wcswidth(line) for line in lines if line.startswith(("#", "-", "_"))} == {80}
 
 
+def test_long_program_names_keep_their_end_as_there(vesta: VestaHub) -> None:
+    names = ["/usr/bin/a-very-long-program-name-here", "exactly-25-characters-abc"]
+    processes = [{"pid": "1", "name": name, "user": "ada", "used_memory": 1618} for name in names]
+    vesta.report("gpu1", make_post(1, processes=processes))
+    lines = vesta.get("/?term=true&detail=true").text.splitlines()
+    assert "  │  ├── …y-long-program-name-here  1618MiB ada                              │" in lines
+    assert "  │  └── exactly-25-characters-abc  1618MiB ada                              │" in lines
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 240])
 def test_the_width_can_be_set(tmp_path: Path, width: int) -> None:
     vesta = VestaHub(tmp_path, term_width=width)

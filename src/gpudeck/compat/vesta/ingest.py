@@ -37,11 +37,19 @@ _METRICS: Final = (
 _decode = msgspec.json.Decoder().decode
 
 
+class Told(Struct, frozen=True):
+    """What readers of vesta get as the sender posted it: when a GPU was read, and its free memory in MiB, which is less
+    than the rest by what the driver reserves. None where it was not posted."""
+
+    timestamp: str = ""
+    available_memory: int | None = None
+
+
 class Post(Struct, frozen=True):
-    """`timestamps` are when each GPU was read, in the sender's own words, by the GPU's uuid."""
+    """`told` is by the GPU's uuid."""
 
     report: Report
-    timestamps: dict[str, str]
+    told: dict[str, Told]
 
 
 def read_post(body: bytes, host: str) -> Post:
@@ -68,7 +76,7 @@ def read_gpus(posted: object, host: str) -> Post:
     if listed > MAX_PROCESSES:
         raise ReportRefused(422, "too_many_processes", f"the post lists more than {MAX_PROCESSES} processes")
     gpus: dict[str, GpuReading] = {}
-    timestamps: dict[str, str] = {}
+    words: dict[str, Told] = {}
     problems: list[str] = []
     for key, told in posted.items():
         number = _KEY.fullmatch(key) if isinstance(key, str) else None
@@ -80,10 +88,10 @@ def read_gpus(posted: object, host: str) -> Post:
             problems.append(f"the sender tells of {gpu.uuid} twice")
             continue
         gpus[gpu.uuid] = gpu
-        timestamps[gpu.uuid] = _text(told.get("timestamp"), 64) or ""
+        words[gpu.uuid] = Told(_text(told.get("timestamp"), 64) or "", _number(told.get("available_memory")))
     if posted and not gpus:
         raise ReportRefused(422, "invalid_report", "the post tells of no GPU")
-    return Post(Report(gpus=list(gpus.values()), problems=problems[:8]), timestamps)
+    return Post(Report(gpus=list(gpus.values()), problems=problems[:8]), words)
 
 
 def _lists(gpu: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from gpudeck.compat.vesta.ingest import Told
 from gpudeck.compat.vesta.names import fleet_name, make_id, make_name
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import vesta_hosts as table
@@ -26,7 +27,7 @@ class Registered(Struct):
     None where it has not since the start; `gap` is how long it took between its last two posts. `last_at` is when it
     posted or was imported last, also before the start.
 
-    `timestamps` are those of its newest post.
+    `told` is that of its newest post, by GPU.
     """
 
     id: str
@@ -38,13 +39,13 @@ class Registered(Struct):
     posted_at: float | None = None
     gap: float | None = None
     sequence: int = 0
-    timestamps: dict[str, str] = field(default_factory=dict)
+    told: dict[str, Told] = field(default_factory=dict)
 
-    def note_post(self, now: float, timestamps: dict[str, str]) -> None:
+    def note_post(self, now: float, told: dict[str, Told]) -> None:
         self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
         self.posted_at = self.last_at = now
         self.sequence += 1
-        self.timestamps = timestamps
+        self.told = told
 
     def silence_limit(self, down_after: float) -> float:
         """After how many seconds without a post it is down. One that posts about as rarely as `down_after` has a third

@@ -186,7 +186,7 @@ class VestaDoor:
             post, gpus = _read_post(body, host.host)
         else:
             post, gpus = await parse_aside(_read_post, body, host.host)
-        host.note_post(now, post.timestamps)
+        host.note_post(now, post.told)
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
         return now, gpus
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from gpudeck.compat.vesta.ingest import MIB, Post
+from gpudeck.compat.vesta.ingest import MIB, Post, Told
 from gpudeck.compat.vesta.names import make_name
 from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.settings import VestaSettings
@@ -63,9 +63,9 @@ class Shown(Struct, frozen=True):
     @property
     def last_at(self) -> float | None:
         """When it was heard of last, also before the hub's start; None where it never was."""
-        if self.state is not None:
-            return float(self.state.view["last_report_at"]) if self.state.view["last_report_at"] else None
-        return None if self.registered is None else self.registered.last_at
+        reported = None if self.state is None else self.state.view["last_report_at"]
+        posted = None if self.registered is None else self.registered.last_at
+        return max((at for at in (reported, posted) if at), default=None)
 
     @property
     def status(self) -> Literal["running", "down"]:
@@ -114,7 +114,7 @@ class States:
         assert one.state is not None  # noqa: S101 - whoever asks has looked
         view = sight.host(one.state.view)
         at = view["last_report_at"]
-        return self.entry(gpu_data(view, self._stamps(one)), at)
+        return self.entry(gpu_data(view, self._told(one)), at)
 
     def entry(self, gpus: Json, at: float | None) -> Json:
         """`timestamp` is what the README of vesta promises, `timestamp_text` what its server sent there. Local time."""
@@ -129,9 +129,9 @@ class States:
     def write_time(self, at: float) -> str:
         return _format(at, _TEXT_FORMATS[self._settings.timestamp_format])
 
-    def _stamps(self, one: Shown) -> dict[str, str]:
-        """When its GPUs were read, in the sender's own words; empty for a host of whom another way tells more."""
-        return one.registered.timestamps if one.registered is not None and one.is_of_vesta else {}
+    def _told(self, one: Shown) -> dict[str, Told]:
+        """Of each GPU, in the sender's own words; empty for a host of whom another way tells more."""
+        return one.registered.told if one.registered is not None and one.is_of_vesta else {}
 
     def _part(self, one: Shown, sight: Sight) -> bytes:
         """`"name": {…}`. As long as a host's own view is not encoded anew, this one stays too."""
@@ -171,10 +171,10 @@ class States:
         return Shown(name, host, None, host.status in {"down", "never"})
 
 
-def gpu_data(view: View, stamps: dict[str, str]) -> Json:
+def gpu_data(view: View, told: dict[str, Told]) -> Json:
     """The GPUs of a host's view, in vesta's words. What is unknown is null."""
-    told_at = _format(view["last_report_at"] or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
-    return {f"gpu:{gpu['label']}": _describe_gpu(gpu, stamps.get(gpu["uuid"]) or told_at) for gpu in view["gpus"]}
+    read_at = _format(view["last_report_at"] or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
+    return {f"gpu:{gpu['label']}": _describe_gpu(gpu, told.get(gpu["uuid"]), read_at) for gpu in view["gpus"]}
 
 
 def describe_post(post: Post, sight: Sight) -> Json:
@@ -187,21 +187,24 @@ def describe_post(post: Post, sight: Sight) -> Json:
             "name": gpu.name,
             "processes": None if gpu.processes is None else [asdict(process) for process in gpu.processes],
         }
-        told[f"gpu:{gpu.index}"] = _describe_gpu(sight.gpu(view), post.timestamps[gpu.uuid])
+        told[f"gpu:{gpu.index}"] = _describe_gpu(sight.gpu(view), post.told[gpu.uuid])
     return told
 
 
-def _describe_gpu(gpu: View, stamp: str) -> Json:
+def _describe_gpu(gpu: View, told: Told | None, read_at: str = "") -> Json:
     used, total = mebibytes(gpu["memory_used_bytes"]), mebibytes(gpu["memory_total_bytes"])
+    available = None if told is None else told.available_memory
+    if available is None and used is not None and total is not None:
+        available = total - used
     return {
         "device_num": gpu["index"],
         "uuid": gpu["uuid"],
         "gpu_name": gpu["name"],
         "temperature": _whole(gpu["temperature_celsius"]),
         "total_memory": total,
-        "available_memory": None if used is None or total is None else total - used,
+        "available_memory": available,
         "used_memory": used,
-        "timestamp": stamp,
+        "timestamp": (told.timestamp if told is not None else "") or read_at,
         "gpu_volatile": _whole(gpu["utilization_percent"]),
         "processes": None if gpu["processes"] is None else [_describe_process(one) for one in gpu["processes"]],
     }

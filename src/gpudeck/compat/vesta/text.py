@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpudeck import __version__
-from gpudeck.compat.vesta.states import Shown, States, mebibytes
+from gpudeck.compat.vesta.states import Json, Shown, States, mebibytes
 from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 from gpudeck.views.safe import clean
@@ -101,17 +101,16 @@ def _draw_host(one: Shown, states: States, sight: Sight, width: int) -> list[str
         return [*lines, f"  ┌{'─' * (width - 6)}┐", *boxed, f"  └{'─' * (width - 6)}┘", "_" * width]
     data = states.newest(one, sight)["gpu_data"]
     for gpu in view["gpus"]:
-        lines += [*_draw_box(gpu, data[f"gpu:{gpu['label']}"]["timestamp"], width), ""]
+        lines += [*_draw_box(gpu, data[f"gpu:{gpu['label']}"], width), ""]
     return [*lines, "_" * width]
 
 
-def _draw_box(gpu: View, stamp: str, width: int) -> list[str]:
+def _draw_box(gpu: View, told: Json, width: int) -> list[str]:
     inner = width - 6
     used, total = (mebibytes(gpu[name]) for name in ("memory_used_bytes", "memory_total_bytes"))
-    free = None if used is None or total is None else total - used
     numbers = (
         f"{_show(used)} / {_show(total)}MiB".rjust(17)
-        + f"{_show(free)}MiB".rjust(18)
+        + f"{_show(told['available_memory'])}MiB".rjust(18)
         + f"{_show(gpu['utilization_percent'])}%".rjust(14)
         + f"{_show(gpu['temperature_celsius'])}°C".rjust(13)
     )
@@ -121,7 +120,7 @@ def _draw_box(gpu: View, stamp: str, width: int) -> list[str]:
         "",
         _draw_bar(used, total, inner),
     ]
-    title = fit_within(f"[ gpu:{gpu['label']} {clean(gpu['name'])} {clean(stamp)} ]", inner)
+    title = fit_within(f"[ gpu:{gpu['label']} {clean(gpu['name'])} {clean(told['timestamp'])} ]", inner)
     return [
         f"  ┌{title}{'─' * (inner - width_of(title))}┐",
         *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, inner))),
@@ -141,15 +140,25 @@ def _draw_processes(gpu: View, inner: int) -> list[str]:
     processes = gpu["processes"]
     if processes is None:
         return [f"  {clean(gpu['reasons'].get('processes', 'who is on it is not known'))}"]
-    room = inner - 50
+    room = inner - 49
     lines = []
     for number, process in enumerate(processes, 1):
         branch = "└" if number == len(processes) else "├"
-        name = fit_within(clean(process["command"] or _UNKNOWN), room - 1)
+        name = fit(_keep_end(clean(process["command"] or _UNKNOWN), room), room)
         memory = f"{_show(mebibytes(process['memory_used_bytes']))}MiB"
         user = clean(process["user"] or _UNKNOWN)
-        lines.append(f"  {branch}── {fit(name, room)}{memory:>10} {user}")
+        lines.append(f"  {branch}── {name} {memory:>8} {user}")
     return lines
+
+
+def _keep_end(text: str, width: int) -> str:
+    """The text, cut at its front to at most so many columns: paths of programs differ at their ends."""
+    if width_of(text) <= width:
+        return text
+    text = text[-width:]
+    while width_of(text) >= width:
+        text = text[1:]
+    return f"…{text}"
 
 
 def fit_within(text: str, width: int) -> str:
