@@ -54,18 +54,21 @@ def test_a_channel_has_words_of_its_own_for_events(tmp_path: Path) -> None:
     )
     messages = Messages(Hub(), auth, NotifySettings(channels={"ops": channel}), events)
 
-    async def live() -> list[tuple[str, tuple[str, ...]]]:
+    async def live() -> list[tuple[str, str, tuple[str, ...]]]:
         await messages.open()
         events.add(make_event(NOW, "hub_started", "The hub was started", detail="gpudeck."))
         events.add(make_event(NOW, "host_down", "gpu01 is down", host="gpu01", detail="It is silent."))
         await messages.outbox.flush()
         store, told = OutboxStore(auth.database), []
         while (parcel := await store.next("ops", time.time() + 60)) is not None:
-            told.append((parcel.message.title, tuple(parcel.message.lines)))
+            told.append((parcel.message.title, parcel.message.text, tuple(parcel.message.lines)))
             await store.note_sent(parcel.id, NOW)
         return told
 
-    assert asyncio.run(live()) == [("The hub was started", ("gpudeck.",)), ("gpu01 is gone!", ())]
+    assert asyncio.run(live()) == [
+        ("The hub was started", "", ("gpudeck.",)),
+        ("gpu01 is gone!", "{host} is gone!", ()),
+    ]
 
 
 class BotInPlace:

@@ -42,6 +42,8 @@ class Message(Struct, frozen=True, kw_only=True):
     """Where the page shows it: a fragment such as #/host/gpu-01."""
     labels: dict[str, str] = field(default_factory=dict)
     people: tuple[str, ...] = ()
+    text: str = ""
+    """The channel's own words in place of all others, sent as they are; `{host}` in it is the host's name."""
     is_personal: bool = False
     """For `people` alone, and for no channel of the operators."""
     subjects: tuple[Subject, ...] = ()

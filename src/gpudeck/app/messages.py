@@ -210,6 +210,7 @@ def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Mes
         rule=event.kind,
         severity=event.severity,
         title=f"{prefix}{title}",
+        text="" if text is None else f"{prefix}{text}",
         lines=(event.detail,) if event.detail and text is None else (),
         link="#/events",
         labels=labels,

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alerts.notifiers.sinks import make_message
 from gpudeck.alerts.notifiers.escape import for_chat, for_slack
+from gpudeck.alerts.notifiers.webhook import write_text
 
 HOSTILE = st.text(alphabet="<>!@#|&[]()*`:/\\abcdehilnorvwy.\u202e\u200b\n\x1b ", max_size=60)
 ACTS = re.compile(r"@(everyone|here|channel|\w)|<[!@#\w/]|\]\(|\]\[|://|\bwww\.|mailto:", re.IGNORECASE)
@@ -48,3 +50,10 @@ def test_nothing_is_left_to_act_upon(text: str) -> None:
 @pytest.mark.parametrize("name", ["gpu-07.cs.example.org", "a < b", "x <= 3", "GPU 0: 40.0 GiB", "ada@", "1:30"])
 def test_usual_text_stays_as_it_is(name: str) -> None:
     assert for_chat(name) == name
+
+
+def test_texts_of_the_operator_are_sent_as_they_are() -> None:
+    """vesta posted them so: a text may be in bold, or call a channel. Only the host's name is somebody else's."""
+    text = "⬇︎ ` Down ` *{host}* is lost <!here>"
+    message = make_message(title="gpu1 is down", lines=(), action="", labels={"host": "<!channel>"}, text=text)
+    assert write_text(message, None).replace("\u200b", "") == "⬇︎ ` Down ` *&lt;!channel&gt;* is lost <!here>"

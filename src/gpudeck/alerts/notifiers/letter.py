@@ -35,6 +35,9 @@ def write_letter(message: Message, escaped: Escape, page: str | None = None) -> 
     body = _cut("\n".join([*lines, *action]), _MOST_BODY)
     link = f"{page.rstrip('/')}/{message.link}" if page and message.link else page or ""
     title = escaped(_cut(message.title, _MOST_TITLE))
+    if message.text:
+        # Its marks are meant; a host's name is not the operator's.
+        title = message.text.replace("{host}", escaped(message.labels.get("host", "")))
     return Letter(title, "\n".join(part for part in (body, link) if part), _mood(message))
 
 

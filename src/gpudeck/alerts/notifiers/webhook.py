@@ -14,10 +14,10 @@ _MOST_ANSWER = 4096
 
 
 def write_text(message: Message, page: str | None) -> str:
-    """As Slack's own marks have it, the title in bold."""
+    """As Slack's own marks have it, the title in bold; a text of the operator's own as it is."""
     letter = write_letter(message, for_slack, page)
-    title = letter.title.replace("*", "∗")
-    return f"*{title}*\n{letter.body}" if letter.body else f"*{title}*"
+    title = letter.title if message.text else f"*{letter.title.replace('*', '∗')}*"
+    return f"{title}\n{letter.body}" if letter.body else title
 
 
 def post(order: Order) -> Outcome:
