@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, make_alert, words_of
-from fakes.reports import make_busy_gpu, make_gpu
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.slack_shapes import check_blocks
 from gpudeck import __version__
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.chat.bookings import BOOK, Offer
 from gpudeck.chat.bot import Bot
+from gpudeck.model.report import Report
 from gpudeck.model.reservation import Mark
 from gpudeck.reservations.calendar import show_at_gpu
 from gpudeck.views.choice import choose_hosts
@@ -92,6 +93,18 @@ def test_where_somebody_is_by_login_account_and_mention(lab: Lab) -> None:
         assert "*gpu03:0*" in lab.say(text)
     assert "is on no GPU" in lab.say("where nobody")
     assert "names no such Slack ID" in lab.say(f"where <@{EVE}>")
+
+
+def test_where_a_host_is_and_when_it_last_reported_as_the_predecessor_tells(lab: Lab) -> None:
+    report = Report(gpus=[make_busy_gpu(0, "bobby", uuid="GPU-c0")], addresses=["192.0.2.7", "<!here>"])
+    lab.hub.fleet.apply(make_envelope("gpu03", report=report), via="push", now=lab.clock.now)
+    lab.hub.stream.tick()
+    lines = lab.say("WHERE gpu03").splitlines()
+    assert lines[0].startswith("*gpu03 is up: ")
+    assert lines[1] == "192.0.2.7, &lt;!here&gt;, last report 0s ago"
+    assert "bobby" in lines[-1]
+    assert "address not known, last report 0s ago" in lab.say("where gpu01")
+    assert "last report" not in lab.say("who gpu01")
 
 
 def test_where_alone_names_the_hub(lab: Lab) -> None:

@@ -20,6 +20,7 @@ from gpudeck.chat.lines import (
     list_wrong,
     notes,
     person_line,
+    place_line,
     title_of,
     trouble,
     who_lines,
@@ -126,8 +127,8 @@ def answer_host(fleet: Json, name: str) -> Answer | None:
     return tell(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", small)
 
 
-def answer_who(fleet: Json, place: str) -> Answer:
-    """Who is on a host or on one GPU: HOST, HOST:GPU or a UUID."""
+def answer_who(fleet: Json, place: str, *, with_address: bool = False) -> Answer:
+    """Who is on a host or on one GPU: HOST, HOST:GPU or a UUID; where the host is, too, if that was asked."""
     host_name, _, labels = place.partition(":")
     part = _find_host(fleet, host_name) or _find_gpu(fleet, place)
     if part is None:
@@ -137,7 +138,8 @@ def answer_who(fleet: Json, place: str) -> Answer:
     gpus = [gpu for gpu in host["gpus"] if not wanted or gpu["label"] in wanted or str(gpu["index"]) in wanted]
     if not gpus:
         return say(f"{escape(host['name'])} has no GPU {escape(labels) or 'at all'}.")
-    lines = [line for gpu in gpus for line in who_lines(gpu, fleet["time"])]
+    lines = [place_line(host, fleet["time"])] if with_address else []
+    lines += [line for gpu in gpus for line in who_lines(gpu, fleet["time"])]
     return tell(title_of(host, fleet["time"]), lines, lambda: render_fleet(part, width=_WIDTH), "who", notes(fleet))
 
 

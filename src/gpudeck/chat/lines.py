@@ -49,6 +49,12 @@ def title_of(host: Json, now: float) -> str:
     return f"{escape(host['name'])} is {host['status'] if host['status'] != 'never' else 'awaited'}{age}: {states}"
 
 
+def place_line(host: Json, now: float) -> str:
+    """Its addresses, and when it last reported."""
+    seen, addresses = host["last_report_at"], escape(", ".join(host["addresses"])) or "address not known"
+    return f"{addresses}, {'no report yet' if seen is None else f'last report {show_span(now - seen)} ago'}"
+
+
 def gpu_lines(host: Json) -> list[str]:
     return [gpu_line(host, gpu) for gpu in host["gpus"]] or [host_line(host)]
 

@@ -165,7 +165,9 @@ class Turn:
 
         def find(fleet: Json) -> Answer:
             name = None if mentioned else answers.find_name(fleet, word)
-            return answers.answer_where(fleet, word, logins) if name is None else answers.answer_who(fleet, name)
+            if name is None:
+                return answers.answer_where(fleet, word, logins)
+            return answers.answer_who(fleet, name, with_address=True)
 
         return await self._look(find)
 

@@ -43,7 +43,9 @@ def test_a_sender_registers_and_posts_as_it_did(vesta: VestaHub) -> None:
     for body in captured_posts():
         answer = vesta.call("POST", f"/update/host/{told['id']}?token={TOKEN}", content=body)
         assert answer.text == '{"status": "OK", "status_code": 200}'
-    assert [gpu["name"] for gpu in vesta.hub.fleet.hosts["gputest001"].view["gpus"]] == ["GeForce GTX 1080 Ti"] * 2
+    view = vesta.hub.fleet.hosts["gputest001"].view
+    assert [gpu["name"] for gpu in view["gpus"]] == ["GeForce GTX 1080 Ti"] * 2
+    assert view["addresses"] == ["127.0.0.1"]
 
 
 def test_states_are_those_of_the_original_with_the_timestamp_that_was_promised(vesta: VestaHub) -> None:
@@ -445,8 +447,8 @@ def test_the_last_posts_are_told_in_order_of_time(vesta: VestaHub) -> None:
 def test_hosts_are_ordered_by_name_or_by_address(tmp_path: Path) -> None:
     vesta = VestaHub(tmp_path, sort_by="ip")
     for name, address in (("a", "192.0.2.10"), ("b", "192.0.2.9"), ("c", "")):
+        vesta.address = address
         vesta.report(name, make_post())
-        vesta.register.named(name).address = address  # type: ignore[union-attr]
     assert list(vesta.states()) == ["b", "a", "c"]
 
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from litestar.exceptions import HTTPException
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.api.access import Policy
 from gpudeck.api.addresses import Networks, parse_address
@@ -200,7 +201,7 @@ class VestaDoor:
             collected_at=now,
             # The fleet calls a host down after four intervals.
             interval_seconds=host.silence_limit(self._settings.down_after) / 4,
-            report=report,
+            report=replace(report, addresses=[host.address] if host.address else []),
             agent_version="vesta",
         )
 
