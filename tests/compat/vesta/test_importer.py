@@ -479,6 +479,23 @@ def test_without_a_valid_network_this_machine_reads_as_there(tmp_path: Path, her
     assert yaml.safe_load(read(file, here).settings)["compat"]["vesta"]["read_from"] == ["127.0.0.1"]
 
 
+@pytest.mark.parametrize(("told", "is_named"), [("192.0.2.1", True), ("127.0.0.1", False), ("192.0.2.", False)])
+def test_addresses_that_vesta_let_read_by_its_search_are_named(
+    tmp_path: Path, here: Here, told: str, is_named: bool
+) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
+    assert any("192.0.2.10" in note for note in read(file, here).notes) == is_named
+
+
+def test_an_empty_token_takes_nobodys_post(tmp_path: Path, here: Here) -> None:
+    file = tmp_path / "local_settings.yaml"
+    file.write_text("PORT_NUM: 8080\nTOKEN: ''\n")
+    plan = read(file, here)
+    assert [(left.place, left.reason.split(",")[0]) for left in plan.left] == [("line 2", "TOKEN is empty")]
+    assert "the one that you give to the senders" in plan.settings
+
+
 def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Path, here: Here) -> None:
     grown = "".join(
         f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghijkl")

@@ -25,7 +25,7 @@ class Keys:
         try:
             return read(_check_flat(value))
         except (ValueError, TypeError, OverflowError):
-            self._plan.left.append(Left(f"line {self._lines[name]}", f"{name} has to be {expected}"))
+            self.refuse(name, f"has to be {expected}")
             return None
 
     def text(self, name: str) -> str:
@@ -37,6 +37,10 @@ class Keys:
         """A list of texts, or one."""
         value = self._values.get(name)
         return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)][:100]
+
+    def refuse(self, name: str, reason: str) -> None:
+        """It cannot be taken as it is: `reason` goes on after its name."""
+        self._plan.left.append(Left(f"line {self._lines[name]}", f"{name} {reason}"))
 
     def pass_over(self, name: str, reason: str) -> None:
         """It needs no taking: named in one line."""

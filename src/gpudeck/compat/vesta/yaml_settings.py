@@ -38,6 +38,13 @@ _LOCAL: Final = "[127.0.0.1]"
 _NETWORKS: Final = (
     r"networks such as 192.0.2.0/24, or the numbers of an address such as 192\.0\.2\.\d+, from the first on"
 )
+_TAKES_ALL: Final = (
+    "is empty, so vesta takes every post. The hub needs a token: set one on the senders first; the old server takes any"
+)
+_ALONE: Final = (
+    "read_from names single addresses. vesta searches for VALID_NETWORK within an address, so 192.0.2.1 also let "
+    "192.0.2.10 read: add such readers to read_from."
+)
 _BY_ADDRESS: Final = ("ip", "ipaddress", "ip_address", "address")
 _LONGEST_INTERVAL: Final = 300
 
@@ -57,6 +64,7 @@ def read_settings(file: Path) -> Plan:
     plan.settings = "\n".join([*_write_vesta(keys), *_write_hub(keys), *write_notify(keys), *write_chat(keys)]) + "\n"
     plan.over.sort(key=lambda left: int(left.place.removeprefix("line ")))
     plan.notes = _advise(values, restricts_readers="read_from:" in plan.settings) + write_reports(keys)
+    plan.notes += [_ALONE] if "/32" in plan.settings.replace("127.0.0.1/32", "") else []
     return plan
 
 
@@ -77,7 +85,10 @@ def _load(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _write_vesta(keys: Keys) -> list[str]:
     """Secrets are not shown: they are written over by hand. What is not set has vesta's defaults here too."""
-    token = "# the TOKEN of the file" if "TOKEN" in keys else "# the file has no TOKEN: its senders bring 0000"
+    which = "the TOKEN of the file" if "TOKEN" in keys else "the file has no TOKEN: its senders bring 0000"
+    if "TOKEN" in keys and not keys.text("TOKEN"):
+        which = "the one that you give to the senders"
+        keys.refuse("TOKEN", _TAKES_ALL)
     vesta = {
         "read_from": _write_readers(keys),
         "down_after": keys.take("DOWN_TH", _seconds(1, 3600), "seconds, from 1 to 3600"),
@@ -85,7 +96,7 @@ def _write_vesta(keys: Keys) -> list[str]:
         "sort_by": keys.take("SORT_BY", _read_order, "name or ip"),
         "term_width": keys.take("TERM_WIDTH", _whole(60, 240), "a number from 60 to 240"),
     }
-    lines = ["compat:", "  vesta:", f'    token: "…"  {token}']
+    lines = ["compat:", "  vesta:", f'    token: "…"  # {which}']
     return lines + [f"    {name}: {value}" for name, value in vesta.items() if value is not None]
 
 
