@@ -263,6 +263,7 @@ def test_config_becomes_hosts_and_settings(tmp_path: Path) -> None:
     ]
     assert plan.left == plan.over == []
     assert plan.settings.startswith("compat:\n  gpumonitor:\n    port: 8043\n    deadline: 2s\nlisten: :8042\n")
+    assert "\nfleet: {availability: {empty_bytes: 1GiB}}  # " in plan.settings
 
 
 def test_an_entry_that_yaml_takes_for_nothing_is_no_host(tmp_path: Path) -> None:

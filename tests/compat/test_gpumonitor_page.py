@@ -16,7 +16,7 @@ from fakes.fleets import fleet_of
 from fakes.hubs import running_hub, wait_until
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.reverse_proxies import caddy_with
-from gpudeck.compat.gpumonitor.page import PageDoor, sum_by_user
+from gpudeck.compat.gpumonitor.page import PageDoor, list_processes, sum_by_user
 from gpudeck.hub.hub import Hub
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.views.static_page import POLICY
@@ -60,6 +60,7 @@ def test_bookmarks_lead_to_a_page_that_needs_nothing_else(path: str, refresh: in
     assert answer.headers["content-security-policy"] == POLICY
     assert f"<meta http-equiv=refresh content={refresh}>" in answer.text
     assert "<tr><td>&lt;b&gt;ada<td>20.00 GiB<td>1<td>gpu01-0" in answer.text
+    assert "<tr><td>gpu01<td>0<td>&lt;b&gt;ada<td>20.00 GiB<td>–<td>4711" in answer.text
     assert not re.search(r"(?:src|href)=", answer.text)
 
 
@@ -77,6 +78,17 @@ def test_process_on_four_gpus_counts_four_times_as_there() -> None:
     ada, bob, lost = make_process(1, "ada", gib=2), make_process(2, "bob", gib=9), make_process(3, None)
     fleet = fleet_of(("a", [gpu(0, ada, bob), gpu(1, ada), gpu(2, ada), gpu(3, ada, lost)]))
     assert sum_by_user(fleet) == [("bob", "9.00 GiB", "1", "a-0"), ("ada", "8.00 GiB", "4", "a-0,1,2,3")]
+
+
+def test_processes_are_listed_with_gpu_user_memory_time_and_pid_as_there() -> None:
+    ada = make_process(24571, "ada", gib=5, started_at=fleet_of()["time"] - 359)
+    nobody = Process(pid=0, user=None, memory_used_bytes=None)
+    fleet = fleet_of(("a", [make_gpu(0, processes=[ada, nobody]), make_gpu(1, processes=[ada])]))
+    assert list_processes(fleet) == [
+        ("a", "0", "ada", "5.00 GiB", "5m", "24571"),
+        ("a", "0", "–", "– GiB", "–", "–"),
+        ("a", "1", "ada", "5.00 GiB", "5m", "24571"),
+    ]
 
 
 def test_its_own_block_for_caddy_works_unchanged(tmp_path: Path) -> None:

@@ -74,10 +74,13 @@ POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {_HASH
 """Nothing but its style and that script."""
 
 
-def render_page(fleet: Json, refresh: int = 60, users: Sequence[Sequence[str]] = ()) -> str:
+Rows = Sequence[Sequence[str]]
+
+
+def render_page(fleet: Json, refresh: int = 60, tables: Sequence[Rows] = ()) -> str:
     """A whole document. Takes the fleet as the API's JSON has it; every text in it is escaped and shortened. It loads
-    itself again each `refresh` seconds, with 0 never. `users` are rows of a table below the hosts: user, memory,
-    processes, GPUs."""
+    itself again each `refresh` seconds, with 0 never. `tables` stand below the hosts, the first row of each is its
+    head."""
     now, totals = fleet["time"], fleet["totals"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
@@ -91,7 +94,7 @@ def render_page(fleet: Json, refresh: int = 60, users: Sequence[Sequence[str]] =
     ]
     if not fleet["hosts"]:
         parts.append(f"<p>{_text(NO_HOST, _LONGEST_TEXT)}")
-    return "\n".join([*parts, *_users(users), *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
+    return "\n".join([*parts, *map(_table, tables), *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
 
 
 def _headline(fleet: Json) -> str:
@@ -187,11 +190,10 @@ def _with_memory(gpu: Json) -> list[str]:
     return told
 
 
-def _users(rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    cells = ("".join(f"<td>{_text(cell, _LONGEST_TEXT)}" for cell in row) for row in rows)
-    return ["<table><tr><th>User<th>Memory<th>Processes<th>GPUs", *(f"<tr>{row}" for row in cells), "</table>"]
+def _table(rows: Rows) -> str:
+    head, *rest = ([_text(cell, _LONGEST_TEXT) for cell in row] for row in rows)
+    lines = [f"<tr><th>{'<th>'.join(head)}", *(f"<tr><td>{'<td>'.join(row)}" for row in rest)]
+    return "\n".join(["<table>", *lines, "</table>"]) if rest else ""
 
 
 def _problems(fleet: Json) -> list[str]:

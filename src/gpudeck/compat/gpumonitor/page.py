@@ -1,12 +1,14 @@
 """`GET /gpus` and `GET /index` of the hub: where gpumonitor's web server had its one page, and where bookmarks lead.
 
 Its own block for Caddy lets these paths through and nothing below them, so what is answered is one document that needs
-nothing else. Below the hosts stand its totals by user, counted as it counts: a process on four GPUs is four.
+nothing else. Below the hosts stand its totals by user, counted as it counts (a process on four GPUs is four), and its
+processes.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -19,12 +21,15 @@ from gpudeck.api.callers import Refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
-from gpudeck.model.quantity import show_gib
+from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.views.filter import Json
 from gpudeck.views.static_page import POLICY, render_page
 
 PATHS: Final = ("/gpus", "/index")
 _LONGEST_PAUSE: Final = 86_400
+_MOST_ROWS: Final = 2000
+_USERS: Final = ("User", "Memory", "Processes", "GPUs")
+_PROCESSES: Final = ("Host", "GPU", "User", "Memory", "Time", "PID")
 
 Identify = Callable[[Scope], Awaitable[Caller]]
 
@@ -91,9 +96,28 @@ def sum_by_user(fleet: Json) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def list_processes(fleet: Json) -> list[tuple[str, ...]]:
+    """Host, GPU, user, memory, how long it runs, and pid, on each of its GPUs; at most `_MOST_ROWS`."""
+    rows = (
+        (
+            host["name"],
+            gpu["label"],
+            process["user"] or "–",
+            f"{show_gib(process['memory_used_bytes'], 2)} GiB",
+            "–" if process["started_at"] is None else show_span(fleet["time"] - process["started_at"]),
+            str(process["pid"] or "–"),
+        )
+        for host in fleet["hosts"]
+        for gpu in (host["gpus"] if host["status"] == "up" else ())
+        for process in gpu["processes"] or ()
+    )
+    return list(islice(rows, _MOST_ROWS))
+
+
 def _render(document: bytes, refresh: int) -> bytes:
     fleet: Json = msgspec.json.decode(document)
-    return render_page(fleet, refresh, sum_by_user(fleet)).encode()
+    tables = ([_USERS, *sum_by_user(fleet)], [_PROCESSES, *list_processes(fleet)])
+    return render_page(fleet, refresh, tables).encode()
 
 
 def _read_refresh(query: bytes) -> int:
