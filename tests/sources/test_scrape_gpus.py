@@ -372,8 +372,10 @@ def test_a_display_server_does_not_count_as_work() -> None:
 
 
 @pytest.mark.parametrize("pid", ["-1", "99999999999", "4294967296", "x", "", "²"])
-def test_a_pid_that_is_none_is_left_out(pid: str) -> None:
-    assert gpus_of(load(NVITOP_HELD).replace('pid="422"', f'pid="{pid}"'))[0].processes == []
+def test_a_process_without_a_readable_pid_is_still_on_its_gpu(pid: str) -> None:
+    (process,) = gpus_of(load(NVITOP_HELD).replace('pid="422"', f'pid="{pid}"'))[0].processes or ()
+    assert (process.pid, process.user, process.memory_used_bytes) == (0, "root", 2566 * MIB)
+    assert process.reasons["pid"] == "nvitop-exporter does not tell"
 
 
 def test_pods_are_named_where_processes_are_not_known() -> None:

@@ -55,17 +55,19 @@ class ProcessReader:
                 return exporter.processes_reason or f"{exporter.name} does not list this GPU's processes"
             if board.processes:
                 return NOT_BY_INSTANCE
-        by_pid: dict[int, list[Sample]] = {}
+        by_pid: dict[tuple[int, str], list[Sample]] = {}
         for sample in device.processes:
-            pid = sample.labels.get(table.pid, "")
-            if pid.isascii() and pid.isdecimal() and len(pid) <= 10 and int(pid) < 2**32:
-                by_pid.setdefault(int(pid), []).append(sample)
+            text = sample.labels.get(table.pid, "")
+            pid = _read_pid(text)
+            # One whose pid cannot be read is a process all the same: its GPU is not free.
+            by_pid.setdefault((pid, "" if pid else text), []).append(sample)
         listed = sorted(by_pid.items())[:PROCESSES_AT_MOST]
-        return [self._describe(exporter, table, pid, samples, now) for pid, samples in listed]
+        return [self._describe(exporter, table, pid, samples, now) for (pid, _), samples in listed]
 
     def _describe(
         self, exporter: Exporter, table: ProcessTable, pid: int, samples: list[Sample], now: float
     ) -> Process:
+        """`pid` is 0 where it is not known."""
         user, line = _find_text(samples, table.user), _find_text(samples, table.command)
         arguments = _split(line or "")
         command = show(arguments, _program(arguments), self._commands) if line else None
@@ -85,7 +87,7 @@ class ProcessReader:
             **told,  # type: ignore[arg-type]  # the kind of each value is its field's
             evidence=f"as {exporter.name} says",
             display=_program(arguments) in DISPLAY_SERVERS,
-            reasons={name: silent for name, value in told.items() if value is None} | hidden,
+            reasons={name: silent for name, value in ({"pid": pid or None} | told).items() if value is None} | hidden,
         )
 
 
@@ -95,6 +97,12 @@ def _name_holders(reason: str, holders: list[str]) -> str:
         return reason
     more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
     return f"{reason}; the GPU is given to {' and to '.join(holders[:3])}{more}"[:1024]
+
+
+def _read_pid(text: str) -> int:
+    """0 for what is no pid."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 10
+    return int(text) if is_number and int(text) < 2**32 else 0
 
 
 def _find_text(samples: Iterable[Sample], name: str | None) -> str | None:
