@@ -148,6 +148,28 @@ def test_senders_that_post_at_once_are_all_kept(database: Database) -> None:
     assert asyncio.run(keep()) == [2] * 20
 
 
+def test_senders_that_post_at_once_share_transactions(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples, sizes = Samples(database), list[int]()
+    write = samples._write
+
+    async def count(rows: list[dict[str, Any]]) -> None:
+        sizes.append(len(rows))
+        await write(rows)
+
+    monkeypatch.setattr(samples, "_write", count)
+
+    async def send(host_id: str) -> None:
+        for number in range(8):
+            await samples.keep(host_id, BEGIN + number, make_post())
+
+    async def live() -> None:
+        await asyncio.gather(*(send(f"id{number}") for number in range(16)))
+
+    asyncio.run(live())
+    assert sum(sizes) == 8 * 16
+    assert len(sizes) <= 2 * 8
+
+
 def test_the_newest_thousand_are_kept(database: Database) -> None:
     async def fill() -> tuple[int, float]:
         samples = Samples(database)

@@ -155,6 +155,8 @@ def _redact(name: str | None) -> str | None:
 
 def _number(told: object) -> int | None:
     """A whole number, also where it stands in a text, as version 1.0.0 writes some."""
+    if type(told) is int and -(10**15) < told < 10**15:
+        return told
     if isinstance(told, str):
         found = _NUMBER.fullmatch(told)
         return int(found[1]) if found else None

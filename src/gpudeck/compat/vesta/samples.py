@@ -19,6 +19,8 @@ from gpudeck.database.schema import vesta_samples as table
 MOST: Final = 1000
 """Samples of a host that `fetch_num` returns at most, and that are kept: the newest ones."""
 _FAST: Final = 1
+_GATHER_SECONDS: Final = 0.005
+"""Cron starts all senders in the same second, and a transaction costs more than a post."""
 
 Json = dict[str, Any]
 Moment = tuple[float, Json]
@@ -42,14 +44,14 @@ class Samples:
         self._waiting: list[_Row] = []
         self._since: dict[str, int] = {}
         self._writing = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
 
     async def keep(self, host_id: str, at: float, gpus: Json) -> None:
         """A post. Returns once it is written; senders that post at once share a transaction."""
         self._waiting.append(_row(host_id, at, gpus))
-        async with self._writing:
-            rows, self._waiting = self._waiting, []
-            if rows:
-                await self._write(rows)
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._write_waiting())
+        await asyncio.shield(self._next)
 
     async def add(self, host_id: str, moments: Iterable[Moment]) -> None:
         """What was imported. Returns once it is written."""
@@ -63,6 +65,13 @@ class Samples:
         async with self._database.begin() as connection:
             rows = (await connection.execute(wanted.order_by(table.c.at.desc()).limit(min(count, MOST)))).all()
         return await asyncio.to_thread(_unpack, rows[::-1])
+
+    async def _write_waiting(self) -> None:
+        """What comes in a moment, and while the transaction before runs, is one transaction for all who wait."""
+        await asyncio.sleep(_GATHER_SECONDS)
+        async with self._writing:
+            rows, self._waiting, self._next = self._waiting, [], None
+            await self._write(rows)
 
     async def _write(self, rows: list[_Row]) -> None:
         counts = Counter(row["id"] for row in rows)

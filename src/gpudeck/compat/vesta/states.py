@@ -7,6 +7,7 @@ scripts. A host's part is encoded when it has changed; the whole is put together
 import json
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -23,7 +24,9 @@ from gpudeck.hub.sight import EVERYTHING, Sight
 
 Json = dict[str, Any]
 _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
-_METRICS: Final = ("temperature_celsius", "memory_total_bytes", "memory_used_bytes", "utilization_percent")
+_UNTOLD: Final = dict.fromkeys(
+    ("temperature_celsius", "memory_total_bytes", "memory_used_bytes", "utilization_percent"), None
+)
 
 
 class Shown(Struct, frozen=True):
@@ -181,11 +184,14 @@ def describe_post(post: Post, sight: Sight) -> Json:
     """The same for a post from before."""
     told = {}
     for gpu in post.report.gpus or ():
-        view = {name: gpu.metrics.get(name) for name in _METRICS} | {
+        processes = None if gpu.processes is None else [asdict(process) for process in gpu.processes]
+        view = {
             "index": gpu.index,
             "uuid": gpu.uuid,
             "name": gpu.name,
-            "processes": None if gpu.processes is None else [asdict(process) for process in gpu.processes],
+            "processes": processes,
+            **_UNTOLD,
+            **gpu.metrics,
         }
         told[f"gpu:{gpu.index}"] = _describe_gpu(sight.gpu(view), post.told[gpu.uuid])
     return told
@@ -236,6 +242,7 @@ def _format(at: float, pattern: str, *, milliseconds: bool = False) -> str:
     return f"{text}.{int(at * 1000) % 1000:03d}" if milliseconds else text
 
 
+@lru_cache(4096)
 def _address_order(address: str) -> tuple[bool, tuple[int, ...], str]:
     """10.0.0.9 before 10.0.0.10; who has none comes last."""
     parts = address.split(".")
