@@ -118,7 +118,7 @@ def test_people_are_told_with_memory_processes_and_places(admin: Admin) -> None:
     assert (person["user"], person["processes"], person["gpus"]) == ("root", 2, ["127.0.0.1-0"])
     assert person["memory_used_bytes"] == 8000 * 2**20
     columns = admin.type("show", "--csv", "--columns", "web-gpu-monitor").stdout
-    assert "0,92,,0, GeForce GTX 1080 Ti, gpumonitor/127.0.0.1/0,127.0.0.1,root" in columns
+    assert '0,92,,0, GeForce GTX 1080 Ti, gpumonitor/127.0.0.1/0,127.0.0.1,"root, root"' in columns
 
 
 @pytest.mark.parametrize("kind", ["gpumonitor", "web-gpu-monitor", "gpu-monitor"])

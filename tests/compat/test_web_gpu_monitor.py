@@ -91,16 +91,16 @@ def card(index: int, load: int, load_mem: int, *users: str | None, **others: Any
 
 def test_captured_file_is_written_byte_by_byte() -> None:
     """The capture was taken from one machine under two names; here two machines have GPUs of their own."""
-    hosts = [("host1.domain.tld", [card(0, 92, 55, "root", None), card(1, 0, 0, None)])]
+    hosts = [("host1.domain.tld", [card(0, 92, 55, None, "root"), card(1, 0, 0, None)])]
     written = write_load_data(fleet_of(*hosts))
     captured = (CAPTURES / "web-gpu-monitor.load_data.csv").read_text().splitlines(keepends=True)
     assert written == "".join(captured[:3])
 
 
-def test_lines_are_numbered_by_host_and_free_gpus_have_no_user() -> None:
+def test_lines_are_numbered_by_host_and_name_the_user_of_each_process() -> None:
     second = [msgspec.structs.replace(card(0, 0, 0), uuid="GPU-2")]
     lines = write_load_data(fleet_of(("a", [card(0, 1, 2, "zoe", "ann", "zoe")]), ("b", second))).splitlines()
-    assert lines[1] == f'0,1,2,0, GeForce GTX 1080 Ti, {UUID}0,a,"ann, zoe"'
+    assert lines[1] == f'0,1,2,0, GeForce GTX 1080 Ti, {UUID}0,a,"zoe, ann, zoe"'
     assert lines[2] == "0,0,0,0, GeForce GTX 1080 Ti, GPU-2,b,"
 
 

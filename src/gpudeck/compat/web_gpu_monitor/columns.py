@@ -39,11 +39,11 @@ def _row(number: int, gpu: Json, host: Json) -> list[Value]:
 
 
 def _users(gpu: Json) -> list[str]:
-    """By name, each once. Whom nobody could name is there all the same: a GPU in use is not free."""
-    names = {process["user"] or ZOMBIE for process in gpu["processes"] or () if not process.get("display")}
+    """One for each process, as there. Whom nobody could name is there all the same: a GPU in use is not free."""
+    names = [process["user"] or ZOMBIE for process in gpu["processes"] or () if not process.get("display")]
     if not names and gpu["availability"] in {"busy", "held"} and gpu["processes"] is None:
-        names = {ZOMBIE}
-    return sorted(names | set(gpu["users"]))
+        names = [ZOMBIE]
+    return names + [user for user in gpu["users"] if user not in names]
 
 
 def _whole(value: float | None) -> int | None:
