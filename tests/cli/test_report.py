@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from fakes.hubs import gpudeck
-from gpudeck.history.base import Day, Usage, UsageRow
+from gpudeck.model.usage import Day, Usage, UsageRow
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
 DAYS = [Day("2026-06-01", T0, 1.0, 0.5), Day("2026-06-02", T0 + 86_400, 0.5, None)]

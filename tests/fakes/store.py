@@ -13,11 +13,10 @@ from gpudeck.history.base import (
     RunsAsk,
     Series,
     Stats,
-    Usage,
     UsageAsk,
-    UsageRow,
 )
 from gpudeck.history.sample import HostSample
+from gpudeck.model.usage import Usage, UsageRow
 
 RUN = Run(
     id=7,

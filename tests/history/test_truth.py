@@ -9,9 +9,10 @@ from fakes.clock import FakeClock
 from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
 from gpudeck.app.simulated_past import DAY, HOUR, Slice, sample_span, slices
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.history.base import Usage, UsageAsk, UsageRow, Use
+from gpudeck.history.base import UsageAsk, Use
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
+from gpudeck.model.usage import Usage, UsageRow
 
 START = 1_760_313_600.0
 DAYS = 30

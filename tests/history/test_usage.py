@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpudeck.history.base import HistoryRefused, Usage, UsageAsk, UsageRow, Use, UseKey
+from gpudeck.history.base import HistoryRefused, UsageAsk, Use, UseKey
 from gpudeck.history.past import KnownGpu, KnownHost
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
+from gpudeck.model.usage import Usage, UsageRow
 
 HOUR = 3600
 DAY = 24 * HOUR

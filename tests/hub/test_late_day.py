@@ -12,7 +12,7 @@ from fakes.clock import FakeClock
 from fakes.hubs import wait_until
 from fakes.reports import GIB, make_envelope, make_gpu, make_process
 from gpudeck.collectors.idle import IdleWatch
-from gpudeck.history.base import HeatAsk, RunsAsk, Usage, UsageAsk
+from gpudeck.history.base import HeatAsk, RunsAsk, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import Fleet
@@ -20,6 +20,7 @@ from gpudeck.hub.recorder import Recorder
 from gpudeck.model.event import Event
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading, Process
+from gpudeck.model.usage import Usage
 from gpudeck.wire import Envelope
 
 HOUR = 3600.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from gpudeck.app.backfill import DAYS, SEED, Backfill, TakeEvents, is_needed, mark_done
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, Usage, UsageAsk
+from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, UsageAsk
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.hub.hub import Hub
@@ -24,6 +24,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.history_trouble import HistoryTrouble, judge_problem
 from gpudeck.model.retention import RetentionClock
+from gpudeck.model.usage import Usage
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.store import EmbeddedStore

@@ -6,10 +6,11 @@ from typing import Any, Final, get_args
 
 from gpudeck.chat.blocks import Answer, say, show_time, tell
 from gpudeck.chat.escape import escape
-from gpudeck.history.base import By, UsageAsk
+from gpudeck.history.base import UsageAsk
 from gpudeck.model.errors import UsageError
 from gpudeck.model.names import without_maker
 from gpudeck.model.times import parse_span, parse_time
+from gpudeck.model.usage import By
 from gpudeck.views.usage import render_usage
 
 _FILLERS: Final = {"by", "since", "last", "the"}

@@ -77,7 +77,7 @@ def _ask(hub: str, query: dict[str, str]) -> bytes:
 
 
 def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:
-    from gpudeck.history.base import Usage  # noqa: PLC0415 - the help needs none
+    from gpudeck.model.usage import Usage  # noqa: PLC0415 - the help needs none
 
     try:
         usage = msgspec.json.decode(body, type=Usage)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
-from gpudeck.history.base import By, Day, HistoryRefused, Usage, UsageAsk, UsageRow, Use, UseKey
+from gpudeck.history.base import HistoryRefused, UsageAsk, Use, UseKey
 from gpudeck.history.period import Period
 from gpudeck.history.settings import DAY, UsageSettings
 from gpudeck.history.steps import HOUR
+from gpudeck.model.usage import By, Day, Usage, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:

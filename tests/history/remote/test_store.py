@@ -12,13 +12,14 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.hubs import wait_until
 from fakes.prometheus import Kind, StoreProcess, running_store
-from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, Usage, UsageAsk
+from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, UsageAsk
 from gpudeck.history.remote.door import Door
 from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.usage import Usage
 
 START = 1_789_920_000.0
 KINDS: tuple[Kind, ...] = ("prometheus", "victoria-metrics")

@@ -13,7 +13,6 @@ from gpudeck.history.base import (
     Runs,
     RunsAsk,
     Stats,
-    Usage,
     UsageAsk,
 )
 from gpudeck.history.embedded.reader import Reader
@@ -24,6 +23,7 @@ from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.model import clock
 from gpudeck.model.retention import RetentionClock
+from gpudeck.model.usage import Usage
 
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200

@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
-from gpudeck.history.base import Run, Runs, RunsAsk, Usage, UsageAsk
+from gpudeck.history.base import Run, Runs, RunsAsk, UsageAsk
 from gpudeck.history.sample import HostSample
+from gpudeck.model.usage import Usage
 
 
 class Ledger(Protocol):

@@ -15,7 +15,6 @@ from gpudeck.history.base import (
     Runs,
     RunsAsk,
     Stats,
-    Usage,
     UsageAsk,
 )
 from gpudeck.history.remote.answers import Answers
@@ -32,6 +31,7 @@ from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.history_trouble import Backlog, HistoryTrouble, judge_backlog, judge_problem
+from gpudeck.model.usage import Usage
 
 FOLDER: Final = "remote-queue"
 _WRITE_SECONDS: Final = 20.0
