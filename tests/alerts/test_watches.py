@@ -7,11 +7,11 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.offers import GIB, make_offer
-from gpudeck.alerts.watch import Watch
 from gpudeck.alerts.watch_store import WatchStore
 from gpudeck.alerts.watches import MOST_OF_ONE, SETTLED_SECONDS, TooManyWatches, Watches, message_of
 from gpudeck.database.engine import Database
 from gpudeck.model.wanted import OfferedGpu, Wanted
+from gpudeck.model.watch import Watch
 
 
 class Lookout:

@@ -6,12 +6,12 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
-from gpudeck.alerts.watch import FoundGpu, Watch
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import REAL
 from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import watches as table
 from gpudeck.model.wanted import Wanted
+from gpudeck.model.watch import FoundGpu, Watch
 
 _LISTED_SECONDS: Final = 7 * 86_400.0
 """How long one that fired is still shown to whom it belongs."""

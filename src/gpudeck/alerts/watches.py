@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.watch import FoundGpu, Watch
 from gpudeck.alerts.watch_store import WatchStore
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.quantity import show_gib
 from gpudeck.model.wanted import OfferedGpu, Wanted, choose, is_usable
+from gpudeck.model.watch import FoundGpu, Watch
 
 SETTLED_SECONDS: Final = 3.0
 """The queue takes a step every second."""

@@ -26,7 +26,7 @@ from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.moments import Length, Moment, read_length, read_moment
 from gpudeck.api.questions import check_names
 from gpudeck.model import clock
-from gpudeck.model.alert import ALERT_STATES, Alert, AlertState, Silence
+from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertState, Silence, SilenceList
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import SEVERITIES
 from gpudeck.views.safe import clean
@@ -41,20 +41,6 @@ _SPAN = 'such as 2h, or "end" with a time'
 
 _Words = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\S")]
 _Id = Annotated[str, PathParameter(max_length=16, description="Its id", schema_extra={"pattern": "^[0-9a-f]{1,16}$"})]
-
-
-class AlertList(Struct, frozen=True):
-    """The worst first; those that are over come after all others, the newest first. `time` is the hub's."""
-
-    alerts: list[Alert]
-    time: float
-
-
-class SilenceList(Struct, frozen=True):
-    """Those that count now or later, by their end."""
-
-    silences: list[Silence]
-    time: float
 
 
 class NewSilence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,7 +20,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.observed import observe
 from gpudeck.model.errors import Temporary
 from gpudeck.model.quantity import show_span
-from gpudeck.model.reservation import BookedGpu, Reservation, ReservationState
+from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation, ShownSlot
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.drafts import Change, Draft
 from gpudeck.reservations.refusals import Changed, Conflict, ReservationRefused, name_gpus
@@ -36,21 +36,6 @@ _STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbi
 STRANGERS_BURST = 20
 STRANGERS_PER_SECOND = 1 / 60
 """How much is booked, changed and given back from one address without an account."""
-
-
-class ShownReservation(Reservation, frozen=True, kw_only=True):
-    """`state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
-    beginning (`cancelled`)."""
-
-    state: ReservationState
-
-
-class ShownSlot(Struct, frozen=True):
-    """A time at which these GPUs are free."""
-
-    start: float
-    end: float
-    gpus: list[BookedGpu]
 
 
 class RefusedReservation(Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from gpudeck.api.errors import ErrorBody
 from gpudeck.api.host_book import AddedHosts, HostOrigin, HostOrigins, NewHost, TheBook
 from gpudeck.api.host_removal import Selection, TheRemoval
 from gpudeck.api.login import TheAuth
-from gpudeck.model.view import Host
+from gpudeck.model.view import Host, HostList
 
 _MOST_NAMED = 20
 NOT_KEPT = {"Cache-Control": "no-store"}
@@ -33,12 +33,6 @@ class RemovedHosts(Struct, frozen=True):
     count: int
     names: list[str]
     kept: int
-
-
-class HostList(Struct, frozen=True):
-    """All hosts by name."""
-
-    hosts: list[Host]
 
 
 @get("/api/v1/hosts", opt=access("read"), responses={200: documented(HostList, "All hosts by name")})

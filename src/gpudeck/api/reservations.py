@@ -15,13 +15,14 @@ from msgspec import Meta, Struct, field
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.addresses import count_as
 from gpudeck.api.answers import HubRequest, allow, answer_json, documented
-from gpudeck.api.booking_desk import BookingDesk, RefusedReservation, ShownReservation, ShownSlot, TheBookings
+from gpudeck.api.booking_desk import BookingDesk, RefusedReservation, TheBookings
 from gpudeck.api.errors import ErrorBody
 from gpudeck.api.login import AuthRequest
 from gpudeck.api.moments import Length, Moment, read_amount, read_length, read_moment
 from gpudeck.api.questions import TIME, TIME_SCHEMA, check_names, read_time
 from gpudeck.auth.caller import Caller
 from gpudeck.model.quantity import AMOUNT
+from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSlot
 from gpudeck.reservations.drafts import Change, Draft
 from gpudeck.reservations.rules import FURTHEST
 from gpudeck.reservations.store import MOST_LISTED, ReservationAsk
@@ -83,14 +84,6 @@ class ReservationChange(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     length: Length | None = field(default=None, name="for")
     note: _Note | None = None
     user: _User | None = None
-
-
-class ReservationList(Struct, frozen=True):
-    """By their start. `time` is the hub's, `is_cut` says that there are more than were asked for."""
-
-    reservations: list[ShownReservation]
-    time: float
-    is_cut: bool
 
 
 class NextFree(Struct, frozen=True):

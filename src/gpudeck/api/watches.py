@@ -6,9 +6,8 @@ from typing import Annotated, Any
 from litestar import Request, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from gpudeck.alerts.watch import FoundGpu, Watch
 from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow, documented
@@ -18,6 +17,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.wanted import Wanted
+from gpudeck.model.watch import Watch, WatchList, WatchView
 from gpudeck.views.safe import clean
 
 
@@ -71,27 +71,6 @@ class NewWatch(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     expire_seconds: Annotated[float, Meta(ge=60, le=LONGEST)] = USUAL
     user: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-
-
-class WatchView(Struct, frozen=True, kw_only=True):
-    """`fired_at` is null until the GPUs in `found` were free; then the watch is over. `is_sent`: the person is told by
-    mail or Slack; else it is seen on the page and among the events alone."""
-
-    id: int
-    user: str
-    wanted: Wanted
-    description: str
-    created_at: float
-    expires_at: float
-    fired_at: float | None
-    found: list[FoundGpu]
-    is_sent: bool
-
-
-class WatchList(Struct, frozen=True):
-    """Those that wait, and for a week those that fired."""
-
-    watches: list[WatchView]
 
 
 @get("/api/v1/watches", opt=access("user"))

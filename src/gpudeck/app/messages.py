@@ -14,7 +14,6 @@ from gpudeck.alerts.notifiers.post import ChannelPost
 from gpudeck.alerts.notifiers.routes import BOT, Destination, find_destinations, has_way
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore
-from gpudeck.alerts.watch import Watch
 from gpudeck.alerts.watch_store import WatchStore
 from gpudeck.alerts.watches import Watches, message_of
 from gpudeck.auth.parts import Auth
@@ -26,6 +25,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.wanted import OfferedGpu, offer
+from gpudeck.model.watch import Watch
 
 log = logging.getLogger(__name__)
 

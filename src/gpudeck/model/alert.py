@@ -57,3 +57,17 @@ class Silence(Struct, frozen=True, kw_only=True):
     host: str | None = None
     rule: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+
+
+class AlertList(Struct, frozen=True):
+    """The worst first; those that are over come after all others, the newest first. `time` is the hub's."""
+
+    alerts: list[Alert]
+    time: float
+
+
+class SilenceList(Struct, frozen=True):
+    """Those that count now or later, by their end."""
+
+    silences: list[Silence]
+    time: float

@@ -81,3 +81,26 @@ class Mark(Struct, frozen=True):
     conflict: str | None = None
     since: float = 0.0
     is_unknown: bool = False
+
+
+class ShownReservation(Reservation, frozen=True, kw_only=True):
+    """`state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
+    beginning (`cancelled`)."""
+
+    state: ReservationState
+
+
+class ReservationList(Struct, frozen=True):
+    """By their start. `time` is the hub's, `is_cut` says that there are more than were asked for."""
+
+    reservations: list[ShownReservation]
+    time: float
+    is_cut: bool
+
+
+class ShownSlot(Struct, frozen=True):
+    """A time at which these GPUs are free."""
+
+    start: float
+    end: float
+    gpus: list[BookedGpu]

@@ -127,3 +127,9 @@ class Fleet(Struct, kw_only=True):
     alerts: list[Alert] = field(default_factory=list)
 
     hosts: list[Host]
+
+
+class HostList(Struct, frozen=True):
+    """All hosts by name."""
+
+    hosts: list[Host]

@@ -27,3 +27,24 @@ class Watch(Struct, frozen=True, kw_only=True):
     expires_at: float
     fired_at: float | None = None
     found: list[FoundGpu] = field(default_factory=list)
+
+
+class WatchView(Struct, frozen=True, kw_only=True):
+    """`fired_at` is null until the GPUs in `found` were free; then the watch is over. `is_sent`: the person is told by
+    mail or Slack; else it is seen on the page and among the events alone."""
+
+    id: int
+    user: str
+    wanted: Wanted
+    description: str
+    created_at: float
+    expires_at: float
+    fired_at: float | None
+    found: list[FoundGpu]
+    is_sent: bool
+
+
+class WatchList(Struct, frozen=True):
+    """Those that wait, and for a week those that fired."""
+
+    watches: list[WatchView]
