@@ -1,19 +1,21 @@
 """What `gpudeck hosts test` says of a host that its hub does not read by itself."""
 
-import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from fakes.fleets import make
 from gpudeck.app.host_test import Step, try_host
 from gpudeck.app.settings import Settings
 from gpudeck.model.target import Target
+from gpudeck.model.view import Host, HostList
 from sources.scrape_pages import send, web_server
 
 
 def steps_of(**host: Any) -> list[Step]:
     """The steps for a host of which the hub answers this."""
-    body = json.dumps({"hosts": [{"name": "gpu01", "gpus": [], "reasons": {}, "problems": []} | host]}).encode()
+    body = msgspec.json.encode(HostList([make(Host, name="gpu01", **host)]))
     with web_server(lambda handler: send(handler, body, Content_Type="application/json")) as port:
         return list(try_host(Settings(), Target(name="gpu01", via="push"), f"http://127.0.0.1:{port}"))
 

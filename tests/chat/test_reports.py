@@ -3,9 +3,11 @@
 import pytest
 
 from fakes.chats import NOW, ZONE
+from fakes.fleets import make
 from gpudeck.chat.blocks import Answer
 from gpudeck.chat.reports import answer_report, read_report
 from gpudeck.model.errors import UsageError
+from gpudeck.model.usage import Usage, UsageRow
 
 DAY = 86_400
 
@@ -31,15 +33,15 @@ def test_what_is_no_period_is_refused(text: str) -> None:
         read_report(tuple(text.split()), NOW, ZONE)
 
 
-def make(coverage: float | None, *rows: dict[str, object]) -> Answer:
-    total = {"gpu_hours": 3.0, "worked_hours": None, "idle_held_hours": 1.0}
-    usage = {"by": "user", "start": NOW - 7 * DAY, "end": NOW, "coverage": coverage, "rows": rows, "total": total}
-    return answer_report(usage)
+def report(coverage: float | None, *rows: UsageRow) -> Answer:
+    total = make(UsageRow, gpu_hours=3.0, idle_held_hours=1.0)
+    return answer_report(
+        make(Usage, by="user", start=NOW - 7 * DAY, end=NOW, coverage=coverage, rows=rows, total=total)
+    )
 
 
 def test_what_is_unknown_is_a_dash_and_what_was_not_all_observed_is_not_100_percent() -> None:
-    row = {"user": "<!here>", "gpu_hours": 1234.56, "worked_hours": None, "idle_held_hours": 0.0}
-    answer = make(0.99999, row)
+    answer = report(0.99999, make(UsageRow, user="<!here>", gpu_hours=1234.56))
     assert answer.blocks[0]["text"]["text"].splitlines()[:2] == [
         "*Use by user, last 7 days*",
         "*&lt;!here&gt;*  1,234.6 GPU-hours, – worked, 0.0 held idle",
@@ -48,5 +50,5 @@ def test_what_is_unknown_is_a_dash_and_what_was_not_all_observed_is_not_100_perc
 
 
 def test_nobody_is_told_as_nobody() -> None:
-    assert "Nobody was seen" in make(None).blocks[0]["text"]["text"]
-    assert "No GPU was known" in make(None).blocks[0]["text"]["text"]
+    assert "Nobody was seen" in report(None).blocks[0]["text"]["text"]
+    assert "No GPU was known" in report(None).blocks[0]["text"]["text"]

@@ -5,8 +5,10 @@ from datetime import UTC
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
+from fakes.fleets import make
 from gpudeck.client import Client
 from gpudeck.compat.gpu_monitor.comments import plan_bookings, write_comments
 from gpudeck.compat.gpu_monitor.importer import read
@@ -14,6 +16,8 @@ from gpudeck.compat.gpu_monitor.php import read_names
 from gpudeck.compat.importing import Desk, Here, Left, Plan, look
 from gpudeck.compat.steps import BookingStep
 from gpudeck.model.errors import UsageError
+from gpudeck.model.reservation import BookedGpu, Reservation, ReservationList, ShownReservation
+from gpudeck.model.view import Gpu, Host, HostList
 
 NOW = 1_530_000_000.0
 """2018-06-26 08:00 in UTC: before the dates of its README."""
@@ -78,17 +82,21 @@ def test_booking_that_no_hub_would_make_is_named_before_one_is_asked() -> None:
     assert plan.left == [Left("line 1, gpu01, GPU 0", reason)]
 
 
+def booking(user: str, end: float, note: str, *places: str) -> Reservation:
+    gpus = [BookedGpu(place, *place.split(":")) for place in places]
+    return make(Reservation, user=user, end=end, note=note, gpus=gpus)
+
+
 class Booked(Client):
     """A hub with one GPU, which grace has reserved."""
 
     def hosts(self) -> bytes:
-        return b'{"hosts": [{"name": "gpu01", "gpus": [{"label": "0"}, {"label": "1"}]}]}'
+        gpus = [make(Gpu, label=label) for label in ("0", "1")]
+        return msgspec.json.encode(HostList([make(Host, name="gpu01", gpus=gpus)]))
 
     def reservations(self, _: object) -> bytes:
-        return (
-            b'{"reservations": [{"id": 7, "user": "grace", "start": 0, "end": 2e9,'
-            b' "gpus": [{"host": "gpu01", "label": "0"}]}]}'
-        )
+        booked = make(ShownReservation, id=7, user="grace", end=2e9, gpus=[BookedGpu("GPU-0", "gpu01", "0")])
+        return msgspec.json.encode(ReservationList([booked], 0.0, False))
 
 
 def test_dry_run_names_the_reservation_in_the_way() -> None:
@@ -171,8 +179,7 @@ def test_file_of_another_kind_is_refused(content: str) -> None:
 
 @pytest.mark.parametrize("note", ["<script>alert(1)</script>", "a \"b\" 'c' & d", "&lt;b&gt;", "1 < 2", "Père Noël"])
 def test_texts_are_run_nowhere_and_come_back_as_they_were(note: str) -> None:
-    booked = {"user": note[:20], "end": 1533081600.0, "note": note, "gpus": [{"host": "gpu02", "label": "1"}]}
-    text = write_comments([booked])
+    text = write_comments([booking(note[:20], 1533081600.0, note, "gpu02:1")])
     written = json.loads(text)["gpu02"]["1"]["comment"]
     assert not set(written) & set("<>\"'")
     (step,) = plan_of(text).steps
@@ -192,13 +199,8 @@ def test_empty_list_is_what_php_writes_for_no_hosts() -> None:
 
 def test_bookings_are_written_as_they_were_read() -> None:
     reservations = [
-        {"user": "pnoël", "end": 1533081600.0, "note": "<b>", "gpus": [{"host": "gpu02", "label": "1"}]},
-        {
-            "user": "ada",
-            "end": 1530534600.0,
-            "note": "",
-            "gpus": [{"host": "gpu01", "label": "0"}, {"host": "gpu01", "label": "1"}],
-        },
+        booking("pnoël", 1533081600.0, "<b>", "gpu02:1"),
+        booking("ada", 1530534600.0, "", "gpu01:0", "gpu01:1"),
     ]
     text = write_comments(reservations)
     assert json.loads(text)["gpu02"] == {"1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "&lt;b&gt;"}}

@@ -17,9 +17,11 @@ from gpudeck.compat.steps import HostStep
 from gpudeck.compat.web_gpu_monitor.columns import write_load_data
 from gpudeck.compat.web_gpu_monitor.importer import read
 from gpudeck.hub.fleet import Fleet
+from gpudeck.model import view
 from gpudeck.model.errors import UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading
+from gpudeck.views.reading import read_fleet
 from gpudeck.views.static_page import render_page
 
 HERE = Here(0.0, UTC, Path("/nowhere"))
@@ -72,13 +74,12 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
         read(write(tmp_path, text), HERE)
 
 
-def fleet_of(*hosts: tuple[str, list[GpuReading]], later: float = 0.0) -> dict[str, Any]:
+def fleet_of(*hosts: tuple[str, list[GpuReading]], later: float = 0.0) -> view.Fleet:
     fleet = Fleet(FleetSettings())
     for name, gpus in hosts:
         fleet.apply(make_envelope(name, 1, gpus), via="ssh", now=NOW)
     fleet.age(NOW + later)
-    told: dict[str, Any] = msgspec.json.decode(fleet.encoded(NOW + later, demo=False))
-    return told
+    return read_fleet(fleet.encoded(NOW + later, demo=False))
 
 
 def card(index: int, load: int, load_mem: int, *users: str | None, **others: Any) -> GpuReading:
@@ -109,7 +110,7 @@ def test_dead_host_has_no_line_and_costs_nobody_else_theirs() -> None:
     fleet.apply(make_envelope("dead", 1, [card(0, 0, 0)]), via="ssh", now=NOW)
     fleet.apply(make_envelope("live", 1, [card(1, 0, 0)]), via="ssh", now=NOW + 100)
     fleet.age(NOW + 101)
-    lines = write_load_data(msgspec.json.decode(fleet.encoded(NOW + 101, demo=False))).splitlines()
+    lines = write_load_data(read_fleet(fleet.encoded(NOW + 101, demo=False))).splitlines()
     assert [line.split(",")[6] for line in lines[1:]] == ["live"]
 
 

@@ -21,7 +21,7 @@ from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor, SideDoor
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.headers import SafeApp
-from gpudeck.api.host_book import AddedHosts, NewHost
+from gpudeck.api.host_book import NewHost
 from gpudeck.api.house import House
 from gpudeck.app.auth import grant_by
 from gpudeck.app.host_book import Book, ManagedHosts
@@ -37,7 +37,7 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.event import Event
-from gpudeck.model.target import Target
+from gpudeck.model.target import AddedHosts, Target
 from gpudeck.queueing.queue import Queue
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.queueing.store import QueueStore

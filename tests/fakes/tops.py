@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import msgspec
+
 from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu
 from gpudeck.model.errors import GpudeckError
+from gpudeck.model.view import Fleet
 from gpudeck.tui.feed import News, Snapshot, Take
+from gpudeck.tui.fleet import Delta, read_delta
 from gpudeck.tui.top import Outside, Top
 
 
@@ -41,7 +45,7 @@ class FakeFeed:
         self._take(news)
 
 
-def some_fleet() -> dict[str, Any]:
+def some_fleet() -> Fleet:
     """Three hosts, six GPUs: bob works hardest, alice is on two, one GPU fell off the bus, one host is gpu10."""
     bob = make_busy_gpu(1, "bob", uuid="GPU-b", metrics={"utilization_percent": 99, "memory_used_bytes": 10 * GIB})
     return fleet_of(
@@ -57,13 +61,19 @@ def some_fleet() -> dict[str, Any]:
     )
 
 
-def make_top(fleet: dict[str, Any] | None = None, **others: Any) -> Top:
+def make_top(fleet: Fleet | None = None, **others: Any) -> Top:
     """A top that does nothing beyond its own screen."""
     outside = Outside(leave=lambda: None, recall=lambda *_: None, end=lambda *_: None)
     top = Top("http://hub:8042", outside, **others)
     top.take(Snapshot(some_fleet() if fleet is None else fleet))
     top.arrange()
     return top
+
+
+def delta_of(top: Top, after: float = 1.0, **parts: Any) -> Delta:
+    """A delta for this top as a hub's stream has it, `after` its last news."""
+    told = {"time": top.fleet.time + after, "totals": top.fleet.totals, **parts}
+    return read_delta(msgspec.json.encode(told))
 
 
 def press(top: Top, *keys: str) -> None:

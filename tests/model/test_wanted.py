@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from fakes.fleets import make
 from fakes.offers import GIB, make_offer
+from gpudeck.model.view import Gpu, Host
 from gpudeck.model.wanted import Wanted, choose, is_usable, offer, rank
 
-HOST = {"name": "gpu07", "id": "machine-7"}
+HOST = make(Host, name="gpu07", id="machine-7")
 GPU: dict[str, Any] = {
     "uuid": "GPU-a",
     "index": 0,
@@ -40,7 +42,7 @@ BOOKED = {"id": 1, "user": "ada", "until": 9e9, "note": "", "kind": "booking"}
     ],
 )
 def test_only_what_is_free_or_booked_by_oneself_is_usable(others: dict[str, Any], ada_can: bool, bob_can: bool) -> None:
-    gpu = offer(HOST, GPU | others)
+    gpu = offer(HOST, make(Gpu, **(GPU | others)))
     assert (is_usable(gpu, ("ada",)), is_usable(gpu, ("bob",))) == (ada_can, bob_can)
 
 

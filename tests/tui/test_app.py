@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from fakes.tops import FakeFeed, some_fleet
+from fakes.tops import FakeFeed, delta_of, some_fleet
 from gpudeck.collectors.proc import Proc
+from gpudeck.model.view import ShownProcess
 from gpudeck.tui.app import TopApp
-from gpudeck.tui.feed import Delta, Lost, Snapshot
+from gpudeck.tui.feed import Lost, Snapshot
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
@@ -93,7 +94,7 @@ def test_delta_changes_the_picture() -> None:
     async def work(pilot: Pilot[None]) -> None:
         bob = {"uuid": "GPU-b", "utilization_percent": 13}
         change = {"id": "gpu02", "gpus": [bob]}
-        feed.tell(Delta({"time": app.top.fleet.time + 1, "totals": app.top.fleet.totals, "changes": [change]}))
+        feed.tell(delta_of(app.top, changes=[change]))
         await until(pilot, lambda: "■ busy     13%" in seen(app), "the change")
 
     run(app, work)
@@ -114,7 +115,7 @@ def test_hub_that_goes_away_is_said_to_and_comes_back() -> None:
 
 
 def test_details_ask_the_hub_for_what_was_before() -> None:
-    now = some_fleet()["time"]
+    now = some_fleet().time
     app, feed = make_app(FakeFeed(past=[(now - at, 100.0) for at in range(60, 600, 3)]))
 
     async def work(pilot: Pilot[None]) -> None:
@@ -174,11 +175,10 @@ def test_terminal_that_knows_ascii_alone_gets_no_other_signs() -> None:
 
 def local_app(process: subprocess.Popen[bytes]) -> TopApp:
     fleet = some_fleet()
-    fleet["hosts"] = fleet["hosts"][:1]
+    fleet.hosts = fleet.hosts[:1]
     started = Proc().boot_time() + Proc().stat(process.pid).start_ticks / os.sysconf("SC_CLK_TCK")
-    shown = {"pid": process.pid, "user": "me", "command": "a test's own", "started_at": started}
-    shown |= {"memory_used_bytes": None, "utilization_percent": None, "reasons": {}}
-    fleet["hosts"][0]["gpus"][0]["processes"] = [shown]
+    shown = ShownProcess(process.pid, "me", "a test's own", started_at=started)
+    fleet.hosts[0].gpus[0].processes = [shown]
     return TopApp(FakeFeed(is_local=True), Snapshot(fleet), grace=0.3)
 
 

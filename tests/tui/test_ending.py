@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from fakes.fleets import make
 from fakes.hubs import wait_until
 from fakes.tops import make_top, press, some_fleet
 from gpudeck.collectors.proc import Proc
+from gpudeck.model.view import Host, ShownProcess
 from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim, is_running, send
 from gpudeck.tui.top import Outside, Top
 
@@ -84,23 +86,22 @@ def test_process_of_somebody_else_is_left_alone(
 
 @pytest.mark.parametrize(("own_id", "host_id"), [("", "gpu01"), ("this", "other"), ("", "")])
 def test_only_this_machine_is_touched(own_id: str, host_id: str) -> None:
-    host = {"id": host_id, "display_name": "gpu01"}
+    host = make(Host, id=host_id, display_name="gpu01")
     with pytest.raises(NotEnded, match="gpu01 is not this machine"):
-        choose_victim(host, {"pid": 1, "started_at": 1.0}, own_id, is_local=False)
+        choose_victim(host, ShownProcess(1, started_at=1.0), own_id, is_local=False)
 
 
 def test_process_whose_start_is_not_known_is_left_alone() -> None:
-    host = {"id": "this", "display_name": "gpu01"}
+    host = make(Host, id="this", display_name="gpu01")
     with pytest.raises(NotEnded, match="when process 7 started is not known"):
-        choose_victim(host, {"pid": 7, "started_at": None}, "this", is_local=False)
+        choose_victim(host, ShownProcess(7), "this", is_local=False)
 
 
 def top_with(process: subprocess.Popen[bytes], ended: list[tuple[Victim, bool]]) -> Top:
     fleet = some_fleet()
-    told = fleet["hosts"][0]["gpus"]
-    shown = {"pid": process.pid, "user": "me", "command": "sleep 60", "started_at": started_at(process.pid)}
-    told[0]["processes"] = [{**shown, "memory_used_bytes": None, "utilization_percent": None, "reasons": {}}]
-    fleet["hosts"] = fleet["hosts"][:1]
+    told = fleet.hosts[0].gpus
+    told[0].processes = [ShownProcess(process.pid, "me", "sleep 60", started_at=started_at(process.pid))]
+    fleet.hosts = fleet.hosts[:1]
     top = make_top(fleet, is_local=True)
     top._outside = Outside(lambda: None, lambda *_: None, lambda *what: ended.append(what))
     return top

@@ -5,15 +5,19 @@ import socket
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from fakes.fleets import make
 from fakes.hubs import running_hub, wait_until
 from gpudeck.app.local_watch import LocalWatch
 from gpudeck.app.own_token import find_own_token
 from gpudeck.client import Client, Forbidden
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Unreachable
-from gpudeck.tui.feed import Delta, HubFeed, LocalFeed, Lost, News, Snapshot
+from gpudeck.model.view import Fleet
+from gpudeck.tui.feed import HubFeed, LocalFeed, Lost, News, Snapshot
+from gpudeck.tui.fleet import Delta
 
 
 def free_port() -> int:
@@ -65,10 +69,10 @@ def test_past_of_a_gpu_comes_from_the_history_of_the_hub(tmp_path: Path) -> None
     with running_hub(tmp_path, "--demo", "3") as hub:
         feed = HubFeed(Client(hub.url))
         wait_until(lambda: json.loads(hub.get("/api/v1/fleet"))["hosts"], "the simulated fleet")
-        host = feed.first().fleet["hosts"][0]
+        host = feed.first().fleet.hosts[0]
         feed.stop()
-        wait_until(lambda: feed.past({"gpu": host["gpus"][0]["uuid"]}, "power_watts"), "samples in the history", 60)
-        wait_until(lambda: feed.past({"host": host["id"]}, "host_cpu_percent"), "the same of its host", 60)
+        wait_until(lambda: feed.past({"gpu": host.gpus[0].uuid}, "power_watts"), "samples in the history", 60)
+        wait_until(lambda: feed.past({"host": host.id}, "host_cpu_percent"), "the same of its host", 60)
 
 
 def test_this_machine_is_read_again_and_again() -> None:
@@ -78,16 +82,17 @@ def test_this_machine_is_read_again_and_again() -> None:
     feed.start(news.append)
     wait_until(lambda: len(news) > 2, "three readings")
     feed.stop()
-    hosts = [one.fleet["hosts"] for one in news if isinstance(one, Snapshot)]
-    assert {(len(found), found[0]["status"], found[0]["via"]) for found in hosts} == {(1, "up", "local")}
-    assert hosts[-1][0]["last_report_at"] > hosts[0][0]["last_report_at"]
+    hosts = [one.fleet.hosts for one in news if isinstance(one, Snapshot)]
+    assert {(len(found), found[0].status, found[0].via) for found in hosts} == {(1, "up", "local")}
+    assert hosts[-1][0].last_report_at > hosts[0][0].last_report_at
 
 
 def test_reading_that_fails_is_told_and_tried_again() -> None:
-    answers = iter([b'{"hosts":[]}', OSError("no more files"), b'{"hosts":[1]}'])
+    fleet = msgspec.json.encode(make(Fleet))
+    answers = iter([fleet, OSError("no more files")])
 
     def read() -> bytes:
-        answer = next(answers, b'{"hosts":[2]}')
+        answer = next(answers, fleet)
         if isinstance(answer, OSError):
             raise answer
         return answer

@@ -57,7 +57,7 @@ def test_eighty_columns_have_what_a_person_looks_for() -> None:
 
 def test_host_without_gpus_says_why_in_a_whole_line() -> None:
     fleet = fleet_of(("gpu01", []))
-    fleet["hosts"][0]["problems"] = ["nvidia-smi is not installed: install the driver, then look again"]
+    fleet.hosts[0].problems = ["nvidia-smi is not installed: install the driver, then look again"]
     drawn = ["".join(text for text, _ in line) for line in Artist(make_top(fleet)).draw(80, 24)]
     assert drawn[4].strip() == "gpu01  nvidia-smi is not installed: install the driver, then look again"
 
@@ -79,8 +79,8 @@ def test_only_the_cell_that_changed_is_drawn_again() -> None:
     top = make_top()
     artist = Artist(top)
     before = artist.draw(80, 24)
-    gpu = top.fleet.hosts[0]["gpus"][1]
-    gpu["temperature_celsius"] = 99  # type: ignore[index]
+    gpu = top.fleet.hosts[0].gpus[1]
+    gpu.temperature_celsius = 99
     changes = find_changes(before, artist.draw(80, 24))
     assert [(region.y, region.height, region.width) for region in changes] == [(5, 1, 6)]
 

@@ -1,10 +1,12 @@
 """What keys do: order, groups, filter, search, details, people, standing still, a hub that goes away."""
 
 import pytest
+from msgspec.structs import replace
 
-from fakes.tops import make_top, press, some_fleet
+from fakes.tops import delta_of, make_top, press, some_fleet
 from gpudeck.model.availability import AVAILABILITIES
-from gpudeck.tui.feed import Delta, Lost, Snapshot
+from gpudeck.model.reservation import GpuReservation
+from gpudeck.tui.feed import Lost, Snapshot
 from gpudeck.tui.help import help_lines
 from gpudeck.tui.picture import Artist
 from gpudeck.tui.top import Top
@@ -15,7 +17,7 @@ UNKNOWN_LAST = "gpu02:2"
 def shown(top: Top) -> list[str]:
     """The GPUs in their order; the heads of groups by their first word."""
     return [
-        row.title().split(" · ")[0] if row.title else f"{row.host['name']}:{row.gpu['label']}"  # type: ignore[index]
+        row.title().split(" · ")[0] if row.title else f"{row.host.name}:{row.gpu.label}"  # type: ignore[union-attr]
         for row in top.listing.rows
     ]
 
@@ -123,7 +125,7 @@ def test_details_of_a_gpu_list_its_processes_alone() -> None:
     press(top, "g", "g", "g", "P", "enter")
     drawn = picture(top)
     assert "gpu02 · GPU 1 · NVIDIA A100-SXM4-80GB · ■ busy" in drawn
-    assert [row.subject["user"] for row in top.listing.rows] == ["bob"]
+    assert [row.process and row.process.user for row in top.listing.rows] == ["bob"]
     assert "python train.py" in drawn
     press(top, "escape")
     assert len(shown(top)) == 6
@@ -142,7 +144,7 @@ def test_gpu_that_left_while_it_is_looked_at_is_said_to_be_gone() -> None:
     top = make_top()
     press(top, "g", "g", "g", "enter")
     fleet = some_fleet()
-    top.take(Snapshot(fleet | {"hosts": [host for host in fleet["hosts"] if host["name"] != "gpu1"]}))
+    top.take(Snapshot(replace(fleet, hosts=[host for host in fleet.hosts if host.name != "gpu1"])))
     top.arrange()
     assert "It is gone. Esc leads back." in picture(top)
 
@@ -150,7 +152,10 @@ def test_gpu_that_left_while_it_is_looked_at_is_said_to_be_gone() -> None:
 def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
     top = make_top()
     press(top, "u")
-    assert [(row.subject.user, len(row.subject.holdings)) for row in top.listing.rows] == [("alice", 2), ("bob", 1)]
+    assert [(row.person.user, len(row.person.holdings)) for row in top.listing.rows if row.person] == [
+        ("alice", 2),
+        ("bob", 1),
+    ]
     assert "gpu1:1  gpu10:0" in picture(top)
     press(top, "enter", "g", "g", "g")
     assert (top.words, shown(top)) == ('user:"alice"', ["gpu1:1", "gpu10:0"])
@@ -162,9 +167,9 @@ def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
 )
 def test_who_has_booked_a_gpu_is_told(conflict: str | None, note: str) -> None:
     fleet = some_fleet()
-    booking = {"id": 1, "user": "ada", "kind": "booking", "note": "paper", "until": fleet["time"] + 4 * 3600 - 1}
-    host = next(host for host in fleet["hosts"] if host["name"] == "gpu1")
-    host["gpus"][1] |= {"reservation": booking, "reservation_conflict": conflict}
+    gpu = next(host for host in fleet.hosts if host.name == "gpu1").gpus[1]
+    gpu.reservation = GpuReservation(1, "ada", fleet.time + 4 * 3600 - 1, "paper", "booking")
+    gpu.reservation_conflict = conflict
     top = make_top(fleet)
     assert note in picture(top, 180)
     press(top, "down", "down", "enter")
@@ -202,7 +207,7 @@ def test_help_has_all_states_and_fits_a_small_terminal() -> None:
 def test_processes_are_listed_over_all_hosts() -> None:
     top = make_top()
     press(top, "p", "U")
-    assert [row.subject["user"] for row in top.listing.rows] == ["alice", "alice", "bob"]
+    assert [row.process and row.process.user for row in top.listing.rows] == ["alice", "alice", "bob"]
 
 
 def test_help_is_closed_by_any_key() -> None:
@@ -222,13 +227,13 @@ def test_hub_out_of_reach_greys_everything_and_nothing_is_free_any_more() -> Non
     assert "OUT OF REACH since" in "".join(text for text, _ in lines[1])
     assert {colour for line in lines[2:-1] for _, colour in line} <= {"grey", "reverse"}
     assert "● free" not in picture(top)
-    assert {row.gpu["availability"] for row in top.listing.rows if row.gpu} == {"unknown"}
+    assert {row.gpu.availability for row in top.listing.rows if row.gpu} == {"unknown"}
 
 
 def test_everything_is_back_with_the_next_delta() -> None:
     top = make_top()
     top.take(Lost("gone"))
-    top.take(Delta({"time": top.fleet.time + 5, "totals": top.fleet.totals}))
+    top.take(delta_of(top, 5))
     top.arrange()
     assert "OUT OF REACH" not in picture(top)
     assert "● free" in picture(top)
@@ -247,9 +252,7 @@ def test_standing_still_shows_old_values_until_space_is_pressed_again() -> None:
     top = make_top()
     press(top, "space")
     bob = {"uuid": "GPU-b", "utilization_percent": 11}
-    top.take(
-        Delta({"time": top.fleet.time + 1, "totals": top.fleet.totals, "changes": [{"id": "gpu02", "gpus": [bob]}]})
-    )
+    top.take(delta_of(top, changes=[{"id": "gpu02", "gpus": [bob]}]))
     top.arrange()
     assert " 99% " in picture(top)
     assert "STANDING STILL" in picture(top)

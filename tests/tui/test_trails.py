@@ -26,7 +26,7 @@ def test_unknown_values_and_silent_gpus_leave_no_sample() -> None:
     blind = make_gpu(2, uuid="GPU-blind", metrics={"utilization_percent": None})
     fleet = fleet_of(("gpu01", [make_gpu(0, uuid="GPU-idle"), lost, blind]))
     trails = Trails()
-    trails.note(100.0, fleet["hosts"])
+    trails.note(100.0, fleet.hosts)
     assert trails.points("GPU-idle", "utilization_percent") == [(100.0, 0.0)]
     assert trails.points("GPU-lost", "utilization_percent") == []
     assert trails.points("GPU-blind", "utilization_percent") == []
@@ -35,13 +35,13 @@ def test_unknown_values_and_silent_gpus_leave_no_sample() -> None:
 
 def test_history_of_the_hub_comes_before_what_was_seen_and_never_twice() -> None:
     trails = Trails()
-    trails.note(100.0, fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")]))["hosts"])
+    trails.note(100.0, fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")])).hosts)
     trails.older["GPU-0", "utilization_percent"] = [(90.0, 7.0), (100.0, 8.0), (110.0, 9.0)]
     assert trails.points("GPU-0", "utilization_percent") == [(90.0, 7.0), (100.0, 0.0)]
 
 
 def test_only_the_last_minutes_are_kept() -> None:
-    hosts = fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")]))["hosts"]
+    hosts = fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")])).hosts
     trails = Trails()
     for at in range(1000):
         trails.note(at * EVERY, hosts)
@@ -52,6 +52,6 @@ def test_only_the_last_minutes_are_kept() -> None:
 
 def test_gpu_that_left_is_forgotten() -> None:
     trails = Trails()
-    trails.note(0.0, fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")]))["hosts"])
+    trails.note(0.0, fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")])).hosts)
     trails.note(EVERY, [])
     assert trails.points("GPU-0", "utilization_percent") == []

@@ -2,21 +2,26 @@
 
 from typing import Any
 
-from fakes.fleets import fleet_of
+import msgspec
+from msgspec.structs import replace
+
+from fakes.fleets import fleet_of, make
 from fakes.reports import make_gpu
+from gpudeck.model.alert import Alert
 from gpudeck.views.choice import choose_hosts
+from gpudeck.views.reading import read_fleet
 from gpudeck.views.text import render_fleet
 
 
-def alert(host: str | None = None, **others: Any) -> dict[str, Any]:
-    facts = {"severity": "warning", "state": "firing", "title": f"{host} is hot", "host_id": host, "since": 0.0}
-    return facts | {"silenced_by": None, "acknowledged_by": None, "resolved_at": None} | others
+def alert(host: str | None = None, **others: Any) -> Alert:
+    facts = {"severity": "warning", "state": "firing", "title": f"{host} is hot", "host": host}
+    return make(Alert, **(facts | others))
 
 
-def shown(*alerts: dict[str, Any], hosts: list[str] | None = None) -> list[str]:
+def shown(*alerts: Alert, hosts: list[str] | None = None) -> list[str]:
     fleet = fleet_of(("gpu01", [make_gpu()]), ("gpu02", [make_gpu(uuid="B")]))
-    ids = {host["name"]: host["id"] for host in fleet["hosts"]}
-    fleet["alerts"] = [one | {"since": fleet["time"] - 60, "host_id": ids.get(one["host_id"])} for one in alerts]
+    ids = {host.name: host.id for host in fleet.hosts}
+    fleet.alerts = [replace(one, since=fleet.time - 60, host_id=ids.get(one.host or "")) for one in alerts]
     part = choose_hosts(fleet, hosts) if hosts else fleet
     return [
         line for line in render_fleet(part).splitlines() if line.startswith(("▲", "■", "·")) or "more alerts" in line
@@ -46,6 +51,6 @@ def test_many_are_cut_and_the_rest_is_counted() -> None:
 
 
 def test_hub_of_before_alerts_is_shown_all_the_same() -> None:
-    fleet = fleet_of(("gpu01", [make_gpu()]))
-    del fleet["alerts"]
-    assert "gpu01" in render_fleet(fleet)
+    told = msgspec.to_builtins(fleet_of(("gpu01", [make_gpu()])))
+    del told["alerts"]
+    assert "gpu01" in render_fleet(read_fleet(msgspec.json.encode(told)))

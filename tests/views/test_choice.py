@@ -17,7 +17,7 @@ FLEET = fleet_of(
 
 def names_of(text: str) -> list[str]:
     part, _ = choose_words(FLEET, text)
-    return [f"{host['name']}:{','.join(gpu['label'] for gpu in host['gpus'])}" for host in part["hosts"]]
+    return [f"{host.name}:{','.join(gpu.label for gpu in host.gpus)}" for host in part.hosts]
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def test_whole_names_mean_these_hosts_and_other_words_what_they_mean_on_the_page
 
 
 def test_totals_are_those_of_what_was_chosen() -> None:
-    everybody = [host["name"] for host in FLEET["hosts"]]
-    assert choose_hosts(FLEET, everybody)["totals"] == FLEET["totals"]
+    everybody = [host.name for host in FLEET.hosts]
+    assert choose_hosts(FLEET, everybody).totals == FLEET.totals
     part, _ = choose_words(FLEET, "free")
-    counted = {name: part["totals"][name] for name in ("gpus", "free", "busy", "hosts", "hosts_up")}
-    assert counted == {"gpus": 2, "free": 2, "busy": 0, "hosts": 2, "hosts_up": 2}
+    counted = part.totals
+    assert (counted.gpus, counted.free, counted.busy, counted.hosts, counted.hosts_up) == (2, 2, 0, 2, 2)
 
 
 def test_user_is_a_whole_name() -> None:
-    assert [host["name"] for host in choose_user(FLEET, "alice")["hosts"]] == ["gpu1"]
+    assert [host.name for host in choose_user(FLEET, "alice").hosts] == ["gpu1"]
 
 
 def test_names_that_are_near() -> None:
@@ -60,8 +60,8 @@ def test_names_that_are_near() -> None:
 
 def test_states_of_a_lost_hub_are_unknown_and_never_free() -> None:
     lost = forget_states(FLEET, "the hub is out of reach")
-    gpus = [gpu for host in lost["hosts"] for gpu in host["gpus"]]
-    assert {gpu["availability"] for gpu in gpus} == {"unknown"}
-    assert {gpu["availability_reason"] for gpu in gpus} == {"the hub is out of reach"}
-    assert (lost["totals"]["free"], lost["totals"]["unknown"], lost["totals"]["hosts_up"]) == (0, 5, 0)
-    assert [gpu["last_seen"] for gpu in lost["hosts"][1]["gpus"]] == ["free", "busy"]
+    gpus = [gpu for host in lost.hosts for gpu in host.gpus]
+    assert {gpu.availability for gpu in gpus} == {"unknown"}
+    assert {gpu.availability_reason for gpu in gpus} == {"the hub is out of reach"}
+    assert (lost.totals.free, lost.totals.unknown, lost.totals.hosts_up) == (0, 5, 0)
+    assert [gpu.last_seen for gpu in lost.hosts[1].gpus] == ["free", "busy"]

@@ -3,9 +3,10 @@
 import pytest
 from wcwidth import wcswidth
 
-from fakes.fleets import fleet_of
+from fakes.fleets import fleet_of, make
 from fakes.offers import make_offer
 from fakes.reports import make_gpu
+from gpudeck.model.reservation import GpuReservation
 from gpudeck.views.free import render_free
 from gpudeck.views.text import render_fleet
 
@@ -39,14 +40,11 @@ def test_columns_go_before_a_line_is_too_wide(width: int) -> None:
 )
 def test_who_has_a_gpu_for_how_long_and_why_is_told(changes: dict[str, str], note: str) -> None:
     fleet = fleet_of(("gpu07", [make_gpu()]))
-    gpu = fleet["hosts"][0]["gpus"][0]
+    gpu = fleet.hosts[0].gpus[0]
     booking = {"user": "ada", "kind": changes.get("kind", "booking"), "note": changes.get("why", "")}
-    gpu |= {
-        "availability": changes.get("availability", "booked"),
-        "reservation": booking | {"id": 1, "until": fleet["time"] + 4 * 3600 - 1},
-        "reservation_conflict": changes.get("conflict"),
-        "health_reason": changes.get("health"),
-    }
+    gpu.availability = changes.get("availability", "booked")
+    gpu.reservation = make(GpuReservation, until=fleet.time + 4 * 3600 - 1, **booking)
+    gpu.reservation_conflict, gpu.health_reason = changes.get("conflict"), changes.get("health")
     line = render_fleet(fleet).splitlines()[3]
     assert line.rstrip().endswith(note)
     assert ("ada" in line) == bool(note)

@@ -1,25 +1,22 @@
 """Who is on which GPUs, as the table and the API tell it."""
 
-from typing import Any
-
-import msgspec
-
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.fleet import Fleet
+from gpudeck.model import view
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.views.people_table import NOBODY, describe_people, render_people
+from gpudeck.views.reading import read_fleet
 
 NOW = 1_794_700_000.0
 
 
-def fleet_of(**hosts: list[GpuReading]) -> dict[str, Any]:
+def fleet_of(**hosts: list[GpuReading]) -> view.Fleet:
     fleet = Fleet(FleetSettings())
     for name, gpus in hosts.items():
         fleet.apply(make_envelope(name, 1, gpus), via="push", now=NOW)
     fleet.age(NOW)
-    told: dict[str, Any] = msgspec.json.decode(fleet.encoded(NOW, demo=False))
-    return told
+    return read_fleet(fleet.encoded(NOW, demo=False))
 
 
 def used(index: int, host: str, *processes: Process) -> GpuReading:
@@ -34,7 +31,7 @@ def test_people_are_by_memory_then_by_processes_with_gpus_host_by_host() -> None
         ],
         b=[used(3, "b", make_process(1, "zoe", 0), make_process(9, "eve", 40))],
     )
-    told = [(one["user"], one["memory_used_bytes"], one["processes"], one["gpus"]) for one in describe_people(fleet)]
+    told = [(one.user, one.memory_used_bytes, one.processes, one.gpus) for one in describe_people(fleet).people]
     assert told == [
         ("eve", 40 * GIB, 1, ["b-3"]),
         ("ben", 20 * GIB, 1, ["a-0,1"]),
@@ -48,15 +45,15 @@ def test_people_are_by_memory_then_by_processes_with_gpus_host_by_host() -> None
 
 def test_more_processes_come_first_among_those_of_the_same_memory() -> None:
     fleet = fleet_of(a=[used(0, "a", make_process(1, "ann", 4), make_process(2, "zoe", 2), make_process(3, "zoe", 2))])
-    assert [one["user"] for one in describe_people(fleet)] == ["zoe", "ann"]
+    assert [one.user for one in describe_people(fleet).people] == ["zoe", "ann"]
 
 
 def test_memory_that_is_not_known_is_null_with_its_reason_and_comes_last() -> None:
     nameless = Process(pid=5, user="ann", reasons={"memory_used_bytes": "not told"})
     fleet = fleet_of(a=[used(0, "a", nameless, make_process(1, "zoe", 0))])
-    first, second = describe_people(fleet)
-    assert (first["user"], second["user"], second["memory_used_bytes"]) == ("zoe", "ann", None)
-    assert second["reasons"]["memory_used_bytes"]
+    first, second = describe_people(fleet).people
+    assert (first.user, second.user, second.memory_used_bytes) == ("zoe", "ann", None)
+    assert second.reasons["memory_used_bytes"]
     assert render_people(fleet).splitlines()[2].split() == ["ann", "–", "1", "a-0"]
 
 
@@ -65,9 +62,9 @@ def test_whom_nobody_could_name_is_one_row_and_a_silent_host_counts_for_nobody()
     fleet.apply(make_envelope("dead", 1, [make_busy_gpu(0, "ann", uuid="GPU-9")]), via="push", now=NOW)
     fleet.apply(make_envelope("live", 1, [used(0, "live", make_process(1, None, 1))]), via="push", now=NOW + 100)
     fleet.age(NOW + 101)
-    told = describe_people(msgspec.json.decode(fleet.encoded(NOW + 101, demo=False)))
-    assert [(one["user"], one["gpus"]) for one in told] == [(None, ["live-0"])]
-    assert told[0]["reasons"]["user"]
+    told = describe_people(read_fleet(fleet.encoded(NOW + 101, demo=False))).people
+    assert [(one.user, one.gpus) for one in told] == [(None, ["live-0"])]
+    assert told[0].reasons["user"]
 
 
 def test_nobody_is_said_in_words_and_no_name_moves_a_terminal() -> None:

@@ -3,6 +3,8 @@
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from fakes.fleets import make
+from gpudeck.model.reservation import ShownReservation
 from gpudeck.views.reservations import render_reservations
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -10,10 +12,10 @@ TWICE = 1_824_942_600.0
 """2027-10-31 02:30 in Berlin, for the first time."""
 
 
-def booking(**others: Any) -> dict[str, Any]:
+def booking(**others: Any) -> ShownReservation:
     gpu = {"uuid": "GPU-a", "host": "gpu07", "label": "0", "is_there": True}
     plain = {"id": 1, "kind": "booking", "user": "ada", "gpus": [gpu], "note": "", "state": "planned"}
-    return plain | {"start": TWICE, "end": TWICE + 3600} | others
+    return make(ShownReservation, **(plain | {"start": TWICE, "end": TWICE + 3600} | others))
 
 
 def test_hour_that_the_clock_shows_twice_says_which() -> None:

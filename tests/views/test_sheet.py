@@ -2,17 +2,17 @@
 
 import csv
 import io
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.fleets import fleet_of
 from fakes.reports import make_busy_gpu, make_gpu
+from gpudeck.model.view import Fleet
 from gpudeck.views.sheet import render_sheet
 
 
-def rows_of(fleet: dict[str, Any]) -> list[dict[str, str]]:
+def rows_of(fleet: Fleet) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(render_sheet(fleet), newline=""), strict=True))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fakes.fleets import fleet_of
 from fakes.reports import GIB, IDLE, make_busy_gpu, make_gpu, make_process
@@ -170,11 +171,11 @@ def test_page_needs_nothing_and_runs_nothing_but_what_says_how_old_it_is() -> No
 def test_200_full_hosts_fit_into_a_mail() -> None:
     gpus = [make_busy_gpu(n, user=f"longlogin{n:02}", uuid=f"GPU-{n}") for n in range(8)]
     fleet = fleet_of(("gpu01", gpus))
-    fleet["hosts"] = [{**fleet["hosts"][0], "display_name": f"gpu{n:03}.cluster.example"} for n in range(200)]
+    fleet.hosts = [replace(fleet.hosts[0], display_name=f"gpu{n:03}.cluster.example") for n in range(200)]
     assert len(render_page(fleet).encode()) < 210_000
 
 
 def test_long_names_and_many_problems_are_cut() -> None:
     fleet = fleet_of(("gpu01", [make_busy_gpu(user="x" * 5000)]))
-    fleet["hosts"][0] |= {"display_name": "y" * 5000, "problems": ["z" * 5000] * 500}
+    fleet.hosts[0].display_name, fleet.hosts[0].problems = "y" * 5000, ["z" * 5000] * 500
     assert len(render_page(fleet)) < 30_000

@@ -1,7 +1,6 @@
 """The fleet as text: aligned, honest about the unknown, and harmless to a terminal."""
 
 import re
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +15,11 @@ from gpudeck.hub.hub import Hub
 from gpudeck.model.names import without_maker
 from gpudeck.model.report import GpuEvent, Report
 from gpudeck.model.target import Target
+from gpudeck.model.view import Fleet
 from gpudeck.views.cells import draw_bar
 from gpudeck.views.choice import choose_hosts
 from gpudeck.views.hosts import render_hosts
+from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean, in_ascii
 from gpudeck.views.table import LEAST, fit
 from gpudeck.views.text import render_fleet
@@ -85,7 +86,10 @@ def test_detail_lists_the_processes() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     fleet = fleet_of(("a-rather-long-host-name", [make_busy_gpu(n, user="somebody-long") for n in range(3)]))
-    texts = [render_fleet(shown, width=width, detail=True) for shown in (fleet, fleet | {"demo": True}, fleet_of())]
+    texts = [
+        render_fleet(shown, width=width, detail=True)
+        for shown in (fleet, msgspec.structs.replace(fleet, demo=True), fleet_of())
+    ]
     assert max(wcswidth(line) for text in texts for line in text.splitlines()) <= width
 
 
@@ -243,7 +247,7 @@ def test_table_notes_a_critical_fault() -> None:
 REASON = "gpu09 does not let ada in (no key was there to try). Make a key: ssh-keygen  and then: ssh-copy-id ada@gpu09"
 
 
-def awaited_fleet(*, troubled: int = 1) -> dict[str, Any]:
+def awaited_fleet(*, troubled: int = 1) -> Fleet:
     """One host with a GPU and a problem, and others that never answered."""
     clock = FakeClock()
     hub = Hub(now=clock)
@@ -254,8 +258,7 @@ def awaited_fleet(*, troubled: int = 1) -> dict[str, Any]:
     lost = Report(gpus=[make_gpu()], problems=["a GPU fell off the bus"])
     hub.fleet.apply(msgspec.structs.replace(make_envelope("gpu01"), report=lost), via="push", now=clock())
     hub.stream.tick()
-    fleet: dict[str, Any] = msgspec.json.decode(hub.stream.document())
-    return fleet
+    return read_fleet(hub.stream.document())
 
 
 @pytest.mark.parametrize("detail", [False, True])
@@ -277,5 +280,5 @@ def test_many_problems_of_hosts_are_counted() -> None:
 
 
 def test_list_of_hosts_has_their_problems_below_it_in_full() -> None:
-    lines = render_hosts(awaited_fleet()["hosts"], width=40).splitlines()
+    lines = render_hosts(awaited_fleet().hosts, width=40).splitlines()
     assert lines[-3:] == ["", "! gpu01: a GPU fell off the bus", f"! {REASON}"]

@@ -7,35 +7,21 @@ from zoneinfo import ZoneInfo
 import pytest
 from wcwidth import wcswidth
 
+from fakes.fleets import make
+from gpudeck.model.usage import By, Usage, UsageRow
 from gpudeck.views.usage import render_usage
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
 
 
-def make_row(hours: float, **others: Any) -> dict[str, Any]:
-    return {
-        "gpu_hours": hours,
-        "worked_hours": None,
-        "idle_held_hours": 0.0,
-        "share": None,
-        "peak_memory_bytes": None,
-        "energy_kwh": None,
-        **others,
-    }
+def make_row(hours: float, **others: Any) -> UsageRow:
+    return make(UsageRow, gpu_hours=hours, **others)
 
 
-def make_usage(*rows: dict[str, Any], by: str = "user", **others: Any) -> dict[str, Any]:
-    return {
-        "by": by,
-        "start": T0,
-        "end": T0 + 30 * 86_400,
-        "coverage": 0.9876,
-        "observed_gpu_hours": 700.0,
-        "currency": "EUR",
-        "rows": list(rows),
-        "total": make_row(sum(row["gpu_hours"] for row in rows)),
-        **others,
-    }
+def make_usage(*rows: UsageRow, by: By = "user", **others: Any) -> Usage:
+    known = {"start": T0, "end": T0 + 30 * 86_400, "coverage": 0.9876, "observed_gpu_hours": 700.0, "currency": "EUR"}
+    total = make_row(sum(row.gpu_hours for row in rows))
+    return make(Usage, **({"by": by, "rows": rows, "total": total} | known | others))
 
 
 ALICE = make_row(

@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from msgspec import Meta, Struct, field
 
 from gpudeck.model.report import Word
-from gpudeck.model.target import Via
+from gpudeck.model.target import AddedHosts, Via
 
 _Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -29,17 +29,6 @@ class NewHost(Struct, frozen=True, forbid_unknown_fields=True):
     labels: Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = field(
         default_factory=dict
     )
-
-
-class AddedHosts(Struct, frozen=True):
-    """`names` are watched from now on. For a host that reports by itself `token` is its secret, told only here, and
-    `command` the line to run there; `note` says what may still stand in the way."""
-
-    names: list[str]
-    via: Via
-    token: str | None = None
-    command: str | None = None
-    note: str | None = None
 
 
 class HostOrigin(Struct, frozen=True):

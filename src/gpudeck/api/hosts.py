@@ -11,9 +11,10 @@ from msgspec import Struct
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, allow, answer_json, documented
 from gpudeck.api.errors import ErrorBody
-from gpudeck.api.host_book import AddedHosts, HostOrigin, HostOrigins, NewHost, TheBook
+from gpudeck.api.host_book import HostOrigin, HostOrigins, NewHost, TheBook
 from gpudeck.api.host_removal import Selection, TheRemoval
 from gpudeck.api.login import TheAuth
+from gpudeck.model.target import AddedHosts, RemovedHosts
 from gpudeck.model.view import Host, HostList
 
 _MOST_NAMED = 20
@@ -24,15 +25,6 @@ class RemovedHost(Struct, frozen=True):
     """What was removed."""
 
     name: str
-
-
-class RemovedHosts(Struct, frozen=True):
-    """`count` hosts were removed, or would be; `names` are the first of them. `kept` more are named by a configuration
-    file or by discovery, and can only be removed there."""
-
-    count: int
-    names: list[str]
-    kept: int
 
 
 @get("/api/v1/hosts", opt=access("read"), responses={200: documented(HostList, "All hosts by name")})

@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
+from gpudeck.model.view import Fleet
 from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
-from gpudeck.views.filter import Json, parse_query
+from gpudeck.views.filter import parse_query
 from gpudeck.views.people_table import render_people
-from gpudeck.views.reading import read_for_table
+from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean
 from gpudeck.views.table import LEAST
 from gpudeck.views.text import NO_HOST, render_fleet
@@ -133,9 +133,9 @@ class TextViews:
 
 
 def _render(document: bytes, wish: Wish) -> Answer:
-    fleet: Json = msgspec.json.decode(document) if wish.detail or wish.users else read_for_table(document)
+    fleet = read_fleet(document)
     part = choose_hosts(fleet, [wish.host]) if wish.host else fleet
-    if wish.host and not part["hosts"]:
+    if wish.host and not part.hosts:
         return Answer(404, _no_host(fleet, wish.host).encode())
     if wish.query:
         part, _ = choose_words(part, wish.query)
@@ -143,13 +143,13 @@ def _render(document: bytes, wish: Wish) -> Answer:
         part = choose_user(part, wish.user)
     if wish.users:
         return Answer(200, render_people(part, width=wish.width, colour=wish.colour).encode())
-    empty = _NOTHING_FITS if fleet["hosts"] else NO_HOST
+    empty = _NOTHING_FITS if fleet.hosts else NO_HOST
     return Answer(
         200, render_fleet(part, detail=wish.detail, width=wish.width, colour=wish.colour, empty=empty).encode()
     )
 
 
-def _no_host(fleet: Json, name: str) -> str:
+def _no_host(fleet: Fleet, name: str) -> str:
     near = near_hosts(fleet, name)
     hint = f"Did you mean {' or '.join(map(clean, near))}?" if near else "Without a name all hosts are shown."
     return f"no host is called {clean(name[:80])}. {hint}\n"

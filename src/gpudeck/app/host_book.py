@@ -12,13 +12,13 @@ import msgspec
 import yaml
 from litestar.exceptions import ClientException, HTTPException, InternalServerException, ValidationException
 
-from gpudeck.api.host_book import AddedHosts, NewHost
+from gpudeck.api.host_book import NewHost
 from gpudeck.app.tokens import replace_file
 from gpudeck.auth.token_rules import NAME_LENGTH
 from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.static import HostEntry
 from gpudeck.model.errors import UsageError
-from gpudeck.model.target import Target
+from gpudeck.model.target import AddedHosts, Target
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from gpudeck.app.host_book import ManagedHosts
@@ -22,6 +20,7 @@ from gpudeck.fetch import explain
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
+from gpudeck.model.view import Host, HostList
 from gpudeck.sources.base import Arrival
 
 _LIST_SECONDS = 5.0
@@ -67,12 +66,17 @@ async def _look_into_list(provider: Provider) -> list[Target]:
         await provider.close()
 
 
+def _ask_hosts(hub: str) -> list[Host]:
+    client = Client(hub, token=find_own_token(hub))
+    return client.read(client.hosts(), HostList).hosts
+
+
 def _reports_to(hub: str, name: str) -> bool:
     try:
-        hosts = msgspec.json.decode(Client(hub, token=find_own_token(hub)).hosts())["hosts"]
+        hosts = _ask_hosts(hub)
     except GpudeckError:
         return False
-    return any(host["name"] == name and host["via"] == "push" for host in hosts)
+    return any(host.name == name and host.via == "push" for host in hosts)
 
 
 def try_host(settings: Settings, target: Target, hub: str) -> Iterator[Step]:
@@ -190,20 +194,21 @@ def _port(settings: Settings, via: str) -> int | None:
 
 def _ask_hub(target: Target, hub: str) -> Iterator[Step]:
     try:
-        hosts: list[dict[str, Any]] = msgspec.json.decode(Client(hub, token=find_own_token(hub)).hosts())["hosts"]
+        hosts = _ask_hosts(hub)
     except GpudeckError as error:
         yield Step("hub", False, str(error))
         return
     yield Step("hub", True, f"{hub} answers")
-    found = next((host for host in hosts if host["name"] == target.name), None)
-    if found is None or found["status"] == "never":
+    found = next((host for host in hosts if host.name == target.name), None)
+    if found is None or found.status == "never":
         asked = "has not reported yet: is its agent running, with this hub's address and its token?"
-        yield Step("report", False, "; ".join(found["problems"] if found else ()) or asked)
+        yield Step("report", False, "; ".join(found.problems if found else ()) or asked)
         return
-    is_up = found["status"] == "up"
-    age = time.time() - found["last_report_at"]
-    yield Step("report", is_up, f"{found['status']}, last report {age:.0f} s ago")
-    for problem in found["problems"]:
+    is_up = found.status == "up"
+    seen = found.last_report_at
+    age = "" if seen is None else f", last report {time.time() - seen:.0f} s ago"
+    yield Step("report", is_up, f"{found.status}{age}")
+    for problem in found.problems:
         yield Step("problem", False, problem)
-    unreadable = found["reasons"].get("gpus")
-    yield Step("driver", unreadable is None, unreadable or f"{len(found['gpus'])} GPUs")
+    unreadable = found.reasons.get("gpus")
+    yield Step("driver", unreadable is None, unreadable or f"{len(found.gpus)} GPUs")

@@ -20,11 +20,12 @@ from gpudeck.auth.parts import Auth
 from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.rows import offers_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
-from gpudeck.model.wanted import OfferedGpu, offer
+from gpudeck.model.wanted import OfferedGpu
 from gpudeck.model.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -190,13 +191,8 @@ class Messages:
             self._events.add(make_event(self._now(), "watch_fired", message.title, user=one.user, detail=detail))
 
     def _offered(self) -> list[OfferedGpu]:
-        """Those that somebody could have now; of thousands that are in use none is looked at closer."""
-        return [
-            offer(host.view, gpu)
-            for host in self._hub.fleet.ordered()
-            for gpu in host.view["gpus"]
-            if gpu["availability"] in {"free", "booked"}
-        ]
+        """Those that somebody could have now."""
+        return [gpu for host in self._hub.fleet.ordered() for gpu in offers_of(host, only_open=True)]
 
 
 def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Message:

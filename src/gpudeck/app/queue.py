@@ -12,11 +12,12 @@ from gpudeck.database.engine import Database
 from gpudeck.database.fleets import name_fleet
 from gpudeck.history.base import HistoryRefused, RunsAsk, Store
 from gpudeck.hub.hub import Hub
+from gpudeck.hub.rows import offers_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import BookedGpu
-from gpudeck.model.wanted import OfferedGpu, offer
+from gpudeck.model.wanted import OfferedGpu
 from gpudeck.queueing.estimate import Estimator, Stays, count_stays
 from gpudeck.queueing.queue import Queue
 from gpudeck.queueing.request import Request
@@ -133,7 +134,7 @@ class WaitingLine:
     def _offered(self) -> list[OfferedGpu]:
         if self.queue.is_empty:
             return []
-        return [offer(host.view, gpu) for host in self._hub.fleet.ordered() for gpu in host.view["gpus"]]
+        return [gpu for host in self._hub.fleet.ordered() for gpu in offers_of(host)]
 
     def _logins_of(self, one: Request) -> Collection[str]:
         return (one.user,) if one.account is None else self._people.logins_of(one.account)

@@ -12,7 +12,7 @@ from gpudeck.chat.escape import escape
 from gpudeck.chat.lines import count
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.quantity import show_length
-from gpudeck.model.reservation import BookedGpu, Reservation
+from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation
 from gpudeck.reservations.drafts import Draft
 from gpudeck.reservations.refusals import Conflict
 from gpudeck.reservations.slots import Slot
@@ -74,16 +74,14 @@ def answer_released(after: Reservation, state: str) -> Answer:
     return say(f"Booking {after.id} of *{_gpus(after.gpus)}* is {word}.")
 
 
-def answer_bookings(found: Sequence[Reservation], now: float) -> Answer:
-    """`found` are as the API shows them, with their state."""
+def answer_bookings(found: Sequence[ShownReservation], now: float) -> Answer:
     if not found:
         return say("Nothing is booked.", "`book gpu07:0 for 4h` books.")
-    shown = msgspec.to_builtins(list(found))
     title = count(len(found), "booking")
     return tell(
         title,
         [_line(one) for one in found],
-        lambda: render_reservations(shown, now, UTC, 160, colour=False) + "\nTimes are UTC.\n",
+        lambda: render_reservations(found, now, UTC, 160, colour=False) + "\nTimes are UTC.\n",
         "bookings",
     )
 

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
 from functools import partial
-from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -39,11 +37,12 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
 from gpudeck.model.errors import UsageError
 from gpudeck.model.moments import read_span
+from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import Queue
 from gpudeck.reservations.drafts import Draft
 from gpudeck.reservations.refusals import Conflict
 from gpudeck.reservations.store import ReservationAsk
-from gpudeck.views.filter import Json
+from gpudeck.views.reading import read_fleet
 
 MOST_BOOKINGS = 200
 FindZone = Callable[[str], Awaitable[tzinfo]]
@@ -114,10 +113,10 @@ class Turn:
             return await self._write_booking(found.draft)
         return await self._give_back(found.number)
 
-    async def _look(self, question: Callable[[Json], Answer]) -> Answer:
+    async def _look(self, question: Callable[[Fleet], Answer]) -> Answer:
         """In a thread: a large fleet takes a while to read."""
         document = self._place.hub.stream.document(self._sight)
-        return await asyncio.to_thread(lambda: question(msgspec.json.decode(document)))
+        return await asyncio.to_thread(lambda: question(read_fleet(document)))
 
     async def _help(self, _: tuple[str, ...]) -> Answer:
         return answer_help()
@@ -163,7 +162,7 @@ class Turn:
         else:
             logins = self._place.askers.logins_of(word)
 
-        def find(fleet: Json) -> Answer:
+        def find(fleet: Fleet) -> Answer:
             name = None if mentioned else answers.find_name(fleet, word)
             if name is None:
                 return answers.answer_where(fleet, word, logins)
@@ -175,7 +174,7 @@ class Turn:
         """The name of a host, a GPU, a host with words, or the words of a search alone."""
         name, *more = words
 
-        def find(fleet: Json) -> Answer:
+        def find(fleet: Fleet) -> Answer:
             found = None if more else answers.answer_host(fleet, name)
             if found is not None:
                 return found
@@ -232,9 +231,7 @@ class Turn:
     async def _report(self, words: tuple[str, ...]) -> Answer:
         zone = await self._find_zone(self._asker.slack_id)
         ask = read_report(words, self._place.questions.now(), zone)
-        body = await self._place.questions.ask(lambda store: msgspec.json.encode(store.usage(ask)))
-        usage: dict[str, Any] = msgspec.json.decode(body)
-        return answer_report(usage)
+        return answer_report(await self._place.questions.ask(lambda store: store.usage(ask)))
 
     async def _watch(self, words: tuple[str, ...]) -> Answer:
         if not words:

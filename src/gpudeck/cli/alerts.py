@@ -2,15 +2,20 @@
 
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import msgspec
 
-from gpudeck.model.alert import ALERT_STATES
-from gpudeck.model.errors import Unreachable, UsageError
+from gpudeck.model.alert import ALERT_STATES, AlertList, SilenceList
+from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
-from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+from gpudeck.model.hub_url import DEFAULT_HUB
+
+if TYPE_CHECKING:
+    from gpudeck.client import Client
+
+T = TypeVar("T")
 
 _EXAMPLES = """\b
 Examples:
@@ -48,12 +53,14 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
     if "severity" in query:
         query["severity"] = ",".join(SEVERITIES[SEVERITIES.index(query["severity"]) :])
     body = _ask(hub, lambda client: client.alerts(query))
-    found = _read(body, hub)
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the help needs none
+
+    found = read_answer(body, AlertList, hub)
     if as_json:
         click.echo(body)
     else:
         _print(found)
-    if found["alerts"]:
+    if found.alerts:
         sys.exit(1)
 
 
@@ -66,7 +73,7 @@ def acknowledge(ctx: click.Context, alert: str, *, hub: str) -> None:
     made = _ask(_hub_of(ctx, hub), lambda client: client.acknowledge(alert))
     from gpudeck.views.safe import clean  # noqa: PLC0415 - the help needs none
 
-    click.echo(f"{clean(made['acknowledged_by'] or '')} looks after: {clean(made['title'])}")
+    click.echo(f"{clean(made.acknowledged_by or '')} looks after: {clean(made.title)}")
 
 
 @command.command("silence")
@@ -84,7 +91,7 @@ def silence(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], leng
         raise UsageError("say what is silenced: --host, --rule or --label.")
     wanted |= {"reason": reason, "for": length, "labels": _parse_labels(labels)}
     made = _ask(_hub_of(ctx, hub), lambda client: client.add_silence(wanted))
-    click.echo(f"Silence {made['id']} lasts until {_show_moment(made['end'])}.")
+    click.echo(f"Silence {made.id} lasts until {_show_moment(made.end)}.")
 
 
 @command.command("silences")
@@ -93,19 +100,19 @@ def silence(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], leng
 @click.pass_context
 def list_silences(ctx: click.Context, *, as_json: bool, hub: str) -> None:
     """Of what nobody is told now or later, until when, who wanted that, and why."""
-    from gpudeck.views.safe import clean  # noqa: PLC0415 - the help needs none
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the help needs none
+    from gpudeck.views.safe import clean  # noqa: PLC0415 - the same
 
     body = _ask(_hub_of(ctx, hub), lambda client: client.silences())
     if as_json:
         click.echo(body)
         return
-    found = msgspec.json.decode(body)["silences"]
+    found = read_answer(body, SilenceList, hub).silences
     for one in found:
-        labels = [f"{name}={value}" for name, value in one["labels"].items()]
-        what = " ".join(part for part in (one["rule"], one["host"], *labels) if part)
+        labels = [f"{name}={value}" for name, value in one.labels.items()]
+        what = " ".join(part for part in (one.rule, one.host, *labels) if part)
         click.echo(
-            f"{one['id']}  {clean(what)}  until {_show_moment(one['end'])}, {clean(one['created_by'])}: "
-            f"{clean(one['reason'])}"
+            f"{one.id}  {clean(what)}  until {_show_moment(one.end)}, {clean(one.created_by)}: {clean(one.reason)}"
         )
     if not found:
         click.echo("Nothing is silenced.")
@@ -127,30 +134,21 @@ def _hub_of(ctx: click.Context, hub: str) -> str:
     return hub if is_given else str(ctx.obj["hub"])
 
 
-def _ask(hub: str, question: Any) -> Any:
+def _ask(hub: str, question: "Callable[[Client], T]") -> T:
     from gpudeck.cli.booking import ask  # noqa: PLC0415 - the help needs none
 
     return ask(hub, question)
 
 
-def _read(body: bytes, hub: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(body)
-        found["alerts"], found["time"]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
-    return found
-
-
-def _print(found: dict[str, Any]) -> None:
+def _print(found: AlertList) -> None:
     from gpudeck.cli.terminal import knows_our_signs, wants_colour  # noqa: PLC0415 - JSON needs none
     from gpudeck.views.alerts import render_list  # noqa: PLC0415 - the same
     from gpudeck.views.safe import in_ascii  # noqa: PLC0415 - the same
 
-    if not found["alerts"]:
+    if not found.alerts:
         click.echo("Nothing is wrong.")
         return
-    text = render_list(found["alerts"], found["time"], colour=wants_colour())
+    text = render_list(found.alerts, found.time, colour=wants_colour())
     click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
 
 

@@ -1,17 +1,15 @@
 """Asking a hub for its fleet, with the token of this machine where the hub wants one."""
 
 import os
-from typing import Any
-
-import msgspec
 
 from gpudeck.client import Client, Forbidden
-from gpudeck.model.errors import Unreachable
-from gpudeck.model.hub_url import mask_password
+from gpudeck.client.answers import read_answer
+from gpudeck.model.view import Fleet
+from gpudeck.views.reading import Reading
 
 
-def ask_fleet(hub: str) -> dict[str, Any]:
-    """The fleet as the hub tells it (see model.view.Fleet). Raises Unreachable where no hub answers."""
+def ask_fleet(hub: str) -> Reading:
+    """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
     try:
         body = Client(hub, token=os.environ.get("GPUDECK_TOKEN")).fleet()
     except Forbidden:
@@ -19,14 +17,4 @@ def ask_fleet(hub: str) -> dict[str, Any]:
         from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
 
         body = Client(hub, token=find_own_token(hub)).fleet()
-    return _decode(body, mask_password(hub))
-
-
-def _decode(body: bytes, hub: str) -> dict[str, Any]:
-    try:
-        fleet = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"{hub} answers, but is no gpudeck hub.") from error
-    if not isinstance(fleet, dict) or "hosts" not in fleet:
-        raise Unreachable(f"{hub} answers, but is no gpudeck hub.")
-    return fleet
+    return Reading(read_answer(body, Fleet, hub), body)

@@ -2,18 +2,18 @@
 
 import getpass
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpudeck.model.errors import GpudeckError
+from gpudeck.model.reservation import BookedGpu
 from gpudeck.views.safe import clean
 
 if TYPE_CHECKING:
-    from gpudeck.client import Client
+    from gpudeck.client import Client, Taken
 
 T = TypeVar("T")
-Json = dict[str, Any]
 
 
 def ask(hub: str, question: "Callable[[Client], T]") -> T:
@@ -39,8 +39,8 @@ def find_owner(client: "Client", named: str | None) -> str | None:
     if named is not None:
         return named
     me = client.me()
-    is_nameless = me["kind"] == "local" or str(me["name"]).startswith("token ")
-    return _login() if is_nameless and me["may_administer"] else None
+    is_nameless = me.kind == "local" or me.name.startswith("token ")
+    return _login() if is_nameless and me.may_administer else None
 
 
 def find_name(client: "Client") -> str:
@@ -48,9 +48,9 @@ def find_name(client: "Client") -> str:
     from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
 
     me = client.me()
-    if me["kind"] == "nobody":
+    if me.kind == "nobody":
         raise Forbidden("the hub does not know who asks.", "Set $GPUDECK_TOKEN.")
-    return find_owner(client, None) or str(me["name"])
+    return find_owner(client, None) or me.name
 
 
 def _login() -> str:
@@ -68,22 +68,21 @@ def machine_zone() -> tzinfo:
     return load_zone(local_zone())
 
 
-def name_gpus(gpus: list[Json]) -> str:
+def name_gpus(gpus: Sequence[BookedGpu]) -> str:
     """gpu07:0,1 gpu08:3, as it is typed."""
     hosts: dict[str, list[str]] = {}
     for gpu in gpus:
-        hosts.setdefault(str(gpu["host"]), []).append(str(gpu["label"]))
+        hosts.setdefault(gpu.host, []).append(gpu.label)
     return " ".join(f"{clean(host)}:{','.join(labels)}" for host, labels in hosts.items())
 
 
-def explain_refusal(error: GpudeckError, now: float, zone: tzinfo) -> GpudeckError:
+def explain_refusal(error: "Taken", now: float, zone: tzinfo) -> GpudeckError:
     """A conflict with the time at which it would be possible, on the clock of this machine."""
     from gpudeck.model.moments import show_moment  # noqa: PLC0415 - few are refused
 
-    slot: Json | None = getattr(error, "next_free", None)
-    conflicts: list[Json] = getattr(error, "conflicts", [])
-    until = f" It ends {show_moment(conflicts[0]['end'], zone, now)}." if conflicts else ""
+    slot, conflicts = error.next_free, error.conflicts
+    until = f" It ends {show_moment(conflicts[0].end, zone, now)}." if conflicts else ""
     if slot is None:
         return GpudeckError(f"{clean(error.message)}{until}", error.hint)
-    free = f"{show_moment(slot['start'], zone, now)} to {show_moment(slot['end'], zone, now)}"
-    return GpudeckError(f"{clean(error.message)}{until}", f"Next free: {free}, {name_gpus(slot['gpus'])}.")
+    free = f"{show_moment(slot.start, zone, now)} to {show_moment(slot.end, zone, now)}"
+    return GpudeckError(f"{clean(error.message)}{until}", f"Next free: {free}, {name_gpus(slot.gpus)}.")

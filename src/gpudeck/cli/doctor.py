@@ -55,9 +55,9 @@ def command(
             _show(finding)
     if bundle is not None:
         from gpudeck.app.doctor.bundle import write_bundle  # noqa: PLC0415 - seldom wanted
-        from gpudeck.app.doctor.examine import list_secrets, read_fleet  # noqa: PLC0415 - the same
+        from gpudeck.app.doctor.examine import ask_fleet, list_secrets  # noqa: PLC0415 - the same
 
-        fleet, secrets = read_fleet(patient), list_secrets(patient)
+        fleet, secrets = ask_fleet(patient), list_secrets(patient)
         members = write_bundle(bundle, patient.settings, findings, fleet, secrets, with_names=with_names)
         click.echo(f"Wrote {bundle}: {', '.join(members)}. Look through it before you send it.", err=True)
     failed = sum(finding.verdict == "fail" for finding in findings)

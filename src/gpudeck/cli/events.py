@@ -10,9 +10,9 @@ from datetime import tzinfo
 import click
 import msgspec
 
-from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.event import KINDS, SEVERITIES, Event
-from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+from gpudeck.model.hub_url import DEFAULT_HUB
 
 _EXAMPLES = """\b
 Examples:
@@ -105,6 +105,7 @@ class _Answer(msgspec.Struct):
 def _asker(hub: str) -> Ask:
     """The way to the hub, with the token of this machine where the hub wants one."""
     from gpudeck.client import Client, Forbidden  # noqa: PLC0415 - the help needs none
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     client = Client(hub, token=os.environ.get("GPUDECK_TOKEN"))
 
@@ -117,10 +118,7 @@ def _asker(hub: str) -> Ask:
 
             client = Client(hub, token=find_own_token(hub))
             body = client.events(query)
-        try:
-            return msgspec.json.decode(body, type=_Answer).events
-        except msgspec.DecodeError as error:
-            raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
+        return read_answer(body, _Answer, hub).events
 
     return ask
 

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -13,9 +13,9 @@ from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.quantity import show_count
 from gpudeck.model.visible import visible_devices
-from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer, rank
+from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer_all, rank
 from gpudeck.model.wanted import choose as choose_gpus
-from gpudeck.views.filter import Json
+from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
@@ -42,6 +42,12 @@ Examples:
 See also:
   gpudeck wait                            stands in line until there are enough
 """
+
+
+class _Queue(msgspec.Struct):
+    """Of api.queue.QueueList what is looked at here."""
+
+    kept: dict[str, int]
 
 
 class Offer(NamedTuple):
@@ -97,14 +103,10 @@ command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 def _read_hub(hub: str, words: tuple[str, ...]) -> Offer:
     from gpudeck.cli.asking import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
 
-    known = _offer(choose(ask_fleet(hub), words))
+    known = offer_all(choose(ask_fleet(hub).fleet, words).hosts)
     names = _my_names(hub) if any(gpu.booked_by is not None for gpu in known) else frozenset()
     kept = _kept(hub) if known else frozenset()
     return Offer(known, [gpu for gpu in known if is_usable(gpu, names) and gpu.uuid not in kept])
-
-
-def _offer(fleet: Json) -> list[OfferedGpu]:
-    return [offer(host, gpu) for host in fleet["hosts"] for gpu in host["gpus"]]
 
 
 def _my_names(hub: str) -> frozenset[str]:
@@ -122,8 +124,10 @@ def _my_names(hub: str) -> frozenset[str]:
 
 def _kept(hub: str) -> frozenset[str]:
     """What waits for the first in line."""
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
+
     try:
-        return frozenset(ask_hub(hub, lambda client: client.queue())["kept"])
+        return frozenset(read_answer(ask_hub(hub, lambda client: client.queue()), _Queue, hub).kept)
     except GpudeckError:
         # A hub of before has no queue, and keeps nothing.
         return frozenset()
@@ -135,8 +139,7 @@ def _read_local(words: tuple[str, ...]) -> Offer:
     from gpudeck.app.local_queue import taken_here  # noqa: PLC0415 - the same
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
 
-    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(find_collector_settings()))
-    known = _offer(choose(fleet, words))
+    known = offer_all(choose(read_fleet(read_this_machine(find_collector_settings())), words).hosts)
     usable = [gpu for gpu in known if is_usable(gpu, ())]
     taken = taken_here(gpu.uuid for gpu in usable)
     return Offer(known, [gpu for gpu in usable if gpu.uuid not in taken])
@@ -148,9 +151,24 @@ def _arrange(wanted: Wanted, offered: list[OfferedGpu]) -> list[OfferedGpu]:
     return [gpu for gpus in by_host(ranked).values() for gpu in gpus] if wanted.same_host else ranked
 
 
-def _describe(gpu: OfferedGpu) -> dict[str, Any]:
-    names = ("host", "host_id", "uuid", "label", "index", "name", "display_name", "vendor", "memory_total_bytes")
-    return {name: getattr(gpu, name) for name in names}
+class _Free(msgspec.Struct):
+    """A GPU for programs."""
+
+    host: str
+    host_id: str
+    uuid: str
+    label: str
+    index: int
+    name: str
+    display_name: str
+    vendor: str
+    memory_total_bytes: int | None
+
+
+def _describe(gpu: OfferedGpu) -> _Free:
+    size = None if gpu.memory_total_bytes is None else int(gpu.memory_total_bytes)
+    place = (gpu.host, gpu.host_id, gpu.uuid, gpu.label, gpu.index)
+    return _Free(*place, gpu.name, gpu.display_name, gpu.vendor, size)
 
 
 def _export(found: list[OfferedGpu]) -> str:

@@ -50,8 +50,8 @@ def _ask(hub: str, told: list[list[str]]) -> None:
     from gpudeck.model.errors import GpudeckError  # noqa: PLC0415 - the same
 
     try:
-        names = [str(host["name"]) for host in ask_fleet(hub)["hosts"]]
-    except (GpudeckError, KeyError, TypeError):
+        names = [host.name for host in ask_fleet(hub).fleet.hosts]
+    except GpudeckError:
         return
     told.append([name for name in names if _SAFE.fullmatch(name)])
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
@@ -50,13 +49,15 @@ def list_hosts(*, as_json: bool, hub: str) -> None:
     from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Client  # noqa: PLC0415 - the same
 
-    body = Client(hub, token=find_own_token(hub)).hosts()
+    client = Client(hub, token=find_own_token(hub))
+    body = client.hosts()
     if as_json:
         click.echo(body)
         return
+    from gpudeck.model.view import HostList  # noqa: PLC0415 - JSON needs none
     from gpudeck.views.hosts import render_hosts  # noqa: PLC0415 - the same
 
-    click.echo(render_hosts(msgspec.json.decode(body)["hosts"]), nl=False)
+    click.echo(render_hosts(client.read(body, HostList).hosts), nl=False)
 
 
 @command.command("add")
@@ -84,14 +85,14 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
 
     new = {"name": name, "labels": _parse_labels(labels)} | {key: value for key, value in reach.items() if value}
     added = Client(hub, token=find_own_token(hub, config)).add_host(new)
-    if added["command"] is None:
-        click.echo(f"{', '.join(added['names'])}: watched from now on, via {added['via']}.")
-        click.echo(f"`gpudeck hosts test {added['names'][0]}` says what works.")
+    if added.command is None:
+        click.echo(f"{', '.join(added.names)}: watched from now on, via {added.via}.")
+        click.echo(f"`gpudeck hosts test {added.names[0]}` says what works.")
         return
     click.echo(f"Run this on {name} (gpudeck has to be installed there; the token in it is shown only now):\n")
-    click.echo(f"  {added['command']}\n")
-    if added["note"]:
-        click.echo(f"Note: {added['note']}.")
+    click.echo(f"  {added.command}\n")
+    if added.note:
+        click.echo(f"Note: {added.note}.")
 
 
 @command.command("remove")
@@ -123,17 +124,17 @@ def remove_host(name: str | None, *, token: str | None, down: bool, yes: bool, h
 
 def _remove_all(client: "Client", query: dict[str, str], *, yes: bool) -> None:
     found = client.remove_hosts(query | {"dry_run": "true"})
-    if found["kept"]:
-        click.echo(f"{found['kept']} more fit, but a configuration file or discovery names them: remove them there.")
-    if not found["count"]:
+    if found.kept:
+        click.echo(f"{found.kept} more fit, but a configuration file or discovery names them: remove them there.")
+    if not found.count:
         raise GpudeckError("no host fits.", "`gpudeck hosts list` shows all.")
-    names = ", ".join(clean(name) for name in found["names"])
-    more = found["count"] - len(found["names"])
-    click.echo(f"{_count(found['count'])}: {names}{f', … and {more} more' if more else ''}")
+    names = ", ".join(clean(name) for name in found.names)
+    more = found.count - len(found.names)
+    click.echo(f"{_count(found.count)}: {names}{f', … and {more} more' if more else ''}")
     if not yes:
-        click.confirm(f"Remove {'it' if found['count'] == 1 else 'them'}?", abort=True)
+        click.confirm(f"Remove {'it' if found.count == 1 else 'them'}?", abort=True)
     removed = client.remove_hosts(query)
-    click.echo(f"{_count(removed['count'])} removed.")
+    click.echo(f"{_count(removed.count)} removed.")
     if "token" in query:
         click.echo("What still reports with this token comes back: `gpudeck token revoke ID` ends that.")
 

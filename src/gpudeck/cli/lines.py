@@ -5,14 +5,18 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from gpudeck.cli.wanting import ask_hub
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.wanted import OfferedGpu, Wanted, offer
+from gpudeck.model.wanted import OfferedGpu, Wanted, offer_all
 from gpudeck.queueing.place import Place
+from gpudeck.views.reading import read_fleet
+
+if TYPE_CHECKING:
+    from gpudeck.app.local_watch import LocalWatch
 
 POLL_SECONDS = 5.0
 """How often a hub is asked for the position. The turn itself is told at once."""
@@ -55,13 +59,13 @@ class HubLine:
     def join(self) -> None:
         """Raises Unreachable where no hub answers."""
         self._may_stand = True
-        joined = ask_hub(self._hub, lambda client: client.join_queue(self._body))
-        self._number, self._seen = joined["id"], joined["version"]
+        joined = self._join()
+        self._number, self._seen = joined.id, joined.version
 
     def look(self, seconds: float) -> Place | None:
         try:
             place = self._ask(seconds)
-        except (UsageError, msgspec.DecodeError):
+        except UsageError:
             raise
         except GpudeckError as error:
             self._lose(error)
@@ -108,12 +112,12 @@ class HubLine:
             except (Unreachable, Busy):
                 is_over.wait(AGAIN_SECONDS)
                 continue
-            except (GpudeckError, msgspec.DecodeError):
+            except GpudeckError:
                 # The terminal is the command's: what the hub does not want to hear is not told there.
                 return
             if found is None:
                 return
-            self._seen = found["version"]
+            self._seen = self._read(found).version
 
     def _ask(self, seconds: float) -> Place:
         number = self._number
@@ -125,9 +129,18 @@ class HubLine:
         )
         if found is None:
             self._tell("the hub does not know this place any more: standing in line anew.")
-            found = ask_hub(self._hub, lambda client: client.join_queue(self._body))
-            self._number = found["id"]
-        return msgspec.convert(found, Place)
+            place = self._join()
+            self._number = place.id
+            return place
+        return self._read(found)
+
+    def _join(self) -> Place:
+        return self._read(ask_hub(self._hub, lambda client: client.join_queue(self._body)))
+
+    def _read(self, body: bytes) -> Place:
+        from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
+
+        return read_answer(body, Place, self._hub)
 
     def _lose(self, error: GpudeckError) -> None:
         """Raises what waiting does not mend."""
@@ -151,7 +164,7 @@ class MachineLine:
     def __init__(self, user: str, wanted: Wanted, hold_seconds: float = 120.0) -> None:
         from gpudeck.app.local_queue import LocalLine, lock_folder  # noqa: PLC0415 - a hub's line needs none of it
 
-        self._watch: Any = None
+        self._watch: LocalWatch | None = None
         self._hold_seconds = hold_seconds
         self._is_first = True
         self._line = LocalLine(lock_folder(), self._read, user, wanted)
@@ -186,8 +199,7 @@ class MachineLine:
             from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
 
             self._watch = LocalWatch(find_collector_settings(), LOOK_SECONDS)
-        fleet = msgspec.json.decode(self._watch.read())
-        return [offer(host, gpu) for host in fleet["hosts"] for gpu in host["gpus"]]
+        return offer_all(read_fleet(self._watch.read()).hosts)
 
     def _end_watch(self) -> None:
         watch, self._watch = self._watch, None

@@ -23,6 +23,6 @@ def command(number: int, *, hub: str) -> None:
     from gpudeck.cli.booking import ask, name_gpus  # noqa: PLC0415 - the help needs none
 
     released = ask(hub, lambda client: client.release(number))
-    gpus = name_gpus(released["gpus"])
-    word = "taken back" if released["state"] == "cancelled" else "ended"
+    gpus = name_gpus(released.gpus)
+    word = "taken back" if released.state == "cancelled" else "ended"
     click.echo(f"Reservation {number} of {gpus} is {word}.")

@@ -5,10 +5,9 @@ import sys
 import time
 
 import click
-import msgspec
 
-from gpudeck.model.errors import GpudeckError, Unreachable
-from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.hub_url import DEFAULT_HUB
 
 _EXAMPLES = """\b
 Examples:
@@ -77,12 +76,10 @@ def _ask(hub: str, query: dict[str, str]) -> bytes:
 
 
 def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:
-    from gpudeck.model.usage import Usage  # noqa: PLC0415 - the help needs none
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the help needs none
+    from gpudeck.model.usage import Usage  # noqa: PLC0415 - the same
 
-    try:
-        usage = msgspec.json.decode(body, type=Usage)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
+    usage = read_answer(body, Usage, hub)
     if form == "json":
         click.echo(body)
     elif form == "csv":
@@ -94,5 +91,4 @@ def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:
         from gpudeck.history.period import load_zone  # noqa: PLC0415
         from gpudeck.views.usage import render_usage  # noqa: PLC0415
 
-        shown = msgspec.json.decode(body)
-        click.echo(render_usage(shown, load_zone(zone), width=terminal_width(), colour=wants_colour()), nl=False)
+        click.echo(render_usage(usage, load_zone(zone), width=terminal_width(), colour=wants_colour()), nl=False)

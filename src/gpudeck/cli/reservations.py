@@ -1,14 +1,14 @@
 """gpudeck reservations: who has which GPUs, now and later."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from gpudeck.cli.wanting import complete_hosts
-from gpudeck.model.errors import Unreachable, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+from gpudeck.model.errors import UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.reservation import ReservationList, ShownReservation
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
@@ -44,16 +44,14 @@ def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, fo
     if as_json and form not in {None, "json"}:
         raise UsageError(f"--json and --format {form} exclude each other.")
     from gpudeck.cli.booking import ask, find_name  # noqa: PLC0415 - the help needs none
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     def search(client: "Client") -> bytes:
         who = find_name(client) if mine else user
         return client.reservations({name: text for name, text in (("host", host), ("user", who)) if text is not None})
 
     body = ask(hub, search)
-    try:
-        found: list[dict[str, Any]] = msgspec.json.decode(body)["reservations"]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
+    found = read_answer(body, ReservationList, hub).reservations
     if as_json or form == "json":
         click.echo(body)
     elif form == "comments-json":
@@ -71,7 +69,7 @@ def _describe_nothing(host: str | None, who: str | None) -> str:
     return f"Nothing is booked{where}{whose}. `gpudeck reserve HOST:GPU --for 4h` books."
 
 
-def _print(found: list[dict[str, Any]]) -> None:
+def _print(found: list[ShownReservation]) -> None:
     from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - JSON needs none
     from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - the same
     from gpudeck.views.reservations import render_reservations  # noqa: PLC0415 - the same
@@ -79,10 +77,10 @@ def _print(found: list[dict[str, Any]]) -> None:
     click.echo(render_reservations(found, time.time(), machine_zone(), terminal_width(), wants_colour()), nl=False)
 
 
-def _print_comments(found: list[dict[str, Any]]) -> None:
+def _print_comments(found: list[ShownReservation]) -> None:
     from gpudeck.compat.gpu_monitor.comments import write_comments  # noqa: PLC0415 - the others need none
 
-    running = [one for one in found if one["state"] == "running"]
+    running = [one for one in found if one.state == "running"]
     click.echo(write_comments(running), nl=False)
     if later := len(found) - len(running):
         click.echo(f"gpudeck: {later} planned for later cannot stand in such a file.", err=True)

@@ -5,11 +5,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from gpudeck.cli.wanting import complete_hosts, read_wanted
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.reservation import ShownReservation
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -52,6 +52,7 @@ def command(**options: Any) -> None:
     """
     from gpudeck.cli.booking import ask, explain_refusal, find_owner, machine_zone  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Taken  # noqa: PLC0415 - the same
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     now, zone = time.time(), machine_zone()
     body = _read(options, now, zone)
@@ -64,7 +65,9 @@ def command(**options: Any) -> None:
         answer = ask(options["hub"], reserve)
     except Taken as error:
         raise explain_refusal(error, now, zone) from error
-    click.echo(answer if options["as_json"] else _describe(msgspec.json.decode(answer), now, zone))
+    click.echo(
+        answer if options["as_json"] else _describe(read_answer(answer, ShownReservation, options["hub"]), now, zone)
+    )
 
 
 def _read(options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]:
@@ -110,15 +113,15 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
     return {"host": host} | ({"indexes": named} if named else {})
 
 
-def _describe(made: dict[str, Any], now: float, zone: "tzinfo") -> str:
+def _describe(made: ShownReservation, now: float, zone: "tzinfo") -> str:
     from gpudeck.cli.booking import name_gpus  # noqa: PLC0415 - JSON needs none
     from gpudeck.model.moments import show_moment  # noqa: PLC0415 - the same
     from gpudeck.model.quantity import show_length  # noqa: PLC0415 - the same
     from gpudeck.views.safe import clean  # noqa: PLC0415 - the same
 
-    begin, end = show_moment(made["start"], zone, now), show_moment(made["end"], zone, now)
-    length = show_length(made["end"] - made["start"])
+    begin, end = show_moment(made.start, zone, now), show_moment(made.end, zone, now)
+    length = show_length(made.end - made.start)
     return (
-        f"{name_gpus(made['gpus'])} for {clean(made['user'])} from {begin} until {end} ({length}): "
-        f"reservation {made['id']}.\n`gpudeck release {made['id']}` gives it back."
+        f"{name_gpus(made.gpus)} for {clean(made.user)} from {begin} until {end} ({length}): "
+        f"reservation {made.id}.\n`gpudeck release {made.id}` gives it back."
     )

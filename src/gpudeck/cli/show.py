@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -15,7 +15,9 @@ from gpudeck.cli.terminal import check_output, knows_our_signs, moves_cursor, te
 from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words, nothing_fits
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Fleet
+from gpudeck.views.choice import choose_json
+from gpudeck.views.reading import Reading, read_fleet
 from gpudeck.views.safe import in_ascii
 from gpudeck.views.text import NO_HOST, render_fleet
 
@@ -57,7 +59,7 @@ See also:
 # Where gpudeck.config.find_config looks too.
 _CONFIGURATIONS = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpudeck/gpudeck.yaml")
 
-Read = Callable[[], Json]
+Read = Callable[[], Reading]
 
 
 class Look(Struct, frozen=True):
@@ -138,18 +140,22 @@ def command(
     if watch is not None:
         _watch(read, words, look, _read_interval(watch, look))
         return
-    fleet = read()
-    _show_once(fleet, words, look, "-" if html is None else html)
-    if ssh is not None and not fleet["totals"]["hosts_up"]:
+    reading = read()
+    _show_once(reading, words, look, "-" if html is None else html)
+    if ssh is not None and not reading.fleet.totals.hosts_up:
         sys.exit(1)
 
 
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
-def _show_once(fleet: Json, words: tuple[str, ...], look: Look, file: str) -> None:
-    part = choose(fleet, words)
-    is_missing = bool(words) and not part["hosts"]
+def _choose(reading: Reading, words: tuple[str, ...]) -> Reading:
+    return Reading(choose(reading.fleet, words), reading.document)
+
+
+def _show_once(reading: Reading, words: tuple[str, ...], look: Look, file: str) -> None:
+    part = _choose(reading, words)
+    is_missing = bool(words) and not part.fleet.hosts
     # Who pipes it on gets an empty list; who reads a table gets one line that says it.
     if file != "-":
         from gpudeck.cli.page_file import write_page  # noqa: PLC0415 - few ask for it
@@ -158,7 +164,7 @@ def _show_once(fleet: Json, words: tuple[str, ...], look: Look, file: str) -> No
     elif not is_missing or look.form != "text":
         _print(_present(part, words, look))
     if is_missing:
-        raise nothing_fits(fleet, words)
+        raise nothing_fits(reading.fleet, words)
 
 
 def _choose_source(hub: str, *, local: bool, ssh: str | None, is_table: bool) -> Read:
@@ -171,11 +177,12 @@ def _choose_source(hub: str, *, local: bool, ssh: str | None, is_table: bool) ->
     return lambda: ask_fleet(hub)
 
 
-def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
+def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
+    fleet = part.fleet
     if look.is_by_user:
         return _present_people(fleet, look)
     if look.form == "json":
-        return f"{msgspec.json.encode(fleet).decode()}\n"
+        return f"{(choose_json(part.document, fleet) if words else part.document).decode()}\n"
     if look.columns is not None:
         from gpudeck.compat.web_gpu_monitor.columns import write_load_data  # noqa: PLC0415 - few ask for it
 
@@ -193,11 +200,11 @@ def _present(fleet: Json, words: tuple[str, ...], look: Look) -> str:
     return text if knows_our_signs() else in_ascii(text)
 
 
-def _present_people(fleet: Json, look: Look) -> str:
+def _present_people(fleet: Fleet, look: Look) -> str:
     from gpudeck.views.people_table import describe_people, render_people  # noqa: PLC0415 - few ask for it
 
     if look.form == "json":
-        return f"{msgspec.json.encode({'time': fleet['time'], 'people': describe_people(fleet)}).decode()}\n"
+        return f"{msgspec.json.encode(describe_people(fleet)).decode()}\n"
     text = render_people(fleet, width=terminal_width(), colour=wants_colour(look.color))
     return text if knows_our_signs() else in_ascii(text)
 
@@ -223,8 +230,7 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
     from gpudeck.cli.redraw import Screen  # noqa: PLC0415 - one look needs none
     from gpudeck.cli.watching import Watching  # noqa: PLC0415 - the same
 
-    watching = Watching(lambda: choose(read(), words), lambda part: _present(part, words, look), seconds, words)
-    watching.first()
+    watching = Watching(lambda: _choose(read(), words), lambda part: _present(part, words, look), seconds, words)
     is_table = look.form == "text"
     try:
         with Screen(in_place=is_table and moves_cursor(), gap="\n" if is_table else "") as screen:
@@ -233,11 +239,11 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
         return
 
 
-def _read_local() -> dict[str, Any]:
+def _read_local() -> Reading:
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
 
-    fleet: dict[str, Any] = msgspec.json.decode(read_this_machine(find_collector_settings()))
-    return fleet
+    document = read_this_machine(find_collector_settings())
+    return Reading(read_fleet(document), document)
 
 
 def find_collector_settings() -> "CollectorSettings":
@@ -255,7 +261,7 @@ def find_collector_settings() -> "CollectorSettings":
     return load_settings(None)[0].agent
 
 
-def _read_ssh(hosts: str, *, is_table: bool) -> dict[str, Any]:
+def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
     from gpudeck.app.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
     from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
     from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - the same
@@ -265,5 +271,4 @@ def _read_ssh(hosts: str, *, is_table: bool) -> dict[str, Any]:
     # A table says it by itself; who pipes JSON on looks at the standard error.
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
-    fleet: dict[str, Any] = msgspec.json.decode(seen.fleet)
-    return fleet
+    return Reading(read_fleet(seen.fleet), seen.fleet)

@@ -1,15 +1,16 @@
 """gpudeck watch: be told once when GPUs are free."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gpudeck.cli.wanting import kind_options, read_wanted
-from gpudeck.model.errors import Unreachable, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
+from gpudeck.model.errors import UsageError
+from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.quantity import show_length
+from gpudeck.model.watch import WatchList, WatchView
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
@@ -56,6 +57,7 @@ def command(
     if context.invoked_subcommand is not None:
         return
     from gpudeck.cli.booking import ask, find_owner  # noqa: PLC0415 - the help needs none
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     wanted = read_wanted(gpus, memory, model, host, same_host=same_host)
     request = {name: value for name, value in msgspec.to_builtins(wanted).items() if value is not None}
@@ -69,10 +71,10 @@ def command(
     if as_json:
         click.echo(body)
         return
-    made = _decode(body, hub)
-    ways = "by mail or Slack" if made["is_sent"] else "among the events alone: the hub has no way to write to you"
-    span = show_length(made["expires_at"] - made["created_at"])
-    click.echo(f"Watch {made['id']}: {made['description']}, for {span}. You are told {ways}.")
+    made = read_answer(body, WatchView, hub)
+    ways = "by mail or Slack" if made.is_sent else "among the events alone: the hub has no way to write to you"
+    span = show_length(made.expires_at - made.created_at)
+    click.echo(f"Watch {made.id}: {made.description}, for {span}. You are told {ways}.")
 
 
 @command.command("list")
@@ -82,12 +84,13 @@ def command(
 def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
     """What I want to be told of, and for a week what I was told. Admins see those of all."""
     from gpudeck.cli.booking import ask  # noqa: PLC0415 - the help needs none
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     body = ask(hub, lambda client: client.watches({"mine": "true"} if mine else {}))
     if as_json:
         click.echo(body)
         return
-    found = _decode(body, hub)["watches"]
+    found = read_answer(body, WatchList, hub).watches
     if not found:
         click.echo("Nobody wants to be told of anything. `gpudeck watch --gpus 2 --memory 40G` asks for it.")
         return
@@ -118,11 +121,3 @@ def _read_expire(text: str) -> float:
     if not 60 <= seconds <= 30 * 86_400:
         raise UsageError("--expire has to be between 1m and 30d.")
     return seconds
-
-
-def _decode(body: bytes, hub: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"{mask_password(hub)} answers, but not as a hub of this version would.") from error
-    return found

@@ -8,27 +8,24 @@ from collections.abc import Callable
 
 from gpudeck.cli.redraw import Screen
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.views.filter import Json, join
+from gpudeck.views.filter import join
 from gpudeck.views.lost import forget_states
+from gpudeck.views.reading import Reading
 
 
 class Watching:
     """`read` gives what is shown of the fleet and blocks, `present` makes it text."""
 
     def __init__(
-        self, read: Callable[[], Json], present: Callable[[Json], str], seconds: float, words: tuple[str, ...]
+        self, read: Callable[[], Reading], present: Callable[[Reading], str], seconds: float, words: tuple[str, ...]
     ) -> None:
         self._read = read
         self._present = present
         self._seconds = seconds
         self._words = words
-        self._fleet: Json = {}
-        self._read_at = 0.0
+        # What fails here fails as without `--watch`: an address may be wrong.
+        self._reading, self._read_at = read(), time.time()
         self._lost: GpudeckError | None = None
-
-    def first(self) -> None:
-        """The first reading. What fails here fails as without `--watch`: an address may be wrong."""
-        self._fleet, self._read_at = self._read(), time.time()
 
     def run(self, screen: Screen, *, has_title: bool) -> None:
         """Until Ctrl-C, which raises KeyboardInterrupt here. SIGTERM leaves the terminal as it was, too."""
@@ -41,7 +38,7 @@ class Watching:
 
     def _read_again(self, *, is_told: bool) -> None:
         try:
-            self._fleet, self._read_at, self._lost = self._read(), time.time(), None
+            self._reading, self._read_at, self._lost = self._read(), time.time(), None
         except UsageError:
             raise
         except GpudeckError as error:
@@ -51,11 +48,10 @@ class Watching:
 
     def _text(self) -> str:
         if self._lost is None:
-            return self._present(self._fleet)
-        age = time.time() - self._read_at
-        return self._present(
-            {**forget_states(self._fleet, "the hub is out of reach"), "time": self._fleet["time"] + age}
-        )
+            return self._present(self._reading)
+        fleet = forget_states(self._reading.fleet, "the hub is out of reach")
+        fleet.time += time.time() - self._read_at
+        return self._present(Reading(fleet, self._reading.document))
 
     def _title(self) -> str:
         clock = time.strftime("%H:%M:%S")

@@ -6,8 +6,9 @@ import click
 
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.model.view import Fleet
 from gpudeck.views.choice import choose_words, near_hosts
-from gpudeck.views.filter import KEYWORDS, Json, join, split
+from gpudeck.views.filter import KEYWORDS, join, split
 
 HELP = """\b
 WORDS mean what they mean in the page's search, and all have to fit:
@@ -67,7 +68,7 @@ def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     return [name for name in find_names(ctx.params.get("hub") or DEFAULT_HUB) if name.startswith(incomplete)]
 
 
-def choose(fleet: Json, words: tuple[str, ...]) -> Json:
+def choose(fleet: Fleet, words: tuple[str, ...]) -> Fleet:
     """The part that fits; raises UsageError for what cannot be understood."""
     part, query = choose_words(fleet, join(words))
     if query.unclear:
@@ -75,7 +76,7 @@ def choose(fleet: Json, words: tuple[str, ...]) -> Json:
     return part
 
 
-def nothing_fits(fleet: Json, words: tuple[str, ...]) -> GpudeckError:
+def nothing_fits(fleet: Fleet, words: tuple[str, ...]) -> GpudeckError:
     """With the hosts that may have been meant."""
     near = [name for word in split(join(words)) for name in near_hosts(fleet, word, 2)]
     hint = f"Did you mean {' or '.join(dict.fromkeys(near))}?" if near else "`gpudeck show` shows all."

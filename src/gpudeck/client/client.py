@@ -3,18 +3,25 @@
 import contextlib
 import ssl
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec import Struct
 
 from gpudeck import __version__
+from gpudeck.client.answers import Identity, read_answer
 from gpudeck.client.http import TROUBLE, Answer, ask
+from gpudeck.model.alert import Alert, Silence
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
+from gpudeck.model.reservation import ShownReservation, ShownSlot
+from gpudeck.model.target import AddedHosts, RemovedHosts
 
 if TYPE_CHECKING:
     from gpudeck.client.stream import OpenStream
+
+T = TypeVar("T")
 
 _TRUST = "Name the authority that signed it with $SSL_CERT_FILE, or use the name that stands in it."
 _HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
@@ -39,10 +46,29 @@ class Taken(GpudeckError):
     """Others have those GPUs then. `conflicts` are their reservations, `next_free` is when there are none; None where
     no such time is known."""
 
-    def __init__(self, message: str, hint: str, conflicts: list[Any], next_free: dict[str, Any] | None) -> None:
+    def __init__(self, message: str, hint: str, conflicts: list[ShownReservation], next_free: ShownSlot | None) -> None:
         super().__init__(message, hint)
         self.conflicts = conflicts
         self.next_free = next_free
+
+
+class _Reason(Struct):
+    code: str
+    message: str
+    hint: str = ""
+
+
+class _Refused(Struct):
+    """What a hub says where it does not do what it was asked for."""
+
+    error: _Reason
+
+
+class _Conflict(_Refused):
+    """Of a booking."""
+
+    conflicts: list[ShownReservation]
+    next_free: ShownSlot | None = None
 
 
 _KINDS: dict[int, type[GpudeckError]] = {
@@ -55,6 +81,13 @@ _KINDS: dict[int, type[GpudeckError]] = {
     429: Busy,
     503: Busy,
 }
+
+
+def _read_refusal(body: bytes) -> _Refused:
+    for kind in (_Conflict, _Refused):
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(body, type=kind)
+    return _Refused(_Reason(_NO_ROUTE, ""))
 
 
 def _write(query: Mapping[str, str]) -> str:
@@ -79,6 +112,10 @@ class Client:
     def with_token(self, token: str) -> "Client":
         """The same hub, asked with another token."""
         return Client(self.url, self._timeout, token=token)
+
+    def read(self, body: bytes, kind: type[T]) -> T:
+        """An answer of this hub as a struct: see `read_answer`."""
+        return read_answer(body, kind, self.shown)
 
     def fleet(self) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
@@ -135,64 +172,55 @@ class Client:
         """What is wrong, as JSON (a list of model.alert.Alert below `alerts`). `query` is as for `usage`."""
         return self._get(f"/api/v1/alerts?{_write(query)}")
 
-    def acknowledge(self, alert: str) -> dict[str, Any]:
+    def acknowledge(self, alert: str) -> Alert:
         """Look after an alert; the alert as it is then."""
-        answer: dict[str, Any] = msgspec.json.decode(
-            self._ask("POST", f"/api/v1/alerts/{quote(alert, safe='')}/acknowledge")
-        )
-        return answer
+        return self.read(self._ask("POST", f"/api/v1/alerts/{quote(alert, safe='')}/acknowledge"), Alert)
 
     def silences(self) -> bytes:
         """Of what nobody is told, as JSON (a list of model.alert.Silence below `silences`)."""
         return self._get("/api/v1/silences")
 
-    def add_silence(self, wanted: dict[str, Any]) -> dict[str, Any]:
+    def add_silence(self, wanted: dict[str, Any]) -> Silence:
         """Have nobody told for a while; the silence."""
-        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/silences", wanted))
-        return answer
+        return self.read(self._ask("POST", "/api/v1/silences", wanted), Silence)
 
     def end_silence(self, silence: str) -> None:
         """Have people told again."""
         self._ask("DELETE", f"/api/v1/silences/{quote(silence, safe='')}")
 
-    def add_host(self, new: dict[str, Any]) -> dict[str, Any]:
-        """Have a host watched; what the hub says of it (names, and for a host that pushes its token and command)."""
-        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/hosts", new))
-        return answer
+    def add_host(self, new: dict[str, Any]) -> AddedHosts:
+        """Have a host watched."""
+        return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)
 
     def remove_host(self, name: str) -> None:
         """Have a host forgotten."""
         self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
 
-    def remove_hosts(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Have all hosts forgotten that fit `query`, which is what stands behind the question mark: how many."""
-        answer: dict[str, Any] = msgspec.json.decode(self._ask("DELETE", f"/api/v1/hosts?{_write(query)}"))
-        return answer
+    def remove_hosts(self, query: Mapping[str, str]) -> RemovedHosts:
+        """Have all hosts forgotten that fit `query`, which is what stands behind the question mark."""
+        return self.read(self._ask("DELETE", f"/api/v1/hosts?{_write(query)}"), RemovedHosts)
 
-    def me(self) -> dict[str, Any]:
+    def me(self) -> Identity:
         """Whom the hub takes the asker for."""
-        answer: dict[str, Any] = msgspec.json.decode(self._get("/api/v1/me"))
-        return answer
+        return self.read(self._get("/api/v1/me"), Identity)
 
-    def queue(self) -> dict[str, Any]:
-        """Who waits for GPUs, and which are kept for whom."""
-        answer: dict[str, Any] = msgspec.json.decode(self._get("/api/v1/queue"))
-        return answer
+    def queue(self) -> bytes:
+        """Who waits for GPUs, and which are kept for whom, as JSON (see api.queue.QueueList)."""
+        return self._get("/api/v1/queue")
 
-    def join_queue(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Stand in line; the place in it. A second time with the same `key` is the same place."""
-        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", "/api/v1/queue", request))
-        return answer
+    def join_queue(self, request: dict[str, Any]) -> bytes:
+        """Stand in line; the place in it as JSON (see queueing.place.Place). A second time with the same `key` is the
+        same place."""
+        return self._ask("POST", "/api/v1/queue", request)
 
-    def ask_queue(self, number: int, wait: float = 0.0, seen: str = "") -> dict[str, Any] | None:
-        """A place in line, and whether its turn has come; None where the hub knows no such place. Waits up to so many
-        seconds for anything else than `seen`, the `version` of the answer before."""
+    def ask_queue(self, number: int, wait: float = 0.0, seen: str = "") -> bytes | None:
+        """A place in line as JSON, and whether its turn has come; None where the hub knows no such place. Waits up to
+        so many seconds for anything else than `seen`, the `version` of the answer before."""
         query = urlencode({"wait": f"{wait:g}", "seen": seen})
         try:
-            answer: dict[str, Any] = msgspec.json.decode(self._get(f"/api/v1/queue/{number}?{query}"))
+            return self._get(f"/api/v1/queue/{number}?{query}")
         except NoSuchThing:
             return None
-        return answer
 
     def leave_queue(self, number: int) -> None:
         """Give up a place in line, or what was granted. One that is gone already is no error."""
@@ -219,14 +247,14 @@ class Client:
         """Book GPUs; the reservation as JSON. Raises Taken."""
         return self._ask("POST", "/api/v1/reservations", wanted)
 
-    def release(self, number: int) -> dict[str, Any]:
+    def release(self, number: int) -> ShownReservation:
         """Give a reservation back; what is left of it."""
         try:
-            answer: dict[str, Any] = msgspec.json.decode(self._ask("DELETE", f"/api/v1/reservations/{number}"))
+            body = self._ask("DELETE", f"/api/v1/reservations/{number}")
         except UsageError as error:
             # It is over: nothing is wrong with the question.
             raise GpudeckError(error.message, error.hint) from error
-        return answer
+        return self.read(body, ShownReservation)
 
     def _get(self, path: str) -> bytes:
         return self._ask("GET", path)
@@ -259,12 +287,8 @@ class Client:
         raise Unreachable(f"no hub answers at {self.shown}.", _HINT) from error
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
-        try:
-            told = msgspec.json.decode(body)
-            error = told["error"]
-            code, message, hint = error["code"], str(error["message"]).rstrip("."), str(error.get("hint", ""))
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-            told, code, message, hint = {}, _NO_ROUTE, "", ""
+        refused = _read_refusal(body)
+        code, message, hint = refused.error.code, refused.error.message.rstrip("."), refused.error.hint
         # Every hub knows our routes: this is another server, or a path beside the hub's.
         if status == 404 and is_question and code == _NO_ROUTE:
             return self._no_hub()
@@ -272,8 +296,8 @@ class Client:
             return Unreachable(f"{self.shown} answered {status}, not as a gpudeck hub would.", _HINT)
         if status == 401 and not hint:
             hint = "Set $GPUDECK_TOKEN." if self._token is None else "Look at $GPUDECK_TOKEN."
-        if isinstance(told.get("conflicts"), list):
-            return Taken(f"{message}.", hint, told["conflicts"], told.get("next_free"))
+        if isinstance(refused, _Conflict):
+            return Taken(f"{message}.", hint, refused.conflicts, refused.next_free)
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 
     def _no_hub(self) -> Unreachable:

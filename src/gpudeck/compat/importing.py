@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import tzinfo
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-import msgspec
 from msgspec import Struct, field
 
 from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.reservation import ReservationList, ShownReservation
+from gpudeck.model.view import Host, HostList
 
 KINDS: dict[str, str] = {
     "vesta": "gpudeck.compat.vesta.importer:read",
@@ -39,15 +40,14 @@ class Desk:
         self.client = client
 
     @cached_property
-    def hosts(self) -> dict[str, dict[str, Any]]:
-        """The hosts that the hub has, by name, as its API tells them."""
-        return {host["name"]: host for host in _decode(self.client, self.client.hosts())["hosts"]}
+    def hosts(self) -> dict[str, Host]:
+        """The hosts that the hub has, by name."""
+        return {host.name: host for host in self.client.read(self.client.hosts(), HostList).hosts}
 
     @cached_property
-    def reservations(self) -> list[dict[str, Any]]:
+    def reservations(self) -> list[ShownReservation]:
         """What is booked now and later."""
-        found: list[dict[str, Any]] = _decode(self.client, self.client.reservations({}))["reservations"]
-        return found
+        return self.client.read(self.client.reservations({}), ReservationList).reservations
 
 
 class Step(Protocol):
@@ -159,11 +159,3 @@ def read_small_file(file: Path) -> bytes:
     if len(content) > BYTES_AT_MOST:
         raise UsageError(f"{file} has more than {BYTES_AT_MOST // 2**20} MiB: it is something else.")
     return content
-
-
-def _decode(client: Client, body: bytes) -> dict[str, Any]:
-    try:
-        answer: dict[str, Any] = msgspec.json.decode(body, type=dict)
-    except msgspec.DecodeError as error:
-        raise Unreachable(f"{client.shown} answers, but not as a hub of this version would.") from error
-    return answer

@@ -11,6 +11,7 @@ from gpudeck.compat.importing import Desk, Left, Plan
 from gpudeck.discovery.addresses import read_place
 from gpudeck.discovery.ranges import NAME_WORDS, is_host_name, quote
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.reservation import BookedGpu
 
 _THERE = "is there already"
 """What the hub says of a host that it has: see `Book` in `app.host_book`."""
@@ -35,7 +36,7 @@ class HostStep(Struct, frozen=True):
 
     def find(self, desk: Desk) -> str | None:
         host = desk.hosts.get(self.name)
-        return None if host is None else f"{self.name} is there, via {host['via'] or 'none yet'}"
+        return None if host is None else f"{self.name} is there, via {host.via or 'none yet'}"
 
     def apply(self, desk: Desk) -> str | None:
         try:
@@ -67,14 +68,14 @@ class BookingStep(Struct, frozen=True):
 
     def find(self, desk: Desk) -> str | None:
         same = (
-            one["id"]
+            one.id
             for one in desk.reservations
-            if one["user"] == self.user and abs(one["end"] - self.end) < 60 and self._is_among(one["gpus"])
+            if one.user == self.user and abs(one.end - self.end) < 60 and self._is_among(one.gpus)
         )
         host = desk.hosts.get(self.host)
         if host is None:
             raise GpudeckError(f"the hub knows no host {self.host}.", "Have it watched first, then import again.")
-        if all(gpu["label"] != self.label for gpu in host["gpus"]):
+        if all(gpu.label != self.label for gpu in host.gpus):
             raise GpudeckError(f"{self.host} has no GPU {self.label}.")
         number = next(same, None)
         if number is None:
@@ -84,11 +85,11 @@ class BookingStep(Struct, frozen=True):
     def _check_free(self, desk: Desk) -> None:
         """A dry run names what is in the way as the real run does. All that the hub lists ends later than now."""
         for one in desk.reservations:
-            if one["start"] < self.end and self._is_among(one["gpus"]):
-                raise GpudeckError(f"{self.host}:{self.label} is reserved by {one['user']}: reservation {one['id']}.")
+            if one.start < self.end and self._is_among(one.gpus):
+                raise GpudeckError(f"{self.host}:{self.label} is reserved by {one.user}: reservation {one.id}.")
 
-    def _is_among(self, gpus: list[dict[str, Any]]) -> bool:
-        return any(gpu["host"] == self.host and gpu["label"] == self.label for gpu in gpus)
+    def _is_among(self, gpus: list[BookedGpu]) -> bool:
+        return any(gpu.host == self.host and gpu.label == self.label for gpu in gpus)
 
     def apply(self, desk: Desk) -> str | None:
         wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}

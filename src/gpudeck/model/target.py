@@ -62,3 +62,23 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Its address on the web, where the target itself says neither port nor path."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port or port}{self.path or path}"
+
+
+class AddedHosts(Struct, frozen=True):
+    """`names` are watched from now on. For a host that reports by itself `token` is its secret, told only here, and
+    `command` the line to run there; `note` says what may still stand in the way."""
+
+    names: list[str]
+    via: Via
+    token: str | None = None
+    command: str | None = None
+    note: str | None = None
+
+
+class RemovedHosts(Struct, frozen=True):
+    """`count` hosts were removed, or would be; `names` are the first of them. `kept` more are named by a configuration
+    file or by discovery, and can only be removed there."""
+
+    count: int
+    names: list[str]
+    kept: int

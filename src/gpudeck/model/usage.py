@@ -39,6 +39,10 @@ class UsageRow(Struct, omit_defaults=True):
     unknown: bool = False
     days: list[Day] = field(default_factory=list)
 
+    def name_by(self, by: By) -> str | None:
+        """What it is called; None where nobody knows, and for those that are in no group."""
+        return {"user": self.user, "group": self.group, "host": self.host, "model": self.model}[by]
+
 
 class Usage(Struct):
     """`coverage` is how much of the GPUs' time in the period was observed (0–1); None when no GPU was known then.

@@ -13,15 +13,28 @@ from gpudeck.model.alert import Alert
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GpuMetrics, HostMetrics
 from gpudeck.model.health import HealthLevel
-from gpudeck.model.report import Disk, Process
+from gpudeck.model.report import Disk
 from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.xid import XidKind
 
 HostStatus = Literal["up", "late", "down", "never"]
 
 
-class ShownProcess(Process, frozen=True, omit_defaults=False):
-    """A process with every field, null where it is unknown: on the wire those are left out."""
+class ShownProcess(Struct, frozen=True, gc=False):
+    """A process with every field of `model.report.Process`, null where it is unknown: on the wire those are left out.
+    What a report may hold is bounded where it comes in, and not here."""
+
+    pid: int
+    user: str | None = None
+    command: str | None = None
+    memory_used_bytes: int | None = None
+    started_at: float | None = None
+    utilization_percent: float | None = None
+    container: str | None = None
+    job: str | None = None
+    evidence: str | None = None
+    display: bool = False
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
 class ShownEvent(Struct, frozen=True, kw_only=True):
@@ -110,6 +123,16 @@ class Totals(Struct, frozen=True):
     hosts_up: int
     users: int
     power_watts: float | None
+
+    @property
+    def by_availability(self) -> dict[Availability, int]:
+        return {
+            "free": self.free,
+            "busy": self.busy,
+            "held": self.held,
+            "booked": self.booked,
+            "unknown": self.unknown,
+        }
 
 
 class Fleet(Struct, kw_only=True):

@@ -6,13 +6,16 @@ for those who need one; then the host's name and the GPU's number.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from gpudeck.model.availability import Availability
+from gpudeck.model.health import HealthLevel
 from gpudeck.model.quantity import show_amount
 from gpudeck.model.reservation import GpuReservation
+from gpudeck.model.view import Gpu, Host
 
 MOST_GPUS = 1024
 # PostgreSQL keeps no character 0, and no name has any other that a terminal acts upon.
@@ -74,39 +77,39 @@ class OfferedGpu(Struct, frozen=True, kw_only=True):
         return self.host, self.host_id, self.index, int(instance) if instance.isdecimal() else -1, self.uuid
 
 
-def offer(host: Mapping[str, Any], gpu: Mapping[str, Any]) -> OfferedGpu:
-    """From the views of a host and one of its GPUs (see model.view)."""
-    user, kind = _read_reservation(gpu.get("reservation"))
+def offer(host: Host, gpu: Gpu) -> OfferedGpu:
+    """A GPU of this host."""
+    found = gpu.reservation
     return OfferedGpu(
-        uuid=gpu["uuid"],
-        host=host["name"],
-        host_id=host["id"],
-        label=gpu["label"],
-        index=gpu["index"],
-        name=gpu["name"],
-        display_name=gpu["display_name"],
-        vendor=gpu["vendor"],
-        memory_total_bytes=gpu["memory_total_bytes"],
-        state=_judge(gpu["availability"], gpu["health"], kind),
-        booked_by=user if gpu["availability"] == "booked" else None,
-        users=frozenset(gpu["users"]),
+        uuid=gpu.uuid,
+        host=host.name,
+        host_id=host.id,
+        label=gpu.label,
+        index=gpu.index,
+        name=gpu.name,
+        display_name=gpu.display_name,
+        vendor=gpu.vendor,
+        memory_total_bytes=gpu.memory_total_bytes,
+        state=_judge(gpu.availability, gpu.health, found),
+        booked_by=found.user if found is not None and gpu.availability == "booked" else None,
+        users=frozenset(gpu.users),
     )
 
 
-def _read_reservation(found: GpuReservation | Mapping[str, Any] | None) -> tuple[str, str]:
-    """Whose it is and of what kind: in a hub's memory, or in its JSON."""
-    if found is None:
-        return "", ""
-    if isinstance(found, GpuReservation):
-        return found.user, found.kind
-    return str(found.get("user", "")), str(found.get("kind", ""))
+def offer_all(hosts: Iterable[Host]) -> list[OfferedGpu]:
+    """Every GPU of these hosts, whoever is on it."""
+    return [offer(host, gpu) for host in hosts for gpu in host.gpus]
 
 
-def _judge(availability: str, health: str, kind: str) -> State:
+def _judge(availability: Availability, health: HealthLevel, found: GpuReservation | None) -> State:
     if availability == "unknown" or health == "critical":
         return "lost"
     # A hold is for one start alone: not even its owner can have it twice.
-    return "usable" if availability == "free" or (availability == "booked" and kind == "booking") else "taken"
+    return (
+        "usable"
+        if availability == "free" or (availability == "booked" and found is not None and found.kind == "booking")
+        else "taken"
+    )
 
 
 def is_usable(gpu: OfferedGpu, names: Collection[str]) -> bool:

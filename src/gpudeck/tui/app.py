@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
-import msgspec
 from rich.console import RenderableType
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
@@ -142,7 +141,7 @@ class TopApp(App[None]):
         for metric in metrics:
             try:
                 points = self._feed.past(query, f"host_{metric}" if is_host else metric)
-            except (GpudeckError, msgspec.DecodeError, KeyError, *TROUBLE):
+            except (GpudeckError, *TROUBLE):
                 return
             self.call_from_thread(partial(self._take_past, subject, metric, points))
 

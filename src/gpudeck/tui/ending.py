@@ -14,7 +14,7 @@ from msgspec import Struct
 from gpudeck.collectors.owners import find_user_name
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.errors import GpudeckError
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Host, ShownProcess
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _TOLERANCE = 2.0
@@ -33,14 +33,14 @@ class NotEnded(GpudeckError):
     """The process was left alone."""
 
 
-def choose_victim(host: Json, process: Json, own_id: str, *, is_local: bool) -> Victim:
+def choose_victim(host: Host, process: ShownProcess, own_id: str, *, is_local: bool) -> Victim:
     """`own_id` is the machine id of where this runs; empty where it has none, as in a container. Raises NotEnded."""
-    name = host["display_name"]
-    if not is_local and (not own_id or host["id"] != own_id):
+    name = host.display_name
+    if not is_local and (not own_id or host.id != own_id):
         raise NotEnded(f"{name} is not this machine.", f"There: gpudeck top --local on {name}.")
-    if process.get("started_at") is None:
-        raise NotEnded(f"when process {process['pid']} started is not known, so it may be another one by now.")
-    return Victim(process["pid"], process["started_at"], process.get("command") or "")
+    if process.started_at is None:
+        raise NotEnded(f"when process {process.pid} started is not known, so it may be another one by now.")
+    return Victim(process.pid, process.started_at, process.command or "")
 
 
 def check(victim: Victim, proc: Proc | None = None) -> None:

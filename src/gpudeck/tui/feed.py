@@ -3,17 +3,21 @@ by itself: what goes wrong after the first picture is told, and tried again."""
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from gpudeck.client import Client, Forbidden
+from gpudeck.client.answers import explain_misfit, read_answer
 from gpudeck.client.http import TROUBLE
-from gpudeck.client.stream import OpenStream
+from gpudeck.client.stream import OpenStream, StreamEvent
 from gpudeck.model.errors import GpudeckError, Unreachable
+from gpudeck.model.view import Fleet
+from gpudeck.tui.fleet import Delta, read_delta
 from gpudeck.tui.trails import EVERY, SPAN, Point
+from gpudeck.views.reading import read_fleet
 
 SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
@@ -21,11 +25,7 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 class Snapshot(Struct, frozen=True):
-    fleet: Any
-
-
-class Delta(Struct, frozen=True):
-    changes: Any
+    fleet: Fleet
 
 
 class Lost(Struct, frozen=True):
@@ -36,6 +36,18 @@ class Lost(Struct, frozen=True):
 
 News = Snapshot | Delta | Lost
 Take = Callable[[News], None]
+
+
+class _Series(Struct):
+    points: list[tuple[float, float | None, float | None, float | None]]
+
+
+class _Past(Struct):
+    """Of history.base.Answer what a line is drawn from."""
+
+    step: float
+    end: float
+    series: list[_Series]
 
 
 class Feed(Protocol):
@@ -66,7 +78,7 @@ class HubFeed:
         self._client = client
         self._find_token = find_token
         self._stream: OpenStream | None = None
-        self._events: Any = iter(())
+        self._events: Iterator[StreamEvent] = iter(())
         self._last_id = ""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -90,15 +102,15 @@ class HubFeed:
 
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
-        answer = msgspec.json.decode(self._client.history(query))
+        answer = read_answer(self._client.history(query), _Past, self.place)
         # A point stands for all of its step, which may be minutes.
-        within = [offset * EVERY for offset in range(max(1, int(answer["step"] / EVERY)))]
+        within = [offset * EVERY for offset in range(max(1, int(answer.step / EVERY)))]
         return [
             (point[0] + offset, point[1])
-            for series in answer["series"]
-            for point in series["points"]
+            for series in answer.series
+            for point in series.points
             for offset in within
-            if point[0] + offset < answer["end"]
+            if point[0] + offset < answer.end and point[1] is not None
         ]
 
     def _run(self, take: Take) -> None:
@@ -137,8 +149,10 @@ class HubFeed:
         if event is None:
             raise Unreachable(f"{self.place} has ended the stream.")
         self._last_id = event.id
-        told = msgspec.json.decode(event.data)
-        return Snapshot(told) if event.kind == "snapshot" else Delta(told)
+        try:
+            return Snapshot(read_fleet(event.data)) if event.kind == "snapshot" else read_delta(event.data)
+        except msgspec.DecodeError as error:
+            raise explain_misfit(error, event.data, self.place) from error
 
 
 class LocalFeed:
@@ -155,7 +169,7 @@ class LocalFeed:
         self._thread: threading.Thread | None = None
 
     def first(self) -> Snapshot:
-        return Snapshot(msgspec.json.decode(self._read()))
+        return Snapshot(read_fleet(self._read()))
 
     def start(self, take: Take) -> None:
         self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)

@@ -1,12 +1,12 @@
 """Who is on which GPUs now, a row a person, as on the page (web/src/state/people.ts)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.view import Host
 from gpudeck.tui.layout import Column, Layout, measure
-from gpudeck.tui.rows import Row, Sort, arrange
+from gpudeck.tui.rows import DASH, Row, Sort, arrange
 from gpudeck.views.cells import show_number
-from gpudeck.views.filter import Json
 from gpudeck.views.people import Person, find_people
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
@@ -14,28 +14,28 @@ from gpudeck.views.table import Cell
 _NOT_KNOWN = "not known"
 
 
-def _sort(name: str, is_falling: bool = True) -> Sort:
-    return Sort(lambda row: getattr(row.subject, name), is_falling)
+def _sort(value: Callable[[Person], float | None], *, is_falling: bool = True) -> Sort:
+    return Sort(lambda row: None if row.person is None else value(row.person), is_falling)
 
 
 SORTS: dict[str, Sort | None] = {
-    "gpus": Sort(lambda row: len(row.subject.holdings), is_falling=True),
+    "gpus": _sort(lambda person: len(person.holdings)),
     "user": None,
-    "memory": _sort("memory"),
-    "utilization": _sort("utilization"),
-    "idle": Sort(lambda row: len(row.subject.idle), is_falling=True),
-    "time": Sort(lambda row: row.subject.since),
+    "memory": _sort(lambda person: person.memory),
+    "utilization": _sort(lambda person: person.utilization),
+    "idle": _sort(lambda person: len(person.idle)),
+    "time": _sort(lambda person: person.since, is_falling=False),
 }
 
 
-def people_rows(hosts: Sequence[Json], sort: str, is_turned: bool) -> list[Row]:
+def people_rows(hosts: Sequence[Host], sort: str, is_turned: bool) -> list[Row]:
     # The name of no login: one may be called "not known".
-    rows = [Row(f"person {person.user or chr(0)}", subject=person) for person in find_people(hosts)]
+    rows = [Row(f"person {person.user or chr(0)}", person=person) for person in find_people(hosts)]
     return arrange(rows, SORTS[sort], is_turned)
 
 
 def people_columns(people: Sequence[Row]) -> list[Column]:
-    names = measure([_name(row.subject) for row in people], 9, 24)
+    names = measure([_name(row.person) for row in people if row.person], 9, 24)
     return [
         Column("USER", names, 100, sort="user"),
         Column("GPUs", 4, 99, "right", sort="gpus"),
@@ -50,14 +50,16 @@ def people_columns(people: Sequence[Row]) -> list[Column]:
 
 def person_cells(row: Row, now: float, _: Layout) -> list[Cell]:
     """Of the columns above."""
-    person: Person = row.subject
+    person = row.person
+    if person is None:
+        return [DASH] * 8
     memory = show_gib(person.memory)
     is_part = person.memory is not None and person.is_memory_part
     more = f"+{len(person.past)}" if person.past else ""
     processes = person.processes
     since = person.since
     idle = person.idle
-    told = f"{len(idle)} for {show_span(now - min(held.gpu['since'] for held in idle))}" if idle else ""
+    told = f"{len(idle)} for {show_span(now - min(held.gpu.since for held in idle))}" if idle else ""
     return [
         (_name(person), "grey" if person.user is None else ""),
         (f"{len(person.holdings)}{more}", ""),
@@ -77,7 +79,7 @@ def _name(person: Person) -> str:
 def _places(person: Person) -> str:
     places: dict[str, list[str]] = {}
     for holding in (*person.holdings, *person.past):
-        name = clean(holding.host["display_name"])
-        is_past = holding.host["status"] != "up"
-        places.setdefault(f"{name} ({holding.host['status']})" if is_past else name, []).append(holding.gpu["label"])
+        name = clean(holding.host.display_name)
+        is_past = holding.host.status != "up"
+        places.setdefault(f"{name} ({holding.host.status})" if is_past else name, []).append(holding.gpu.label)
     return "  ".join(f"{name}:{','.join(labels)}" for name, labels in places.items())

@@ -114,10 +114,10 @@ def _why_empty(top: Top) -> str:
 
 def _headline(top: Top, width: int) -> Line:
     """Where it comes from and the totals; the less important goes where there is no room. The clock stays."""
-    totals = top.totals
+    totals, counts = top.totals, top.totals.by_availability
     clock = time.strftime("%H:%M:%S", time.localtime(top.now))
-    states: list[Cell] = [(f"  {sign} {totals[word]} {word}", COLOURS[word]) for word, sign in SYMBOLS.items()]
-    told = [cell for cell, word in zip(states, SYMBOLS, strict=True) if totals[word] or word == "free"]
+    states: list[Cell] = [(f"  {sign} {counts[word]} {word}", COLOURS[word]) for word, sign in SYMBOLS.items()]
+    told = [cell for cell, word in zip(states, SYMBOLS, strict=True) if counts[word] or word == "free"]
     hosts: Cell = (f"  {count_hosts_and_gpus(totals)}", "")
     demo: list[Cell] = [("  ", ""), ("DEMO DATA, simulated", "reverse")] if top.fleet.demo else []
     short: list[Cell] = [("  ", ""), ("DEMO", "reverse")] if top.fleet.demo else []

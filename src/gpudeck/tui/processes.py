@@ -1,48 +1,45 @@
 """The processes on GPUs as a table. One on four GPUs is four rows, each with its memory there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.view import Host, ShownProcess
 from gpudeck.tui.layout import Column, Layout, measure
-from gpudeck.tui.rows import Row, Sort, arrange
+from gpudeck.tui.rows import DASH, Row, Sort, arrange
 from gpudeck.views.cells import show_number
-from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
 
 
-def _field(field: str, *, is_falling: bool = False) -> Sort:
-    return Sort(lambda row: None if row.subject is None else row.subject[field], is_falling)
+def _sort(value: Callable[[ShownProcess], float | str | None], *, is_falling: bool = False) -> Sort:
+    return Sort(lambda row: None if row.process is None else value(row.process), is_falling)
 
 
 SORTS: dict[str, Sort | None] = {
     "host": None,
-    "pid": _field("pid"),
-    "user": _field("user"),
-    "memory": _field("memory_used_bytes", is_falling=True),
-    "utilization": _field("utilization_percent", is_falling=True),
-    "time": _field("started_at"),
+    "pid": _sort(lambda process: process.pid),
+    "user": _sort(lambda process: process.user),
+    "memory": _sort(lambda process: process.memory_used_bytes, is_falling=True),
+    "utilization": _sort(lambda process: process.utilization_percent, is_falling=True),
+    "time": _sort(lambda process: process.started_at),
 }
 
 
-def process_rows(hosts: Sequence[Json], sort: str, is_turned: bool, *, uuid: str | None = None) -> list[Row]:
+def process_rows(hosts: Sequence[Host], sort: str, is_turned: bool, *, uuid: str | None = None) -> list[Row]:
     """Of all GPUs, or of the one with this UUID. A GPU whose processes could not be read has a row that says so."""
     rows: list[Row] = []
     for host in hosts:
-        for gpu in host["gpus"]:
-            if uuid is not None and gpu["uuid"] != uuid:
+        for gpu in host.gpus:
+            if uuid is not None and gpu.uuid != uuid:
                 continue
-            if gpu["processes"] is None:
-                rows.append(Row(f"{host['id']} {gpu['uuid']}", host, gpu))
-            rows += [
-                Row(f"{host['id']} {gpu['uuid']} {process['pid']}", host, gpu, process)
-                for process in gpu["processes"] or ()
-            ]
+            if gpu.processes is None:
+                rows.append(Row(f"{host.id} {gpu.uuid}", host, gpu))
+            rows += [Row(f"{host.id} {gpu.uuid} {process.pid}", host, gpu, process) for process in gpu.processes or ()]
     return arrange(rows, SORTS[sort], is_turned)
 
 
-def process_columns(hosts: Sequence[Json]) -> list[Column]:
-    names = measure([clean(host["display_name"]) for host in hosts], 4, 24)
+def process_columns(hosts: Sequence[Host]) -> list[Column]:
+    names = measure([clean(host.display_name) for host in hosts], 4, 24)
     return [
         Column("HOST", names, 60, sort="host"),
         Column("GPU", 3, 99, "right"),
@@ -58,22 +55,24 @@ def process_columns(hosts: Sequence[Json]) -> list[Column]:
 
 def process_cells(row: Row, now: float, _: Layout) -> list[Cell]:
     """Of the columns above."""
-    host, gpu, process = row.host or {}, row.gpu or {}, row.subject
-    dim = "grey" if gpu["availability"] == "unknown" else ""
-    name: Cell = (clean(host["display_name"]), dim)
+    host, gpu, process = row.host, row.gpu, row.process
+    if host is None or gpu is None:
+        return [DASH] * 9
+    dim = "grey" if gpu.availability == "unknown" else ""
+    name: Cell = (clean(host.display_name), dim)
     if process is None:
-        reason = gpu["reasons"].get("processes", "unknown")
-        return [name, (gpu["label"], dim), *[("–", "grey")] * 6, (clean(f"not known: {reason}"), "grey")]
-    started = process.get("started_at")
-    where = [part for part in (process.get("container"), process.get("job")) if part]
+        reason = gpu.reasons.get("processes", "unknown")
+        return [name, (gpu.label, dim), *[DASH] * 6, (clean(f"not known: {reason}"), "grey")]
+    started = process.started_at
+    where = [part for part in (process.container, process.job) if part]
     return [
         name,
-        (gpu["label"], dim),
-        (str(process["pid"]), dim),
-        (clean(process.get("user") or "–"), dim),
-        (show_gib(process.get("memory_used_bytes")), dim),
-        (show_number(process.get("utilization_percent"), "%"), dim),
+        (gpu.label, dim),
+        (str(process.pid), dim),
+        (clean(process.user or "–"), dim),
+        (show_gib(process.memory_used_bytes), dim),
+        (show_number(process.utilization_percent, "%"), dim),
         (show_span(None if started is None else now - started), dim),
         (clean(", ".join(where)) or "–", dim),
-        (clean(process.get("command") or "–"), dim or "grey"),
+        (clean(process.command or "–"), dim or "grey"),
     ]

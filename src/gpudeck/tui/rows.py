@@ -7,18 +7,24 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Gpu, Host, ShownProcess
+from gpudeck.views.people import Person
+from gpudeck.views.table import Cell
+
+DASH: Cell = ("–", "grey")
+"""What is not known."""
 
 
 class Row(Struct, frozen=True, gc=False):
     """`key` is the same as long as it is the same thing. `title` is set for the head of a group, and asked when that is
-    on the screen: such a row has no cells. `subject` is what the row is about: a Person, a process; None where that is
-    `gpu`, or else `host`."""
+    on the screen: such a row has no cells. It is about its `person`, else its `process`, else its `gpu`, else its
+    `host`."""
 
     key: str
-    host: Json | None = None
-    gpu: Json | None = None
-    subject: Any = None
+    host: Host | None = None
+    gpu: Gpu | None = None
+    process: ShownProcess | None = None
+    person: Person | None = None
     title: Callable[[], str] | None = None
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from gpudeck.model.view import Host
 from gpudeck.tui import gpus, people, processes
 from gpudeck.tui.layout import Column, Layout
 from gpudeck.tui.rows import Row, Sort
-from gpudeck.views.filter import Json
 from gpudeck.views.table import Cell
 
 
@@ -16,7 +16,7 @@ class Table(Struct, frozen=True):
 
     name: str
     sorts: Mapping[str, Sort | None]
-    columns: Callable[[Sequence[Json], Sequence[Row]], list[Column]]
+    columns: Callable[[Sequence[Host], Sequence[Row]], list[Column]]
     cells: Callable[[Row, float, Layout], list[Cell]]
 
 
@@ -35,7 +35,7 @@ class Order(Struct):
     is_turned: bool = False
 
 
-def make_rows(table: Table, hosts: Sequence[Json], order: Order, grouping: str, uuid: str | None) -> list[Row]:
+def make_rows(table: Table, hosts: Sequence[Host], order: Order, grouping: str, uuid: str | None) -> list[Row]:
     """`uuid` is for the processes of one GPU alone."""
     if table is GPUS:
         return gpus.gpu_rows(hosts, order.sort, order.is_turned, grouping)

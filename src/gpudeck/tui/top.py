@@ -4,19 +4,19 @@ made by picture.py."""
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
 from msgspec import Struct
 
+from gpudeck.model.view import Fleet, Gpu, Host, Totals
 from gpudeck.tui.dialogue import Prompt, Question, ask_to_end, ask_to_kill, type_key
 from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim
-from gpudeck.tui.feed import Delta, Lost, News, Snapshot
-from gpudeck.tui.fleet import LiveFleet
+from gpudeck.tui.feed import Lost, News, Snapshot
+from gpudeck.tui.fleet import Delta, LiveFleet, copy_rows
 from gpudeck.tui.gpus import GROUPS
 from gpudeck.tui.rows import Listing, Row
 from gpudeck.tui.tables import GPUS, PROCESSES, TABLES, Order, Table, make_rows, next_sort
 from gpudeck.tui.trails import GPU_METRICS, HOST_METRICS, Trails
 from gpudeck.views.choice import choose_words
-from gpudeck.views.filter import Json, fits_gpu, parse_query
+from gpudeck.views.filter import fits_gpu, parse_query
 from gpudeck.views.lost import forget_states
 
 _NOTICE_SECONDS = 6.0
@@ -40,7 +40,7 @@ class Top:
         self, place: str, outside: Outside, *, words: str = "", own_id: str = "", is_local: bool = False
     ) -> None:
         self.place = place
-        self.fleet = LiveFleet()
+        self._live = LiveFleet()
         self.trails = Trails()
         self.listing = Listing()
         self.table: Table = GPUS
@@ -54,19 +54,19 @@ class Top:
         self.prompt: Prompt | None = None
         self.question: Question | None = None
         self.has_help = False
-        self._frozen: Json | None = None
+        self._frozen: Fleet | None = None
         self.lost: Lost | None = None
         self.lost_at = 0.0
-        self.hosts: Sequence[Json] = ()
+        self.hosts: Sequence[Host] = ()
         """Those that fit the words, with the GPUs that do."""
-        self.totals: Json = {}
+        self.totals: Totals = self.fleet.totals
         self._outside = outside
         self._own_id = own_id
         self._is_local = is_local
         self._notice = ""
         self._notice_until = 0.0
         self._news_at = time.monotonic()
-        self._stale: Json | None = None
+        self._stale: Fleet | None = None
 
     def shown_table(self) -> Table:
         """A GPU's or a host's page lists processes."""
@@ -76,10 +76,15 @@ class Top:
         return self.orders[self.shown_table().name]
 
     @property
+    def fleet(self) -> Fleet:
+        """Live: it changes with the next news."""
+        return self._live.fleet
+
+    @property
     def now(self) -> float:
         """On the hub's clock, also while it is away."""
         if self._frozen is not None and self.lost is None:
-            return float(self._frozen["time"])
+            return self._frozen.time
         return self.fleet.time + (time.monotonic() - self._news_at if self.lost else 0.0)
 
     @property
@@ -98,13 +103,13 @@ class Top:
         if isinstance(news, Lost):
             if self.lost is None:
                 self.lost_at = time.time()
-                self._stale = forget_states(self.fleet.view(), f"{self.place} is out of reach")
+                self._stale = forget_states(self.fleet, f"{self.place} is out of reach")
             self.lost = news
             return
         if isinstance(news, Snapshot):
-            self.fleet.load(news.fleet)
+            self._live.load(news.fleet)
         elif isinstance(news, Delta):
-            self.fleet.apply(news.changes)
+            self._live.apply(news)
         self.lost, self._stale, self._news_at = None, None, time.monotonic()
         self.trails.note(self.fleet.time, self.fleet.hosts)
 
@@ -115,19 +120,19 @@ class Top:
         if self.words.strip():
             part, query = choose_words(fleet, self.words)
             self.unclear = query.unclear
-        self.hosts, self.totals = part["hosts"], part["totals"]
+        self.hosts, self.totals = part.hosts, part.totals
         shown, uuid = self._looked_at(fleet)
         self.listing.take(make_rows(self.shown_table(), shown, self.shown_order(), self.grouping, uuid))
 
-    def host(self) -> Json | None:
+    def host(self) -> Host | None:
         """The host that is looked at in detail."""
         return self._host_of(self._seen())
 
-    def gpu(self) -> Json | None:
+    def gpu(self) -> Gpu | None:
         """The GPU that is looked at in detail."""
         host = self.host()
         uuid = self.detail[1] if self.detail else None
-        return next((gpu for gpu in host["gpus"] if gpu["uuid"] == uuid), None) if host else None
+        return next((gpu for gpu in host.gpus if gpu.uuid == uuid), None) if host else None
 
     def press(self, key: str, character: str | None = None) -> None:
         """`key` is its name, `character` what it types."""
@@ -212,7 +217,7 @@ class Top:
 
         def fits(row: Row) -> bool:
             if row.host is None:
-                return text in (row.subject.user or "").lower()
+                return row.person is not None and text in (row.person.user or "").lower()
             return row.gpu is not None and fits_gpu(query, row.host, row.gpu)
 
         if not text or not self.listing.find(fits):
@@ -222,14 +227,14 @@ class Top:
         row = self.listing.current
         if row is None:
             return
-        if row.host is None:
-            user = row.subject.user
+        if row.person is not None:
+            user = row.person.user
             self.words = _phrase("user", user) if user is not None else self.words
             self._go("fleet")
         elif row.title and self.grouping != "host":
             self._narrow(row.key.removeprefix("group "))
-        elif self.detail is None:
-            self.detail = (row.host["id"], row.gpu["uuid"] if row.gpu else None)
+        elif self.detail is None and row.host is not None:
+            self.detail = (row.host.id, row.gpu.uuid if row.gpu else None)
             self._restart_listing()
             self._recall(row.host, row.gpu)
 
@@ -242,14 +247,14 @@ class Top:
             self.words = f"{self.words} {phrase}".strip()
             self._restart_listing()
 
-    def _recall(self, host: Json, gpu: Json | None) -> None:
+    def _recall(self, host: Host, gpu: Gpu | None) -> None:
         """Ask what was before top began to look."""
         if gpu is not None:
-            self._outside.recall({"gpu": gpu["uuid"]}, gpu["uuid"], GPU_METRICS)
+            self._outside.recall({"gpu": gpu.uuid}, gpu.uuid, GPU_METRICS)
             return
-        self._outside.recall({"host": host["id"]}, host["id"], HOST_METRICS)
-        for own in host["gpus"]:
-            self._outside.recall({"gpu": own["uuid"]}, own["uuid"], GPU_METRICS[:1])
+        self._outside.recall({"host": host.id}, host.id, HOST_METRICS)
+        for own in host.gpus:
+            self._outside.recall({"gpu": own.uuid}, own.uuid, GPU_METRICS[:1])
 
     def _back(self) -> None:
         if self.detail is not None:
@@ -271,11 +276,11 @@ class Top:
 
     def _ask_to_end(self) -> None:
         row = self.listing.current
-        if row is None or row.host is None or row.subject is None:
+        if row is None or row.host is None or row.process is None:
             self.say("a process can be ended where processes are listed: press p, or enter on a GPU")
             return
         try:
-            victim = choose_victim(row.host, row.subject, self._own_id, is_local=self._is_local)
+            victim = choose_victim(row.host, row.process, self._own_id, is_local=self._is_local)
             check(victim)
         except NotEnded as error:
             self.say(str(error))
@@ -304,26 +309,25 @@ class Top:
     def _stand_still(self) -> None:
         """The live fleet changes in place: a copy does not."""
         is_still = self._frozen is not None
-        self._frozen = None if is_still else msgspec.json.decode(msgspec.json.encode(self.fleet.view()))
+        self._frozen = None if is_still else copy_rows(self.fleet)
 
     def _leave(self) -> None:
         self._outside.leave()
 
-    def _seen(self) -> Json:
+    def _seen(self) -> Fleet:
         """The fleet as it is shown: forgotten where the hub is away, as it was where it stands still."""
-        return self._stale or self._frozen or self.fleet.view()
+        return self._stale or self._frozen or self.fleet
 
-    def _looked_at(self, fleet: Json) -> tuple[Sequence[Json], str | None]:
+    def _looked_at(self, fleet: Fleet) -> tuple[Sequence[Host], str | None]:
         if self.detail is None:
             return self.hosts, None
         host = self._host_of(fleet)
         return ([] if host is None else [host]), self.detail[1]
 
-    def _host_of(self, fleet: Json) -> Json | None:
+    def _host_of(self, fleet: Fleet) -> Host | None:
         if self.detail is None:
             return None
-        found: Json | None = next((host for host in fleet["hosts"] if host["id"] == self.detail[0]), None)
-        return found
+        return next((host for host in fleet.hosts if host.id == self.detail[0]), None)
 
 
 def _phrase(place: str, text: str) -> str:

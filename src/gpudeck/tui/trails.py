@@ -4,7 +4,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Host
 
 EVERY = 3.0
 """Seconds between two samples."""
@@ -31,10 +31,10 @@ class _Trail:
         self._times = array("d")
         self._values = array("f")
 
-    def note(self, now: float, view: Json, is_known: bool) -> None:
-        values = [view[name] if is_known else None for name in self._metrics]
+    def note(self, now: float, *values: float | None) -> None:
+        """In the order of its metrics; none of them where nothing is known."""
         self._times.append(now)
-        self._values.extend(math.nan if value is None else value for value in values)
+        self._values.extend(math.nan if value is None else value for value in values or [None] * self._size)
         # By a third at a time: taking one off at the front would move all others every time.
         if len(self._times) > _MOST * 4 // 3:
             gone = len(self._times) - _MOST
@@ -53,18 +53,24 @@ class Trails:
         self._noted_at = -math.inf
         self.older: dict[tuple[str, str], list[Point]] = {}
 
-    def note(self, now: float, hosts: Iterable[Json]) -> None:
+    def note(self, now: float, hosts: Iterable[Host]) -> None:
         """Take a sample, where the last one is old enough. Of a silent host there is nothing to take."""
         if 0 <= now - self._noted_at < EVERY - 0.5:
             return
         self._noted_at = now
         before, self._trails = self._trails, {}
         for host in hosts:
-            trail = self._trails[host["id"]] = before.get(host["id"]) or _Trail(HOST_METRICS)
-            trail.note(now, host, host["status"] == "up")
-            for gpu in host["gpus"]:
-                trail = self._trails[gpu["uuid"]] = before.get(gpu["uuid"]) or _Trail(GPU_METRICS)
-                trail.note(now, gpu, gpu["availability"] != "unknown")
+            trail = self._trails[host.id] = before.get(host.id) or _Trail(HOST_METRICS)
+            known = (host.cpu_percent, host.memory_used_bytes, host.load_1m) if host.status == "up" else ()
+            trail.note(now, *known)
+            for gpu in host.gpus:
+                trail = self._trails[gpu.uuid] = before.get(gpu.uuid) or _Trail(GPU_METRICS)
+                if gpu.availability == "unknown":
+                    trail.note(now)
+                else:
+                    trail.note(
+                        now, gpu.utilization_percent, gpu.memory_used_bytes, gpu.temperature_celsius, gpu.power_watts
+                    )
 
     def points(self, subject: str, metric: str) -> list[Point]:
         """The oldest first. Of what both know, what was seen here counts."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.view import Gpu, Host, ShownEvent, ShownProcess
 from gpudeck.views.cells import GPU_COLUMNS, gpu_rows, show_number
-from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, lay_out, paint, shorten, width_of
 
@@ -36,7 +36,7 @@ Part = tuple[str, list[str], int]
 """The name of a part of a box, its lines, and how wide each of them is."""
 
 
-def draw_boxes(hosts: Sequence[Json], now: float, width: int | None, colour: bool) -> list[str]:
+def draw_boxes(hosts: Sequence[Host], now: float, width: int | None, colour: bool) -> list[str]:
     """The lines of all boxes, none wider than `width`. What is wrong with a host stands below its box, in full."""
     inner = None if width is None else width - _FRAME
     parts = _lay_out_parts(hosts, now, inner, colour)
@@ -46,11 +46,11 @@ def draw_boxes(hosts: Sequence[Json], now: float, width: int | None, colour: boo
     lines: list[str] = []
     for host, title, own in zip(hosts, titles, parts, strict=True):
         lines += ["", *_draw(title, own, widest, colour)]
-        lines += [paint(f"! {clean(problem)}", "yellow", colour) for problem in host["problems"]]
+        lines += [paint(f"! {clean(problem)}", "yellow", colour) for problem in host.problems]
     return lines
 
 
-def _lay_out_parts(hosts: Sequence[Json], now: float, width: int | None, colour: bool) -> list[list[Part]]:
+def _lay_out_parts(hosts: Sequence[Host], now: float, width: int | None, colour: bool) -> list[list[Part]]:
     """A host's parts, beginning with its GPUs. Each kind is one table over all hosts, so that columns stand in line."""
     kinds = [
         ("", GPU_COLUMNS, [[row[1:] for row in gpu_rows(host, now)] for host in hosts]),
@@ -68,17 +68,17 @@ def _lay_out_parts(hosts: Sequence[Json], now: float, width: int | None, colour:
     return found
 
 
-def _title(host: Json, now: float, width: int | None) -> Cell:
+def _title(host: Host, now: float, width: int | None) -> Cell:
     """The host's name and what else there is room for."""
-    said = [clean(host["display_name"]), f"{host['status']} via {clean(host['via'])}"]
-    if host["status"] != "up" and host["last_report_at"] is not None:
-        said.append(f"last report {show_span(now - host['last_report_at'])} ago")
-    used, total = host["memory_used_bytes"], host["memory_total_bytes"]
-    said += [f"CPU {show_number(host['cpu_percent'], '%')}", f"RAM {show_gib(used, 0)}/{show_gib(total, 0)} GiB"]
-    said += [f"driver {clean(host['driver_version'])}"] if host["driver_version"] else []
+    said = [clean(host.display_name), f"{host.status} via {clean(host.via)}"]
+    if host.status != "up" and host.last_report_at is not None:
+        said.append(f"last report {show_span(now - host.last_report_at)} ago")
+    used, total = host.memory_used_bytes, host.memory_total_bytes
+    said += [f"CPU {show_number(host.cpu_percent, '%')}", f"RAM {show_gib(used, 0)}/{show_gib(total, 0)} GiB"]
+    said += [f"driver {clean(host.driver_version)}"] if host.driver_version else []
     while len(said) > 1 and width is not None and width_of(" · ".join(said)) > width - 2:
         said.pop()
-    return shorten(" · ".join(said), None if width is None else max(1, width - 2)), _STATUS_COLOURS[host["status"]]
+    return shorten(" · ".join(said), None if width is None else max(1, width - 2)), _STATUS_COLOURS[host.status]
 
 
 def _draw(title: Cell, parts: Sequence[Part], width: int, colour: bool) -> list[str]:
@@ -93,43 +93,43 @@ def _rule(left: str, word: Cell, right: str, width: int, colour: bool) -> str:
     return f"{left}─ {paint(*word, colour)} {'─' * (width - 1 - width_of(word[0]))}{right}"
 
 
-def _process_rows(host: Json, now: float) -> Rows:
+def _process_rows(host: Host, now: float) -> Rows:
     rows: Rows = []
-    for gpu in host["gpus"]:
-        if gpu["processes"] is None:
-            reason = gpu["reasons"].get("processes", "unknown")
-            rows.append([(gpu["label"], ""), *[("–", "grey")] * 6, (clean(f"not known: {reason}"), "grey")])
-        rows += [_process_cells(gpu, process, now) for process in gpu["processes"] or ()]
+    for gpu in host.gpus:
+        if gpu.processes is None:
+            reason = gpu.reasons.get("processes", "unknown")
+            rows.append([(gpu.label, ""), *[("–", "grey")] * 6, (clean(f"not known: {reason}"), "grey")])
+        rows += [_process_cells(gpu, process, now) for process in gpu.processes or ()]
     return rows
 
 
-def _process_cells(gpu: Json, process: Json, now: float) -> list[Cell]:
-    started = process.get("started_at")
-    where = [part for part in (process.get("container"), process.get("job")) if part]
+def _process_cells(gpu: Gpu, process: ShownProcess, now: float) -> list[Cell]:
+    started = process.started_at
+    where = [part for part in (process.container, process.job) if part]
     return [
-        (gpu["label"], ""),
-        (str(process["pid"]), ""),
-        (clean(process.get("user") or "–"), ""),
-        (show_gib(process.get("memory_used_bytes")), ""),
-        (show_number(process.get("utilization_percent"), "%"), ""),
+        (gpu.label, ""),
+        (str(process.pid), ""),
+        (clean(process.user or "–"), ""),
+        (show_gib(process.memory_used_bytes), ""),
+        (show_number(process.utilization_percent, "%"), ""),
         (show_span(None if started is None else now - started), ""),
         (clean(", ".join(where)) or "–", ""),
-        (clean(process.get("command") or "–"), "grey"),
+        (clean(process.command or "–"), "grey"),
     ]
 
 
-def _event_rows(host: Json, now: float) -> Rows:
-    """The newest first. A hub from before there were events tells none."""
-    return [_event_cells(gpu, event, now) for gpu in host["gpus"] for event in reversed(gpu.get("events", ()))]
+def _event_rows(host: Host, now: float) -> Rows:
+    """The newest first."""
+    return [_event_cells(gpu, event, now) for gpu in host.gpus for event in reversed(gpu.events)]
 
 
-def _event_cells(gpu: Json, event: Json, now: float) -> list[Cell]:
-    process = event["process"]
+def _event_cells(gpu: Gpu, event: ShownEvent, now: float) -> list[Cell]:
+    process = event.process
     return [
-        (gpu["label"], ""),
-        (show_span(now - event["at"]), ""),
-        (str(event["code"]), _KIND_COLOURS.get(event["kind"], "")),
+        (gpu.label, ""),
+        (show_span(now - event.at), ""),
+        (str(event.code), _KIND_COLOURS.get(event.kind, "")),
         ("–" if process is None else str(process), ""),
-        (clean(event["user"] or "–"), ""),
-        (clean(": ".join(filter(None, [event["text"], event["message"]]))), "grey"),
+        (clean(event.user or "–"), ""),
+        (clean(": ".join(filter(None, [event.text, event.message]))), "grey"),
     ]

@@ -14,14 +14,13 @@ web/src/state/query.ts is the same on the page. tests/captures/filter-cases.json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from gpudeck.model.availability import AVAILABILITIES
-
-Json = Mapping[str, Any]
+from gpudeck.model.view import Gpu, Host
 
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("availability", AVAILABILITIES),
@@ -135,23 +134,23 @@ def _read_word(token: str) -> _Word:
     return _Word(text, place, is_wanted) if colon and place in _PLACES else _Word(bare, "any", is_wanted)
 
 
-def fits_gpu(query: Query, host: Json, gpu: Json) -> bool:
+def fits_gpu(query: Query, host: Host, gpu: Gpu) -> bool:
     """Whether a GPU of this host belongs to the answer."""
-    states = {"availability": gpu["availability"], "status": host["status"], "health": gpu["health"]}
+    states = {"availability": gpu.availability, "status": host.status, "health": gpu.health}
     return (
         not query.unclear
         and not any(states[kind] in words for kind, words in query.without.items())
         and all(states[kind] in words for kind, words in query.kinds.items() if words)
-        and all(_fits_memory(bound, gpu["memory_total_bytes"]) for bound in query.memory)
+        and all(_fits_memory(bound, gpu.memory_total_bytes) for bound in query.memory)
         and all(_is_in(word, host, gpu) == word.is_wanted for word in query.words)
     )
 
 
-def fits_bare_host(query: Query, host: Json) -> bool:
+def fits_bare_host(query: Query, host: Host) -> bool:
     """Whether a host without any readable GPU belongs to the answer: only what is said about the host counts."""
     if query.unclear or query.memory or query.kinds["availability"] or query.kinds["health"]:
         return False
-    status, wanted = host["status"], query.kinds["status"]
+    status, wanted = host.status, query.kinds["status"]
     if status in query.without["status"] or (wanted and status not in wanted):
         return False
     return all(_is_in(word, host, None) == word.is_wanted for word in query.words)
@@ -168,7 +167,7 @@ def _fits_memory(bound: _Bound, memory_bytes: float | None) -> bool:
     return any(math.floor(memory_bytes / _BYTES[unit] + 0.5) == bound.amount for unit in units)
 
 
-def _is_in(word: _Word, host: Json, gpu: Json | None) -> bool:
+def _is_in(word: _Word, host: Host, gpu: Gpu | None) -> bool:
     text, place = word.text, word.place
     if place == "host":
         return _is_in_host(text, host)
@@ -179,27 +178,27 @@ def _is_in(word: _Word, host: Json, gpu: Json | None) -> bool:
     return _is_in_host(text, host) or (gpu is not None and _is_in_gpu(text, gpu))
 
 
-def _is_in_gpu(text: str, gpu: Json) -> bool:
+def _is_in_gpu(text: str, gpu: Gpu) -> bool:
     # A state that is still being typed fits already: "fre".
     return (
-        gpu["label"] == text
+        gpu.label == text
         or _is_in_model(text, gpu)
         or _is_in_users(text, gpu)
-        or gpu["availability"].startswith(text)
+        or gpu.availability.startswith(text)
         # Short text stands in many a UUID by chance: "4090" is a model.
-        or (len(text) >= 8 and text in gpu["uuid"].lower())
+        or (len(text) >= 8 and text in gpu.uuid.lower())
     )
 
 
-def _is_in_host(text: str, host: Json) -> bool:
-    if text in host["name"].lower() or text in host["display_name"].lower():
+def _is_in_host(text: str, host: Host) -> bool:
+    if text in host.name.lower() or text in host.display_name.lower():
         return True
-    return any(text in value.lower() or f"{key}={value}".lower() == text for key, value in host["labels"].items())
+    return any(text in value.lower() or f"{key}={value}".lower() == text for key, value in host.labels.items())
 
 
-def _is_in_model(text: str, gpu: Json) -> bool:
-    return text in gpu["name"].lower() or text in gpu["display_name"].lower()
+def _is_in_model(text: str, gpu: Gpu) -> bool:
+    return text in gpu.name.lower() or text in gpu.display_name.lower()
 
 
-def _is_in_users(text: str, gpu: Json) -> bool:
-    return any(text in user.lower() for user in gpu["users"])
+def _is_in_users(text: str, gpu: Gpu) -> bool:
+    return any(text in user.lower() for user in gpu.users)

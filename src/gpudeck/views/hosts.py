@@ -1,9 +1,9 @@
 """The hosts of a fleet as a table: how each is read, whether it answers, and below it what is wrong."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from gpudeck.model.view import Host
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 from gpudeck.views.text import name_problem
@@ -20,27 +20,27 @@ _COLOURS = {"up": "green", "late": "yellow", "down": "red", "never": "grey"}
 _NONE = "No host yet. `gpudeck hosts add NAME` adds one.\n"
 
 
-def render_hosts(hosts: Sequence[Mapping[str, Any]], width: int | None = None, colour: bool = False) -> str:
-    """One line a host, and below them what is wrong, ending in a newline. `hosts` are as the API has them (see
-    model.view.Host). Problems are never cut: many end in a command, which is to be copied."""
+def render_hosts(hosts: Sequence[Host], width: int | None = None, colour: bool = False) -> str:
+    """One line a host, and below them what is wrong, ending in a newline. Problems are never
+    cut: many end in a command, which is to be copied."""
     if not hosts:
         return _NONE
     lines = render(_COLUMNS, [_row(host) for host in hosts], width, colour)
-    problems = [name_problem(host["name"], problem) for host in hosts for problem in host["problems"]]
+    problems = [name_problem(host.name, problem) for host in hosts for problem in host.problems]
     if problems:
         lines += ["", *(f"! {clean(problem)}" for problem in problems)]
     return "\n".join(lines) + "\n"
 
 
-def _row(host: Mapping[str, Any]) -> list[Cell]:
-    states = Counter(gpu["availability"] for gpu in host["gpus"])
-    is_known = host["status"] != "never"
-    labels = " ".join(f"{key}={value}" for key, value in sorted(host["labels"].items()))
+def _row(host: Host) -> list[Cell]:
+    states = Counter(gpu.availability for gpu in host.gpus)
+    is_known = host.status != "never"
+    labels = " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()))
     return [
-        (clean(host["name"]), ""),
-        (clean(host["via"]), ""),
-        (host["status"], _COLOURS[host["status"]]),
-        (str(len(host["gpus"])) if is_known else "-", ""),
+        (clean(host.name), ""),
+        (clean(host.via), ""),
+        (host.status, _COLOURS[host.status]),
+        (str(len(host.gpus)) if is_known else "-", ""),
         (str(states["free"]) if is_known else "-", ""),
         (clean(labels), "grey"),
     ]

@@ -1,15 +1,14 @@
-"""Who is on which GPUs now, from the fleet's JSON.
+"""Who is on which GPUs now, from the fleet.
 
 Whom nobody could name is one person of their own. What a silent host last told is listed, but never counted.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Gpu, Host, ShownProcess
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -17,9 +16,9 @@ _DIGITS = re.compile(r"(\d+)")
 class Holding(Struct, frozen=True):
     """A GPU that somebody is on, and their processes there. `memory` is None where a part of it is not known."""
 
-    host: Json
-    gpu: Json
-    processes: list[Json]
+    host: Host
+    gpu: Gpu
+    processes: list[ShownProcess]
     memory: float | None
 
 
@@ -41,33 +40,33 @@ class Person(Struct, frozen=True):
 
     @property
     def utilization(self) -> float | None:
-        values = [holding.gpu["utilization_percent"] for holding in self.holdings]
+        values = [holding.gpu.utilization_percent for holding in self.holdings]
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def processes(self) -> int | None:
         """One process on several GPUs is one; None where no list could be read."""
-        if all(holding.gpu["processes"] is None for holding in self.holdings):
+        if all(holding.gpu.processes is None for holding in self.holdings):
             return None
-        return len({(holding.host["id"], own["pid"]) for holding in self.holdings for own in holding.processes})
+        return len({(holding.host.id, own.pid) for holding in self.holdings for own in holding.processes})
 
     @property
     def idle(self) -> list[Holding]:
-        return [holding for holding in self.holdings if holding.gpu["availability"] == "held"]
+        return [holding for holding in self.holdings if holding.gpu.availability == "held"]
 
     @property
     def since(self) -> float | None:
-        started = [own["started_at"] for holding in self.holdings for own in holding.processes]
+        started = [own.started_at for holding in self.holdings for own in holding.processes]
         return min((at for at in started if at is not None), default=None)
 
 
-def find_people(hosts: Sequence[Json]) -> list[Person]:
+def find_people(hosts: Sequence[Host]) -> list[Person]:
     """By name; whom nobody could name last."""
     found: dict[str | None, tuple[list[Holding], list[Holding]]] = {}
     for host in hosts:
-        is_past = host["status"] != "up"
-        for gpu in host["gpus"]:
+        is_past = host.status != "up"
+        for gpu in host.gpus:
             for user, processes in _owners(host, gpu).items():
                 holding = Holding(host, gpu, processes, _memory(gpu, processes))
                 found.setdefault(user, ([], []))[is_past].append(holding)
@@ -81,25 +80,24 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]
 
 
-def _owners(host: Json, gpu: Json) -> dict[str | None, list[Json]]:
+def _owners(host: Host, gpu: Gpu) -> dict[str | None, list[ShownProcess]]:
     """Who is on the GPU with which processes. A display server uses a GPU, but nobody works there."""
-    owners: dict[str | None, list[Any]] = {}
-    for process in gpu["processes"] or ():
-        if not process.get("display"):
-            owners.setdefault(process.get("user"), []).append(process)
-    state = gpu["availability"] if host["status"] == "up" else gpu["last_seen"]
+    owners: dict[str | None, list[ShownProcess]] = {}
+    for process in gpu.processes or ():
+        if not process.display:
+            owners.setdefault(process.user, []).append(process)
+    state = gpu.availability if host.status == "up" else gpu.last_seen
     if not owners and state in {"busy", "held"}:
         # Some ways in name the people without their processes.
-        return {user: [] for user in gpu["users"] or (None,)}
+        return {user: [] for user in gpu.users or (None,)}
     return owners
 
 
-def _memory(gpu: Json, processes: list[Json]) -> float | None:
+def _memory(gpu: Gpu, processes: list[ShownProcess]) -> float | None:
     """What their processes hold; all of the GPU's where they are alone on it and that is not told by process."""
-    amounts = [process["memory_used_bytes"] for process in processes]
+    amounts = [process.memory_used_bytes for process in processes]
     known = [amount for amount in amounts if amount is not None]
     if processes and len(known) == len(amounts):
         return float(sum(known))
-    is_alone = len(gpu["users"]) <= 1 and (gpu["processes"] is None or len(gpu["processes"]) == len(processes))
-    used: float | None = gpu["memory_used_bytes"]
-    return used if is_alone else None
+    is_alone = len(gpu.users) <= 1 and (gpu.processes is None or len(gpu.processes) == len(processes))
+    return gpu.memory_used_bytes if is_alone else None

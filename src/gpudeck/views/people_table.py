@@ -1,10 +1,11 @@
 """Who is on which GPUs now, as a table: memory, processes, and where. The same for curl and for `gpudeck show`."""
 
 from collections.abc import Sequence
-from typing import Any
+
+from msgspec import Struct
 
 from gpudeck.model.quantity import show_gib
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Fleet
 from gpudeck.views.people import Person, find_people
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
@@ -19,40 +20,62 @@ NOT_KNOWN = "not known"
 NOBODY = "Nobody is on a GPU."
 
 
-def rank_people(fleet: Json) -> list[Person]:
+class Holder(Struct, frozen=True):
+    """Somebody on GPUs of hosts that report. `user` is null for all whom nobody could name. `memory_used_bytes` is what
+    is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
+    beside its reason."""
+
+    user: str | None
+    memory_used_bytes: int | None
+    is_memory_part: bool
+    processes: int | None
+    gpu_count: int
+    gpus: list[str]
+    reasons: dict[str, str]
+
+
+class People(Struct, frozen=True):
+    """By memory, then by processes, the most first."""
+
+    time: float
+    people: list[Holder]
+
+
+def rank_people(fleet: Fleet) -> list[Person]:
     """Who is on GPUs of hosts that report, by memory, then by processes, the most first; by name where both are the
     same. What is not known comes after what is."""
-    people = [person for person in find_people(fleet["hosts"]) if person.holdings]
+    people = [person for person in find_people(fleet.hosts) if person.holdings]
     return sorted(people, key=lambda one: (_fall(one.memory), _fall(one.processes)))
 
 
-def render_people(fleet: Json, *, width: int | None = None, colour: bool = False) -> str:
+def render_people(fleet: Fleet, *, width: int | None = None, colour: bool = False) -> str:
     """One line a person, ending in a newline."""
     rows = [_row(person) for person in rank_people(fleet)]
     return "\n".join(render(_COLUMNS, rows, width, colour) if rows else [NOBODY]) + "\n"
 
 
-def describe_people(fleet: Json) -> list[dict[str, Any]]:
-    """The same for programs: see `Holder` of the API."""
-    return [
-        {
-            "user": person.user,
-            "memory_used_bytes": None if person.memory is None else int(person.memory),
-            "is_memory_part": person.is_memory_part,
-            "processes": person.processes,
-            "gpu_count": len(person.holdings),
-            "gpus": list_places(person),
-            "reasons": _reasons(person),
-        }
-        for person in rank_people(fleet)
-    ]
+def describe_people(fleet: Fleet) -> People:
+    """The same for programs."""
+    return People(fleet.time, [_describe(person) for person in rank_people(fleet)])
+
+
+def _describe(person: Person) -> Holder:
+    return Holder(
+        user=person.user,
+        memory_used_bytes=None if person.memory is None else int(person.memory),
+        is_memory_part=person.is_memory_part,
+        processes=person.processes,
+        gpu_count=len(person.holdings),
+        gpus=list_places(person),
+        reasons=_reasons(person),
+    )
 
 
 def list_places(person: Person) -> list[str]:
     """Host by host, as in `gpu01-0,1`."""
     places: dict[str, list[str]] = {}
     for holding in person.holdings:
-        places.setdefault(holding.host["name"], []).append(holding.gpu["label"])
+        places.setdefault(holding.host.name, []).append(holding.gpu.label)
     return [f"{host}-{','.join(labels)}" for host, labels in places.items()]
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import tzinfo
-from typing import Any, Final
+from typing import Final
 
 from gpudeck.model.moments import show_moment
 from gpudeck.model.quantity import show_length
+from gpudeck.model.reservation import BookedGpu, ShownReservation
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
@@ -21,38 +22,36 @@ _COLUMNS: Final = (
 
 
 def render_reservations(
-    found: Sequence[dict[str, Any]], now: float, zone: tzinfo, width: int | None, colour: bool
+    found: Sequence[ShownReservation], now: float, zone: tzinfo, width: int | None, colour: bool
 ) -> str:
     """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
     rows = [_row(one, now, zone) for one in found]
     return "".join(f"{line.rstrip()}\n" for line in render(_COLUMNS, rows, width, colour))
 
 
-def _row(one: dict[str, Any], now: float, zone: tzinfo) -> list[Cell]:
+def _row(one: ShownReservation, now: float, zone: tzinfo) -> list[Cell]:
     return [
-        (str(one["id"]), ""),
-        (clean(one["user"]), "bold"),
-        (_show_gpus(one["gpus"]), ""),
-        (show_moment(one["start"], zone), "grey"),
-        (show_moment(one["end"], zone), ""),
+        (str(one.id), ""),
+        (clean(one.user), "bold"),
+        (_show_gpus(one.gpus), ""),
+        (show_moment(one.start, zone), "grey"),
+        (show_moment(one.end, zone), ""),
         _state(one, now),
-        (clean(one["note"]), "grey"),
+        (clean(one.note), "grey"),
     ]
 
 
-def _show_gpus(gpus: Sequence[dict[str, Any]]) -> str:
+def _show_gpus(gpus: Sequence[BookedGpu]) -> str:
     hosts: dict[str, list[str]] = {}
     for gpu in gpus:
-        label = f"{gpu['label']}{'' if gpu.get('is_there') is not False else ' (gone)'}"
-        hosts.setdefault(str(gpu["host"]), []).append(label)
+        label = f"{gpu.label}{'' if gpu.is_there is not False else ' (gone)'}"
+        hosts.setdefault(gpu.host, []).append(label)
     return clean(" ".join(f"{host}:{','.join(labels)}" for host, labels in hosts.items()))
 
 
-def _state(one: dict[str, Any], now: float) -> Cell:
-    if one["kind"] == "hold":
-        return f"held, {show_length(one['end'] - now)} left", "yellow"
-    if one["state"] == "running":
-        return f"{show_length(one['end'] - now)} left", "blue"
-    return (
-        (f"in {show_length(one['start'] - now)}", "grey") if one["state"] == "planned" else (str(one["state"]), "grey")
-    )
+def _state(one: ShownReservation, now: float) -> Cell:
+    if one.kind == "hold":
+        return f"held, {show_length(one.end - now)} left", "yellow"
+    if one.state == "running":
+        return f"{show_length(one.end - now)} left", "blue"
+    return (f"in {show_length(one.start - now)}", "grey") if one.state == "planned" else (one.state, "grey")

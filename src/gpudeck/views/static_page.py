@@ -15,8 +15,8 @@ from html import escape
 from typing import Final
 
 from gpudeck.model.quantity import show_count, show_gib, show_span
+from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.cells import SYMBOLS, show_number
-from gpudeck.views.filter import Json
 from gpudeck.views.safe import clean
 from gpudeck.views.text import NO_HOST, count_hosts_and_gpus, name_problem
 
@@ -77,32 +77,32 @@ POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {_HASH
 Rows = Sequence[Sequence[str]]
 
 
-def render_page(fleet: Json, refresh: int = 60, tables: Sequence[Rows] = ()) -> str:
-    """A whole document. Takes the fleet as the API's JSON has it; every text in it is escaped and shortened. It loads
+def render_page(fleet: Fleet, refresh: int = 60, tables: Sequence[Rows] = ()) -> str:
+    """A whole document. Every text in it is escaped and shortened. It loads
     itself again each `refresh` seconds, with 0 never. `tables` stand below the hosts, the first row of each is its
     head."""
-    now, totals = fleet["time"], fleet["totals"]
+    now, totals = fleet.time, fleet.totals
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         '<meta name=viewport content="width=device-width,initial-scale=1">',
         f'<meta http-equiv=Content-Security-Policy content="{POLICY}">',
         "<meta name=referrer content=no-referrer>",
         *([f"<meta http-equiv=refresh content={refresh}>"] if refresh else []),
-        f"<title>{totals['free']} of {show_count(totals['gpus'], 'GPU')} free</title><style>{_STYLE}</style>",
+        f"<title>{totals.free} of {show_count(totals.gpus, 'GPU')} free</title><style>{_STYLE}</style>",
         _headline(fleet),
-        *(_host(host, now) for host in fleet["hosts"]),
+        *(_host(host, now) for host in fleet.hosts),
     ]
-    if not fleet["hosts"]:
+    if not fleet.hosts:
         parts.append(f"<p>{_text(NO_HOST, _LONGEST_TEXT)}")
     return "\n".join([*parts, *map(_table, tables), *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
 
 
-def _headline(fleet: Json) -> str:
-    totals = fleet["totals"]
-    moment = datetime.fromtimestamp(fleet["time"], UTC)
-    demo = "<span class=demo>demo data</span> " if fleet["demo"] else ""
+def _headline(fleet: Fleet) -> str:
+    totals, counts = fleet.totals, fleet.totals.by_availability
+    moment = datetime.fromtimestamp(fleet.time, UTC)
+    demo = "<span class=demo>demo data</span> " if fleet.demo else ""
     states = "".join(
-        f"<span class='n {word}'>{symbol} {totals[word]} {word}</span> " for word, symbol in SYMBOLS.items()
+        f"<span class='n {word}'>{symbol} {counts[word]} {word}</span> " for word, symbol in SYMBOLS.items()
     )
     return (
         f"<h1>{demo}GPUs on <time datetime={moment:%Y-%m-%dT%H:%M:%SZ}>{moment:%Y-%m-%d, %H:%M:%S} UTC</time> "
@@ -112,81 +112,81 @@ def _headline(fleet: Json) -> str:
     )
 
 
-def _host(host: Json, now: float) -> str:
-    signs = "".join(_gpu(gpu, host, now) for gpu in host["gpus"])
-    told = [_status(host, now), _inventory(host["gpus"]), _people(host["gpus"])]
-    if not host["gpus"]:
-        told.append(host["problems"][0] if host["problems"] else host["reasons"].get("gpus", "no GPUs"))
+def _host(host: Host, now: float) -> str:
+    signs = "".join(_gpu(gpu, host, now) for gpu in host.gpus)
+    told = [_status(host, now), _inventory(host.gpus), _people(host.gpus)]
+    if not host.gpus:
+        told.append(host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs"))
     words = " · ".join(_text(each, _LONGEST_TEXT) for each in told if each)
     return (
-        f"<details><summary><b>{_text(host['display_name'], _LONGEST_NAME)}</b> "
+        f"<details><summary><b>{_text(host.display_name, _LONGEST_NAME)}</b> "
         f"<span class=q>{signs}</span><span class=w>{words}</span></summary></details>"
     )
 
 
-def _status(host: Json, now: float) -> str:
-    if host["status"] == "up":
+def _status(host: Host, now: float) -> str:
+    if host.status == "up":
         return ""
-    if host["last_report_at"] is None:
+    if host.last_report_at is None:
         return "has never reported"
-    return f"{host['status']}, silent for {show_span(now - host['last_report_at'])}"
+    return f"{host.status}, silent for {show_span(now - host.last_report_at)}"
 
 
-def _inventory(gpus: list[Json]) -> str:
-    models = Counter(gpu["display_name"] for gpu in gpus)
+def _inventory(gpus: list[Gpu]) -> str:
+    models = Counter(gpu.display_name for gpu in gpus)
     return " + ".join(f"{count}× {model}" for model, count in models.items())
 
 
-def _people(gpus: list[Json]) -> str:
+def _people(gpus: list[Gpu]) -> str:
     """Who is there, without hovering: on paper nobody can."""
-    names = list(dict.fromkeys(user for gpu in gpus for user in gpu["users"]))
+    names = list(dict.fromkeys(user for gpu in gpus for user in gpu.users))
     more = len(names) - _PEOPLE_AT_MOST
     return ", ".join(names[:_PEOPLE_AT_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
-def _gpu(gpu: Json, host: Json, now: float) -> str:
+def _gpu(gpu: Gpu, host: Host, now: float) -> str:
     """The sign with load and memory, and behind it what the GPU does."""
-    state = gpu["availability"]
-    said = [f"{gpu['label']} {state}", *_doing(gpu)]
-    if host["status"] == "up":
-        said.append(f"for {show_span(now - gpu['since'])}")
-    reason = gpu["availability_reason"] if state in {"held", "unknown"} else None
-    said += dict.fromkeys(each for each in (reason, gpu["health_reason"]) if each)
+    state = gpu.availability
+    said = [f"{gpu.label} {state}", *_doing(gpu)]
+    if host.status == "up":
+        said.append(f"for {show_span(now - gpu.since)}")
+    reason = gpu.availability_reason if state in {"held", "unknown"} else None
+    said += dict.fromkeys(each for each in (reason, gpu.health_reason) if each)
     return f"<i class={state}>{SYMBOLS[state]}{_load(gpu)}<u>{_text(', '.join(said), _LONGEST_TEXT)}</u></i>"
 
 
-def _load(gpu: Json) -> str:
+def _load(gpu: Gpu) -> str:
     """How busy a GPU is, and how much of its memory is in use; nothing of one of which that is not known now."""
-    if gpu["availability"] == "unknown":
+    if gpu.availability == "unknown":
         return ""
-    return f"<b>{show_number(gpu['utilization_percent'], '%')} {show_gib(gpu['memory_used_bytes'], 0)}G</b>"
+    return f"<b>{show_number(gpu.utilization_percent, '%')} {show_gib(gpu.memory_used_bytes, 0)}G</b>"
 
 
-def _doing(gpu: Json) -> list[str]:
-    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
-    if gpu["availability"] in {"free", "booked"}:
+def _doing(gpu: Gpu) -> list[str]:
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    if gpu.availability in {"free", "booked"}:
         return [f"{show_gib(total, 0)} GiB"]
-    people, is_unknown = " + ".join(_with_memory(gpu)), gpu["availability"] == "unknown"
+    people, is_unknown = " + ".join(_with_memory(gpu)), gpu.availability == "unknown"
     figures = {
         f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB": used,
-        f"util {show_number(gpu['utilization_percent'], ' %')}": gpu["utilization_percent"],
-        f"{show_number(gpu['temperature_celsius'], ' °C')}": gpu["temperature_celsius"],
+        f"util {show_number(gpu.utilization_percent, ' %')}": gpu.utilization_percent,
+        f"{show_number(gpu.temperature_celsius, ' °C')}": gpu.temperature_celsius,
     }
     # Of a GPU that cannot be read the reason says it all; of another one a dash tells what is missing.
     known = [text for text, value in figures.items() if value is not None or not is_unknown]
     return [*([f"last seen: {people}" if is_unknown else people] if people else []), *known]
 
 
-def _with_memory(gpu: Json) -> list[str]:
+def _with_memory(gpu: Gpu) -> list[str]:
     """Who is on it; of several each with their memory, where it is known of all their processes."""
-    users: list[str] = gpu["users"]
+    users = gpu.users
     if len(users) <= 1:
         return users
     told = []
     for user in users:
-        held = [process["memory_used_bytes"] for process in gpu["processes"] or () if process["user"] == user]
-        is_known = bool(held) and None not in held
-        told.append(f"{user} {show_gib(sum(held))} GiB" if is_known else user)
+        held = [process.memory_used_bytes for process in gpu.processes or () if process.user == user]
+        known = [size for size in held if size is not None]
+        told.append(f"{user} {show_gib(sum(known))} GiB" if known and len(known) == len(held) else user)
     return told
 
 
@@ -196,9 +196,9 @@ def _table(rows: Rows) -> str:
     return "\n".join(["<table>", *lines, "</table>"]) if rest else ""
 
 
-def _problems(fleet: Json) -> list[str]:
-    own = list(fleet["problems"])
-    told = own + [name_problem(host["display_name"], each) for host in fleet["hosts"] for each in host["problems"]]
+def _problems(fleet: Fleet) -> list[str]:
+    own = list(fleet.problems)
+    told = own + [name_problem(host.display_name, each) for host in fleet.hosts for each in host.problems]
     shown = [f"<p class=s>! {_text(problem, _LONGEST_TEXT)}" for problem in told[:_PROBLEMS_AT_MOST]]
     more = len(told) - len(shown)
     return [*shown, *([f"<p class=s>! {more} more problems of hosts"] if more else [])]

@@ -1,31 +1,25 @@
-"""Usage as a table for people with a terminal. What is unknown is a dash, never a zero.
-
-Takes it as the API's JSON has it (see history.base.Usage).
-"""
+"""Usage as a table for people with a terminal. What is unknown is a dash, never a zero."""
 
 import math
 import textwrap
-from collections.abc import Mapping
 from datetime import datetime, tzinfo
-from typing import Any
 
 from gpudeck.model.names import without_maker
 from gpudeck.model.quantity import show_gib
+from gpudeck.model.usage import Usage, UsageRow
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
-
-Json = Mapping[str, Any]
 
 _NOBODY = "Nobody was seen on any GPU."
 
 
-def render_usage(usage: Json, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
+def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
     """The period, a line a row, their total, each day where there are days, and how much of the period was observed.
     Ends in a newline; times are those of the zone."""
-    lines = _wrap(f"Use by {usage['by']}, {_period(usage, zone)}", width)
-    if usage["rows"]:
+    lines = _wrap(f"Use by {usage.by}, {_period(usage, zone)}", width)
+    if usage.rows:
         columns = _columns(usage)
-        rows = [_row(row, _name(usage, row)) for row in usage["rows"]] + [_row(usage["total"], "total", "bold")]
+        rows = [_row(row, name_of(usage, row)) for row in usage.rows] + [_row(usage.total, "total", "bold")]
         lines += ["", *render(columns, [row[: len(columns)] for row in rows], width, colour)]
         lines += _days(usage, width, colour)
     else:
@@ -34,10 +28,10 @@ def render_usage(usage: Json, zone: tzinfo, *, width: int | None = None, colour:
     return "\n".join(lines) + "\n"
 
 
-def _columns(usage: Json) -> list[Column]:
+def _columns(usage: Usage) -> list[Column]:
     """Costs have a column where there are any."""
     columns = [
-        Column(usage["by"].upper(), keep=100, widest=40),
+        Column(usage.by.upper(), keep=100, widest=40),
         Column("GPU-HOURS", keep=99, align="right", widest=12),
         Column("WORKED", keep=90, align="right", widest=12),
         Column("HELD IDLE", keep=95, align="right", widest=12),
@@ -45,35 +39,35 @@ def _columns(usage: Json) -> list[Column]:
         Column("PEAK GiB", keep=60, align="right", widest=10),
         Column("kWh", keep=70, align="right", widest=12),
     ]
-    if usage["total"].get("cost") is None:
+    if usage.total.cost is None:
         return columns
-    return [*columns, Column(clean(f"COST {usage['currency']}".rstrip()), keep=85, align="right", widest=16)]
+    return [*columns, Column(clean(f"COST {usage.currency}".rstrip()), keep=85, align="right", widest=16)]
 
 
-def _row(row: Json, name: str, colour: str = "") -> list[Cell]:
+def _row(row: UsageRow, name: str, colour: str = "") -> list[Cell]:
     """The cost stands last: a table without costs is without that column."""
-    share = row["share"]
+    share = row.share
     cells = [
         name,
-        _number(row["gpu_hours"]),
-        _number(row["worked_hours"]),
-        _number(row["idle_held_hours"]),
+        _number(row.gpu_hours),
+        _number(row.worked_hours),
+        _number(row.idle_held_hours),
         "–" if share is None else f"{100 * share:.1f} %",
-        show_gib(row["peak_memory_bytes"]),
-        _number(row["energy_kwh"]),
-        _number(row.get("cost"), 2),
+        show_gib(row.peak_memory_bytes),
+        _number(row.energy_kwh),
+        _number(row.cost, 2),
     ]
     return [(cell, colour) for cell in cells]
 
 
-def _days(usage: Json, width: int | None, colour: bool) -> list[str]:
+def _days(usage: Usage, width: int | None, colour: bool) -> list[str]:
     """One line a day and row, by day; a day on which nobody was seen has none."""
-    found = [(day, row) for row in usage["rows"] for day in row.get("days", ())]
+    found = [(day, row) for row in usage.rows for day in row.days]
     if not found:
         return []
-    found.sort(key=lambda pair: (pair[0]["time"], -pair[0]["gpu_hours"]))
+    found.sort(key=lambda pair: (pair[0].time, -pair[0].gpu_hours))
     columns = [Column("DAY", keep=98, widest=10), *_columns(usage)[:3]]
-    figures = [(day["day"], _name(usage, row), day["gpu_hours"], day["worked_hours"]) for day, row in found]
+    figures = [(day.day, name_of(usage, row), day.gpu_hours, day.worked_hours) for day, row in found]
     rows = [
         [(clean(day), ""), (name, ""), (_number(held), ""), (_number(worked), "")]
         for day, name, held, worked in figures
@@ -81,27 +75,28 @@ def _days(usage: Json, width: int | None, colour: bool) -> list[str]:
     return ["", *render(columns, rows, width, colour)]
 
 
-def _name(usage: Json, row: Json) -> str:
-    name = row.get(usage["by"])
-    if row.get("unknown"):
+def name_of(usage: Usage, row: UsageRow) -> str:
+    """What a row stands for, in words for a terminal."""
+    name = row.name_by(usage.by)
+    if row.unknown:
         return "(unknown)"
     if name is None:
         return "no group"
-    return clean(without_maker(name) if usage["by"] == "model" else name)
+    return clean(without_maker(name) if usage.by == "model" else name)
 
 
 def _number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _period(usage: Json, zone: tzinfo) -> str:
-    begin, end = (f"{datetime.fromtimestamp(usage[name], zone):%Y-%m-%d %H:%M}" for name in ("start", "end"))
+def _period(usage: Usage, zone: tzinfo) -> str:
+    begin, end = (f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M}" for at in (usage.start, usage.end))
     return f"{begin} to {end} ({zone})"
 
 
-def _coverage(usage: Json, zone: tzinfo) -> str:
+def _coverage(usage: Usage, zone: tzinfo) -> str:
     """Rounded down: what was not observed in full is never called 100 %."""
-    coverage, since = usage["coverage"], usage.get("known_since")
+    coverage, since = usage.coverage, usage.known_since
     begin = "" if since is None else f"{datetime.fromtimestamp(since, zone):%Y-%m-%d %H:%M}"
     if coverage is None:
         return f"No GPU was known in the period{begin and f': the records begin {begin}'}."

@@ -1,9 +1,9 @@
 """Watches as a table for people with a terminal."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpudeck.model.quantity import show_length, show_span
+from gpudeck.model.watch import WatchView
 from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
@@ -16,22 +16,21 @@ _COLUMNS = (
 )
 
 
-def render_watches(watches: Sequence[dict[str, Any]], now: float, width: int | None, *, colour: bool) -> str:
-    """`watches` as the API tells them."""
+def render_watches(watches: Sequence[WatchView], now: float, width: int | None, *, colour: bool) -> str:
     rows = [
         (
-            (str(one["id"]), ""),
-            (clean(one["user"]), ""),
-            (clean(one["description"]), ""),
+            (str(one.id), ""),
+            (clean(one.user), ""),
+            (clean(one.description), ""),
             _state(one, now),
-            (clean(", ".join(f"{gpu['host']}:{gpu['label']}" for gpu in one["found"])), ""),
+            (clean(", ".join(f"{gpu.host}:{gpu.label}" for gpu in one.found)), ""),
         )
         for one in watches
     ]
     return "".join(f"{line}\n" for line in render(_COLUMNS, rows, width, colour))
 
 
-def _state(one: dict[str, Any], now: float) -> Cell:
-    if one["fired_at"] is not None:
-        return f"told {show_span(now - one['fired_at'])} ago", "green"
-    return f"for {show_length(one['expires_at'] - now)}", ""
+def _state(one: WatchView, now: float) -> Cell:
+    if one.fired_at is not None:
+        return f"told {show_span(now - one.fired_at)} ago", "green"
+    return f"for {show_length(one.expires_at - now)}", ""

@@ -20,6 +20,8 @@ from gpudeck.app.doctor.finding import Finding
 from gpudeck.app.doctor.scrub import find_secrets, show_settings
 from gpudeck.app.settings import Settings
 from gpudeck.hub.hub import Hub
+from gpudeck.model.view import Fleet
+from gpudeck.views.reading import read_fleet
 
 LETTERS = string.ascii_letters + string.digits
 SECRET = st.text(LETTERS + "-_.!~", min_size=8, max_size=40).filter(lambda text: len(set(text)) > 5)
@@ -78,12 +80,12 @@ def log_with(secret: str) -> str:
     )
 
 
-def make_fleet(secret: str = "") -> dict[str, Any]:
+def make_fleet(secret: str = "") -> Fleet:
     hub = Hub()
     envelope = make_envelope("node-of-lab7", gpus=[make_busy_gpu(0)])
     hub.fleet.apply(envelope, via="push", now=envelope.collected_at)
-    fleet: dict[str, Any] = json.loads(hub.fleet.encoded(envelope.collected_at, demo=False))
-    fleet["hosts"][0]["problems"] = [f"node-of-lab7: alice's token {secret} was refused"]
+    fleet = read_fleet(hub.fleet.encoded(envelope.collected_at, demo=False))
+    fleet.hosts[0].problems = [f"node-of-lab7: alice's token {secret} was refused"]
     return fleet
 
 

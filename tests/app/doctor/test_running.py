@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from fakes.fleets import make
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings
 from gpudeck.app.doctor import running
-from gpudeck.app.doctor.running import check_messages, check_public, judge_about, judge_hosts
+from gpudeck.app.doctor.running import HubState, check_messages, check_public, judge_about, judge_hosts
+from gpudeck.model.view import Host
 from history.remote.servers import scripted_server
 
 FINE: dict[str, Any] = {
@@ -21,12 +23,12 @@ FINE: dict[str, Any] = {
 }
 
 
-def host(name: str, status: str = "up", *problems: str) -> dict[str, Any]:
-    return {"name": name, "via": "ssh", "status": status, "problems": list(problems)}
+def host(name: str, status: str = "up", *problems: str) -> Host:
+    return make(Host, name=name, via="ssh", status=status, problems=problems)
 
 
 def test_a_hub_that_is_well_has_nothing_to_tell() -> None:
-    assert list(judge_about(FINE)) == []
+    assert list(judge_about(make(HubState, **FINE))) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_a_hub_that_is_well_has_nothing_to_tell() -> None:
     ],
 )
 def test_what_is_wrong_with_a_hub_is_told(change: dict[str, Any], name: str, verdict: str) -> None:
-    (finding,) = judge_about(FINE | change)
+    (finding,) = judge_about(make(HubState, **(FINE | change)))
     assert (finding.name, finding.verdict) == (name, verdict)
     assert finding.next_step
 

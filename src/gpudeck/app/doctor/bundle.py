@@ -25,6 +25,7 @@ from gpudeck.app.doctor.finding import Finding
 from gpudeck.app.doctor.scrub import Scrubber, show_settings
 from gpudeck.app.settings import Settings
 from gpudeck.model.errors import UsageError
+from gpudeck.model.view import Fleet
 
 _UNITS = ("gpudeck-hub", "gpudeck-agent")
 _LOG_LINES = 400
@@ -45,7 +46,7 @@ def write_bundle(
     file: Path,
     settings: Settings | None,
     findings: Iterable[Finding],
-    fleet: dict[str, Any] | None,
+    fleet: Fleet | None,
     secrets: Iterable[str],
     *,
     with_names: bool,
@@ -122,33 +123,33 @@ def read_log() -> str:
     return run.stdout or f"no log: {run.stderr.strip() or 'journalctl has none of gpudeck'}"
 
 
-def summarize(fleet: dict[str, Any], *, with_names: bool) -> dict[str, Any]:
+def summarize(fleet: Fleet, *, with_names: bool) -> dict[str, Any]:
     """The fleet in numbers; with names also who and what is on it."""
-    hosts = fleet["hosts"]
-    gpus = [gpu for host in hosts for gpu in host["gpus"]]
+    hosts = fleet.hosts
+    gpus = [gpu for host in hosts for gpu in host.gpus]
     summary = {
-        "version": fleet.get("version"),
-        "demo": fleet["demo"],
-        "totals": fleet["totals"],
-        "problems": fleet.get("problems", []),
-        "hosts_by_status": Counter(f"{host['via']} {host['status']}" for host in hosts),
-        "agents_by_version": Counter(str(host.get("agent_version")) for host in hosts),
-        "drivers": Counter(str(host.get("driver_version")) for host in hosts),
-        "models": Counter(gpu["name"] for gpu in gpus),
-        "availability_reasons": Counter(str(gpu.get("availability_reason")) for gpu in gpus),
-        "host_problems": [[host["name"], *host["problems"]] for host in hosts if host["problems"]],
+        "version": fleet.version,
+        "demo": fleet.demo,
+        "totals": msgspec.to_builtins(fleet.totals),
+        "problems": fleet.problems,
+        "hosts_by_status": Counter(f"{host.via} {host.status}" for host in hosts),
+        "agents_by_version": Counter(host.agent_version for host in hosts),
+        "drivers": Counter(str(host.driver_version) for host in hosts),
+        "models": Counter(gpu.name for gpu in gpus),
+        "availability_reasons": Counter(str(gpu.availability_reason) for gpu in gpus),
+        "host_problems": [[host.name, *host.problems] for host in hosts if host.problems],
     }
-    return summary | ({"hosts": hosts} if with_names else {})
+    return summary | ({"hosts": msgspec.to_builtins(hosts)} if with_names else {})
 
 
-def find_names(fleet: dict[str, Any] | None) -> dict[str, str]:
+def find_names(fleet: Fleet | None) -> dict[str, str]:
     """Hosts, users and commands of a fleet, and what stands for them."""
-    hosts = [] if fleet is None else fleet["hosts"]
-    processes = [process for host in hosts for gpu in host["gpus"] for process in gpu.get("processes") or ()]
-    users = {process.get("user") for process in processes}
-    users |= {user for host in hosts for gpu in host["gpus"] for user in gpu.get("users") or ()}
-    names = {host["name"] for host in hosts} | {host.get("display_name") for host in hosts}
-    commands = {process.get("command") for process in processes}
+    hosts = [] if fleet is None else fleet.hosts
+    processes = [process for host in hosts for gpu in host.gpus for process in gpu.processes or ()]
+    users = {process.user for process in processes}
+    users |= {user for host in hosts for gpu in host.gpus for user in gpu.users}
+    names = {host.name for host in hosts} | {host.display_name for host in hosts}
+    commands = {process.command for process in processes}
     return {
         **{command: "a command" for command in commands if command},
         **{user: f"user-{number}" for number, user in enumerate(sorted(filter(None, users)), 1)},

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +19,7 @@ from gpudeck.app.settings import Settings, choose_data_dir, load_settings
 from gpudeck.client import Client
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
 from gpudeck.model.settings import Address
+from gpudeck.model.view import Fleet
 
 _SETTINGS = Area("settings")
 OF_THE_UNIT = Path("/etc/gpudeck/agent.token")
@@ -118,15 +118,15 @@ def _client(patient: Patient) -> Client:
     return Client(patient.here, token=find_own_token(patient.here, patient.config))
 
 
-def read_fleet(patient: Patient) -> dict[str, Any] | None:
+def ask_fleet(patient: Patient) -> Fleet | None:
     """What this machine's hub shows now, for the archive; None where there is none that answers."""
     if not patient.is_hub:
         return None
+    client = _client(patient)
     try:
-        fleet: dict[str, Any] = msgspec.json.decode(_client(patient).fleet())
+        return client.read(client.fleet(), Fleet)
     except GpudeckError:
         return None
-    return fleet
 
 
 def list_secrets(patient: Patient) -> set[str]:

@@ -1,13 +1,12 @@
 """What the running hub says of itself, and whether people reach it at the address that they were given."""
 
-import json
 import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import urllib3
+from msgspec import Struct, field
 
 from gpudeck.agent.route import explain, open_pool
 from gpudeck.alerts.notifiers.routes import BOT
@@ -16,6 +15,7 @@ from gpudeck.app.doctor.finding import Area, Finding
 from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.hub_url import mask_password
+from gpudeck.model.view import Host, HostList
 
 _AREA = Area("hub")
 _SECONDS = 10.0
@@ -26,62 +26,86 @@ _COUNTED = re.compile(
 )
 
 
+class Database(Struct, frozen=True):
+    """`reason` is why its figures are not known."""
+
+    reason: str | None = None
+    problem: str | None = None
+
+
+class History(Struct, frozen=True):
+    """`reason` is why its figures are not known."""
+
+    kind: str
+    samples_dropped: int | None = None
+    behind_seconds: float | None = None
+    problem: str | None = None
+    reason: str | None = None
+
+
+class HubState(Struct, frozen=True):
+    """What is looked at here of what a hub says about itself (see api.about.HubState)."""
+
+    version: str
+    demo: bool
+    tick_age_seconds: float
+    database: Database
+    history: History
+    problems: list[str] = field(default_factory=list)
+
+
 def check_running(client: Client) -> Iterator[Finding]:
     """By its own words. `client` brings the token of an admin, where there is one."""
     try:
-        about = json.loads(client.about())
+        about = client.read(client.about(), HubState)
     except GpudeckError as error:
         # Its certificate is for the name that others use, and not for this machine's own address.
         judge = _AREA.skip if isinstance(error.__cause__, ssl.SSLCertVerificationError) else _AREA.fail
         yield judge("running", error.message.rstrip("."), error.hint or "Start it, and look at its log.")
         return
-    yield _AREA.ok("running", f"{client.shown} is gpudeck {about['version']}{', a demo' if about['demo'] else ''}")
+    yield _AREA.ok("running", f"{client.shown} is gpudeck {about.version}{', a demo' if about.demo else ''}")
     yield from judge_about(about)
     try:
-        yield from judge_hosts(json.loads(client.hosts())["hosts"])
+        yield from judge_hosts(client.read(client.hosts(), HostList).hosts)
     except GpudeckError as error:
         yield _AREA.fail("sources", error.message, error.hint)
 
 
-def judge_about(about: dict[str, Any]) -> Iterator[Finding]:
-    for problem in about["problems"]:
+def judge_about(about: HubState) -> Iterator[Finding]:
+    for problem in about.problems:
         yield _AREA.warn("problem", problem.rstrip("."), "It is on the page too; the hub's log has more.")
-    if about["tick_age_seconds"] > 10:
-        told = f"the fleet was last published {about['tick_age_seconds']:.0f} s ago"
+    if about.tick_age_seconds > 10:
+        told = f"the fleet was last published {about.tick_age_seconds:.0f} s ago"
         yield _AREA.fail(
             "running", told, "The hub hangs: look at its log and at the load of its machine, then restart it."
         )
-    database, history = about["database"], about["history"]
-    trouble = database["problem"] or database["reason"]
+    database, history = about.database, about.history
+    trouble = database.problem or database.reason
     if trouble:
         yield _AREA.fail("database", trouble, "Look at its disk or its server, and at the hub's log.")
-    if history["problem"] or history["kind"] == "unknown":
-        told = history["problem"] or history["reason"]
+    if history.problem or history.kind == "unknown":
+        told = history.problem or history.reason or "its figures are not known"
         # What waits for a store elsewhere is not lost.
-        is_late = history["kind"] == "prometheus" and history["behind_seconds"] and not history["samples_dropped"]
+        is_late = history.kind == "prometheus" and history.behind_seconds and not history.samples_dropped
         judge = _AREA.warn if is_late else _AREA.fail
         yield judge("history", told, "Look at the disk, or at the store that history names.")
-    elif history["samples_dropped"]:
-        told = f"{history['samples_dropped']} samples were dropped since the start"
+    elif history.samples_dropped:
+        told = f"{history.samples_dropped} samples were dropped since the start"
         yield _AREA.warn("history", told, "The disk or the store is too slow: the hub's log says when.")
 
 
-def judge_hosts(hosts: list[dict[str, Any]]) -> Iterator[Finding]:
+def judge_hosts(hosts: list[Host]) -> Iterator[Finding]:
     """Each host that is not up, or has something to say."""
     if not hosts:
         yield _AREA.warn("sources", "the hub knows no host", "gpudeck hosts add NAME prints what to run there.")
         return
-    troubled = [host for host in hosts if host["status"] != "up" or host["problems"]]
+    troubled = [host for host in hosts if host.status != "up" or host.problems]
     yield _AREA.ok("sources", f"{len(hosts) - len(troubled)} of {len(hosts)} hosts report without trouble")
     for host in troubled[:_MOST]:
-        told = (
-            f"{host['name']} (via {host['via']}) is {host['status']}: {'; '.join(host['problems']) or 'no reason told'}"
-        )
-        step = f"gpudeck hosts test {host['name']}"
+        told = f"{host.name} (via {host.via}) is {host.status}: {'; '.join(host.problems) or 'no reason told'}"
+        step = f"gpudeck hosts test {host.name}"
         yield (
-            _AREA.fail("source", told, step)
-            if host["status"] in {"down", "never"}
-            else _AREA.warn("source", told, step)
+            _AREA.fail("source", told, step) if host.status in {"down", "never"} else _AREA.warn("source", told, step)
         )
     if len(troubled) > _MOST:
         yield _AREA.warn("source", f"{len(troubled) - _MOST} more hosts have trouble", "gpudeck hosts list")

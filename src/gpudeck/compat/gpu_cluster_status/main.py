@@ -15,9 +15,10 @@ from gpudeck.compat.gpu_cluster_status.node import LONGEST_COMMAND, PATH, encode
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.metrics import View
+from gpudeck.hub.rows import host_row
 from gpudeck.hub.sight import Sight
 from gpudeck.model.errors import Temporary
+from gpudeck.model.view import Gpu, ShownProcess
 
 log = logging.getLogger(__name__)
 
@@ -59,40 +60,40 @@ class MainDoor:
 
     def _describe_node(self, host: HostState, sight: Sight) -> dict[str, Any]:
         """One that was never reached has its name alone; one that is silent what it told last, and `status` false."""
-        view = sight.host(host.view)
+        view = host_row(host, sight)
         if host.status == "never":
             return {"gpus": [], "hostname": host.name, "status": False, "version": ""}
         facts = self._nodes.get(host.target or "") if host.via == "gpu-cluster-status" else None
-        at = view["last_report_at"]
+        at = view.last_report_at
         return {
-            "gpus": [_describe_gpu(gpu) for gpu in view["gpus"]],
+            "gpus": [_describe_gpu(gpu) for gpu in view.gpus],
             "hostname": host.name if facts is None else facts.hostname,
-            "ips": [["", address] for address in view["addresses"]] if facts is None else facts.ips,
+            "ips": [["", address] for address in view.addresses] if facts is None else facts.ips,
             "last_update": (facts.last_update if facts is not None else "") or (write_time(at) if at else None),
             "status": host.status == "up",
-            "version": view["gpus"][0]["name"] if view["gpus"] else "",
+            "version": view.gpus[0].name if view.gpus else "",
         }
 
 
-def _describe_gpu(gpu: View) -> dict[str, Any]:
+def _describe_gpu(gpu: Gpu) -> dict[str, Any]:
     """What is unknown is null."""
     return {
-        "index": gpu["index"],
-        "name": gpu["name"],
-        "use_mem": _mebibytes(gpu["memory_used_bytes"]),
-        "tot_mem": _mebibytes(gpu["memory_total_bytes"]),
-        "utilize": _whole(gpu["utilization_percent"]),
-        "temp": _whole(gpu["temperature_celsius"]),
-        "users": [_describe_user(process) for process in gpu["processes"] or ()],
+        "index": gpu.index,
+        "name": gpu.name,
+        "use_mem": _mebibytes(gpu.memory_used_bytes),
+        "tot_mem": _mebibytes(gpu.memory_total_bytes),
+        "utilize": _whole(gpu.utilization_percent),
+        "temp": _whole(gpu.temperature_celsius),
+        "users": [_describe_user(process) for process in gpu.processes or ()],
     }
 
 
-def _describe_user(process: View) -> dict[str, Any]:
-    command = process["command"]
+def _describe_user(process: ShownProcess) -> dict[str, Any]:
+    command = process.command
     return {
-        "pid": process["pid"],
-        "username": process["user"],
-        "mem(MiB)": _mebibytes(process["memory_used_bytes"]),
+        "pid": process.pid,
+        "username": process.user,
+        "mem(MiB)": _mebibytes(process.memory_used_bytes),
         "command": None if command is None else command[:LONGEST_COMMAND],
     }
 

@@ -20,6 +20,7 @@ from gpudeck.compat.importing import Here, Left, Plan
 from gpudeck.compat.steps import BookingStep
 from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
+from gpudeck.model.reservation import Reservation
 from gpudeck.model.times import parse_span, parse_time
 from gpudeck.reservations.refusals import ReservationRefused
 from gpudeck.reservations.rules import Span, check_span
@@ -99,14 +100,14 @@ def parse_end(text: str) -> float:
         raise ValueError(f"{quote(text)} is no date and time such as 2026-12-01 18:00") from None
 
 
-def write_comments(reservations: Sequence[dict[str, Any]]) -> str:
+def write_comments(reservations: Sequence[Reservation]) -> str:
     """The bookings that run, as such a file. It knows no beginning, so what is planned for later is not in it."""
     hosts: dict[str, dict[str, dict[str, str]]] = {}
-    for one in sorted(reservations, key=lambda one: float(one["end"])):
-        until = datetime.fromtimestamp(one["end"], UTC).strftime(_TIME_FORM)
-        for gpu in one["gpus"]:
-            entry = {"name": html.escape(one["user"]), "date": until, "comment": html.escape(one["note"])}
-            hosts.setdefault(gpu["host"], {})[str(gpu["label"])] = entry
+    for one in sorted(reservations, key=lambda one: one.end):
+        until = datetime.fromtimestamp(one.end, UTC).strftime(_TIME_FORM)
+        for gpu in one.gpus:
+            entry = {"name": html.escape(one.user), "date": until, "comment": html.escape(one.note)}
+            hosts.setdefault(gpu.host, {})[gpu.label] = entry
     told = {host: dict(sorted(gpus.items())) for host, gpus in sorted(hosts.items())}
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
 

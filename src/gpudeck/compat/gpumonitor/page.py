@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Final
 from urllib.parse import parse_qs
 
-import msgspec
 from litestar.exceptions import HTTPException
 
 from gpudeck.api.access import Policy
@@ -22,7 +21,8 @@ from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.model.quantity import show_gib, show_span
-from gpudeck.views.filter import Json
+from gpudeck.model.view import Fleet
+from gpudeck.views.reading import read_fleet
 from gpudeck.views.static_page import POLICY, render_page
 
 PATHS: Final = ("/gpus", "/index")
@@ -71,20 +71,20 @@ class PageDoor:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-def sum_by_user(fleet: Json) -> list[tuple[str, str, str, str]]:
+def sum_by_user(fleet: Fleet) -> list[tuple[str, str, str, str]]:
     """User, memory, processes and GPUs, the most memory first, then the most processes. A process counts on each of its
     GPUs. Memory of which a part is not known is at least what is."""
     memory, counts, partly, places = Counter[str](), Counter[str](), set[str](), dict[str, dict[str, list[str]]]()
-    for host in fleet["hosts"]:
-        for gpu in host["gpus"] if host["status"] == "up" else ():
-            for process in gpu["processes"] or ():
-                if (user := process["user"]) is None:
+    for host in fleet.hosts:
+        for gpu in host.gpus if host.status == "up" else ():
+            for process in gpu.processes or ():
+                if (user := process.user) is None:
                     continue
                 counts[user] += 1
-                memory[user] += process["memory_used_bytes"] or 0
-                partly |= {user} if process["memory_used_bytes"] is None else set()
-                labels = places.setdefault(user, {}).setdefault(host["name"], [])
-                labels += [gpu["label"]] if gpu["label"] not in labels else []
+                memory[user] += process.memory_used_bytes or 0
+                partly |= {user} if process.memory_used_bytes is None else set()
+                labels = places.setdefault(user, {}).setdefault(host.name, [])
+                labels += [gpu.label] if gpu.label not in labels else []
     return [
         (
             user,
@@ -96,26 +96,26 @@ def sum_by_user(fleet: Json) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def list_processes(fleet: Json) -> list[tuple[str, ...]]:
+def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
     """Host, GPU, user, memory, how long it runs, and pid, on each of its GPUs; at most `_MOST_ROWS`."""
     rows = (
         (
-            host["name"],
-            gpu["label"],
-            process["user"] or "–",
-            f"{show_gib(process['memory_used_bytes'], 2)} GiB",
-            "–" if process["started_at"] is None else show_span(fleet["time"] - process["started_at"]),
-            str(process["pid"] or "–"),
+            host.name,
+            gpu.label,
+            process.user or "–",
+            f"{show_gib(process.memory_used_bytes, 2)} GiB",
+            "–" if process.started_at is None else show_span(fleet.time - process.started_at),
+            str(process.pid or "–"),
         )
-        for host in fleet["hosts"]
-        for gpu in (host["gpus"] if host["status"] == "up" else ())
-        for process in gpu["processes"] or ()
+        for host in fleet.hosts
+        for gpu in (host.gpus if host.status == "up" else ())
+        for process in gpu.processes or ()
     )
     return list(islice(rows, _MOST_ROWS))
 
 
 def _render(document: bytes, refresh: int) -> bytes:
-    fleet: Json = msgspec.json.decode(document)
+    fleet = read_fleet(document)
     tables = ([_USERS, *sum_by_user(fleet)], [_PROCESSES, *list_processes(fleet)])
     return render_page(fleet, refresh, tables).encode()
 

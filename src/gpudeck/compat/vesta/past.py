@@ -5,7 +5,6 @@ from typing import Final
 from gpudeck.compat.vesta.samples import Json, Moment
 from gpudeck.compat.vesta.states import mebibytes
 from gpudeck.history.base import MOST_POINTS, Ask, HistoryRefused, Run, RunsAsk, Store
-from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 
 _STEP: Final = 10.0
@@ -21,13 +20,13 @@ _SIZES: Final = frozenset({"total_memory", "used_memory"})
 
 
 class PastOfHost:
-    """`view` is the host as it is now, for the names of its models."""
+    """`models` are the names of the models by UUID, as they are now."""
 
-    def __init__(self, store: Store, host: str, view: View, sight: Sight) -> None:
+    def __init__(self, store: Store, host: str, models: dict[str, str], sight: Sight) -> None:
         self._store = store
         self._host = host
         self._sight = sight
-        self._models: dict[str, str] = {gpu["uuid"]: gpu["name"] for gpu in view["gpus"]}
+        self._models = models
 
     def read(self, since: float, until: float, count: int) -> list[Moment]:
         """The `count` newest between both times, in order; fewer where there are no more. Blocks. Raises Temporary.

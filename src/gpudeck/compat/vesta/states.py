@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, convert
 
 from gpudeck.compat.vesta.ingest import MIB, Post, Told
 from gpudeck.compat.vesta.names import make_name
@@ -19,14 +18,14 @@ from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.host import HostState
-from gpudeck.hub.metrics import View
+from gpudeck.hub.rows import host_row
 from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.model.catalog import GpuMetrics
+from gpudeck.model.report import GpuReading, Process
+from gpudeck.model.view import Gpu, Host, ShownProcess
 
 Json = dict[str, Any]
 _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
-_UNTOLD: Final = dict.fromkeys(
-    ("temperature_celsius", "memory_total_bytes", "memory_used_bytes", "utilization_percent"), None
-)
 
 
 class Shown(Struct, frozen=True):
@@ -115,9 +114,8 @@ class States:
 
     def newest(self, one: Shown, sight: Sight) -> Json:
         assert one.state is not None  # noqa: S101 - whoever asks has looked
-        view = sight.host(one.state.view)
-        at = view["last_report_at"]
-        return self.entry(gpu_data(view, self._told(one)), at)
+        host = host_row(one.state, sight)
+        return self.entry(gpu_data(host, self._told(one)), host.last_report_at)
 
     def entry(self, gpus: Json, at: float | None) -> Json:
         """`timestamp` is what the README of vesta promises, `timestamp_text` what its server sent there. Local time."""
@@ -174,54 +172,47 @@ class States:
         return Shown(name, host, None, host.status in {"down", "never"})
 
 
-def gpu_data(view: View, told: dict[str, Told]) -> Json:
-    """The GPUs of a host's view, in vesta's words. What is unknown is null."""
-    read_at = _format(view["last_report_at"] or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
-    return {f"gpu:{gpu['label']}": _describe_gpu(gpu, told.get(gpu["uuid"]), read_at) for gpu in view["gpus"]}
+def gpu_data(host: Host, told: dict[str, Told]) -> Json:
+    """The GPUs of a host, in vesta's words. What is unknown is null."""
+    read_at = _format(host.last_report_at or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
+    return {f"gpu:{gpu.label}": _describe_gpu(gpu, gpu, told.get(gpu.uuid), EVERYTHING, read_at) for gpu in host.gpus}
 
 
 def describe_post(post: Post, sight: Sight) -> Json:
     """The same for a post from before."""
-    told = {}
-    for gpu in post.report.gpus or ():
-        processes = None if gpu.processes is None else [asdict(process) for process in gpu.processes]
-        view = {
-            "index": gpu.index,
-            "uuid": gpu.uuid,
-            "name": gpu.name,
-            "processes": processes,
-            **_UNTOLD,
-            **gpu.metrics,
-        }
-        told[f"gpu:{gpu.index}"] = _describe_gpu(sight.gpu(view), post.told[gpu.uuid])
-    return told
+    return {
+        f"gpu:{gpu.index}": _describe_gpu(gpu, convert(gpu.metrics, GpuMetrics), post.told[gpu.uuid], sight)
+        for gpu in post.report.gpus or ()
+    }
 
 
-def _describe_gpu(gpu: View, told: Told | None, read_at: str = "") -> Json:
-    used, total = mebibytes(gpu["memory_used_bytes"]), mebibytes(gpu["memory_total_bytes"])
+def _describe_gpu(
+    gpu: Gpu | GpuReading, metrics: GpuMetrics, told: Told | None, sight: Sight, read_at: str = ""
+) -> Json:
+    used, total = mebibytes(metrics.memory_used_bytes), mebibytes(metrics.memory_total_bytes)
     available = None if told is None else told.available_memory
     if available is None and used is not None and total is not None:
         available = total - used
     return {
-        "device_num": gpu["index"],
-        "uuid": gpu["uuid"],
-        "gpu_name": gpu["name"],
-        "temperature": _whole(gpu["temperature_celsius"]),
+        "device_num": gpu.index,
+        "uuid": gpu.uuid,
+        "gpu_name": gpu.name,
+        "temperature": _whole(metrics.temperature_celsius),
         "total_memory": total,
         "available_memory": available,
         "used_memory": used,
         "timestamp": (told.timestamp if told is not None else "") or read_at,
-        "gpu_volatile": _whole(gpu["utilization_percent"]),
-        "processes": None if gpu["processes"] is None else [_describe_process(one) for one in gpu["processes"]],
+        "gpu_volatile": _whole(metrics.utilization_percent),
+        "processes": None if gpu.processes is None else [_describe_process(one, sight) for one in gpu.processes],
     }
 
 
-def _describe_process(process: View) -> Json:
+def _describe_process(process: Process | ShownProcess, sight: Sight) -> Json:
     return {
-        "pid": str(process["pid"]),
-        "name": process["command"],
-        "user": process["user"],
-        "used_memory": mebibytes(process["memory_used_bytes"]),
+        "pid": str(process.pid),
+        "name": process.command if sight.shows_commands_of(process.user) else None,
+        "user": process.user,
+        "used_memory": mebibytes(process.memory_used_bytes),
     }
 
 

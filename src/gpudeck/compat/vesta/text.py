@@ -8,8 +8,9 @@ from typing import Final
 
 from gpudeck import __version__
 from gpudeck.compat.vesta.states import Json, Shown, States, mebibytes
-from gpudeck.hub.metrics import View
+from gpudeck.hub.rows import host_row
 from gpudeck.hub.sight import Sight
+from gpudeck.model.view import Gpu
 from gpudeck.views.safe import clean
 from gpudeck.views.table import fit, width_of
 
@@ -43,7 +44,7 @@ def _draw(hosts: Sequence[Shown], states: States, title: str, heads: Sequence[st
     lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 4 - len(title))}{title} |"]
     lines += [rule, _row(heads, widths), rule]
     for one in hosts:
-        gpus = [] if one.state is None or one.is_down else one.state.view["gpus"]
+        gpus = [] if one.state is None or one.is_down else host_row(one.state).gpus
         for number, gpu in enumerate(gpus):
             lines.append(_row((clean(one.name) if number == 0 else "", *_cells(gpu, len(widths) == 3)), widths))
         lines += [] if gpus else _draw_without_gpus(one, states, width)
@@ -62,16 +63,16 @@ def _tell_status(one: Shown) -> str:
     return one.status if one.is_down else "no GPU"
 
 
-def _cells(gpu: View, has_memory_alone: bool) -> tuple[str, ...]:
-    used, total = (mebibytes(gpu[name]) for name in ("memory_used_bytes", "memory_total_bytes"))
-    name = f"{gpu['label']:>2}:{clean(gpu['name'])}"
+def _cells(gpu: Gpu, has_memory_alone: bool) -> tuple[str, ...]:
+    used, total = mebibytes(gpu.memory_used_bytes), mebibytes(gpu.memory_total_bytes)
+    name = f"{gpu.label:>2}:{clean(gpu.name)}"
     if has_memory_alone:
         return name, f" {_show(used):>7} / {_show(total):>7} "
     return (
         name,
         f"{_show(used):>7} /{_show(total):>7} ",
-        f"{_show(gpu['utilization_percent']):>6} %",
-        f"{_show(gpu['temperature_celsius']):>4} °C",
+        f"{_show(gpu.utilization_percent):>6} %",
+        f"{_show(gpu.temperature_celsius):>4} °C",
     )
 
 
@@ -94,25 +95,25 @@ def _draw_host(one: Shown, states: States, sight: Sight, width: int) -> list[str
         fit(f"  last update: {states.write_last(one)}", width),
         "-" * width,
     ]
-    view = None if one.state is None or one.is_down else sight.host(one.state.view)
-    if view is None or not view["gpus"]:
+    gpus = [] if one.state is None or one.is_down else host_row(one.state, sight).gpus
+    if not gpus:
         texts = ("", f"  status: {_tell_status(one)}", "")
         boxed = (f"  │{fit(text, width - 6)}│" for text in texts)
         return [*lines, f"  ┌{'─' * (width - 6)}┐", *boxed, f"  └{'─' * (width - 6)}┘", "_" * width]
     data = states.newest(one, sight)["gpu_data"]
-    for gpu in view["gpus"]:
-        lines += [*_draw_box(gpu, data[f"gpu:{gpu['label']}"], width), ""]
+    for gpu in gpus:
+        lines += [*_draw_box(gpu, data[f"gpu:{gpu.label}"], width), ""]
     return [*lines, "_" * width]
 
 
-def _draw_box(gpu: View, told: Json, width: int) -> list[str]:
+def _draw_box(gpu: Gpu, told: Json, width: int) -> list[str]:
     inner = width - 6
-    used, total = (mebibytes(gpu[name]) for name in ("memory_used_bytes", "memory_total_bytes"))
+    used, total = mebibytes(gpu.memory_used_bytes), mebibytes(gpu.memory_total_bytes)
     numbers = (
         f"{_show(used)} / {_show(total)}MiB".rjust(17)
         + f"{_show(told['available_memory'])}MiB".rjust(18)
-        + f"{_show(gpu['utilization_percent'])}%".rjust(14)
-        + f"{_show(gpu['temperature_celsius'])}°C".rjust(13)
+        + f"{_show(gpu.utilization_percent)}%".rjust(14)
+        + f"{_show(gpu.temperature_celsius)}°C".rjust(13)
     )
     texts = [
         "      memory used  memory available  gpu volatile  temperature",
@@ -120,7 +121,7 @@ def _draw_box(gpu: View, told: Json, width: int) -> list[str]:
         "",
         _draw_bar(used, total, inner),
     ]
-    title = fit_within(f"[ gpu:{gpu['label']} {clean(gpu['name'])} {clean(told['timestamp'])} ]", inner)
+    title = fit_within(f"[ gpu:{gpu.label} {clean(gpu.name)} {clean(told['timestamp'])} ]", inner)
     return [
         f"  ┌{title}{'─' * (inner - width_of(title))}┐",
         *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, inner))),
@@ -136,17 +137,17 @@ def _draw_bar(used: int | None, total: int | None, inner: int) -> str:
     return f" mem [{('/' * int(share * room)).ljust(room)}]{int(share * 100):>4}% "
 
 
-def _draw_processes(gpu: View, inner: int) -> list[str]:
-    processes = gpu["processes"]
+def _draw_processes(gpu: Gpu, inner: int) -> list[str]:
+    processes = gpu.processes
     if processes is None:
-        return [f"  {clean(gpu['reasons'].get('processes', 'who is on it is not known'))}"]
+        return [f"  {clean(gpu.reasons.get('processes', 'who is on it is not known'))}"]
     room = inner - 49
     lines = []
     for number, process in enumerate(processes, 1):
         branch = "└" if number == len(processes) else "├"
-        name = fit(_keep_end(clean(process["command"] or _UNKNOWN), room), room)
-        memory = f"{_show(mebibytes(process['memory_used_bytes']))}MiB"
-        user = clean(process["user"] or _UNKNOWN)
+        name = fit(_keep_end(clean(process.command or _UNKNOWN), room), room)
+        memory = f"{_show(mebibytes(process.memory_used_bytes))}MiB"
+        user = clean(process.user or _UNKNOWN)
         lines.append(f"  {branch}── {name} {memory:>8} {user}")
     return lines
 
