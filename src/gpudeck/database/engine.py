@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gpudeck.database import postgresql, sqlite
 from gpudeck.database.copies import keep_before_migration
-from gpudeck.database.migrating import is_newest, migrate
+from gpudeck.database.migrating import is_newest, migrate, refuse_older
 from gpudeck.database.trouble import Away, Trouble
 from gpudeck.model.errors import Temporary, UsageError
 
@@ -97,11 +97,13 @@ class Database:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._suspected.wait(), pause)
 
-    async def bring_up_to_date(self) -> None:
-        """Make and change the tables as this gpudeck has them. Raises Temporary, and UsageError for a database that it
-        does not understand."""
+    async def bring_up_to_date(self, *, changes_tables: bool = True) -> None:
+        """Make and change the tables as this gpudeck has them. Raises Temporary, UsageError for a database that it does
+        not understand, and Outdated for older tables that it may only make, not change."""
         async with self._transaction(self._engine) as connection:
             self._is_current = await connection.run_sync(is_newest, self.place)
+            if not changes_tables:
+                await connection.run_sync(refuse_older, self.place)
         if self._is_current:
             return
         async with self._transaction(self._migrating) as connection:
@@ -149,19 +151,24 @@ class Database:
 
 
 async def open_database(
-    address: str | None, data_dir: Path, *, may_be_away: bool = False, name: str = sqlite.FILE_NAME
+    address: str | None,
+    data_dir: Path,
+    *,
+    may_be_away: bool = False,
+    changes_tables: bool = True,
+    name: str = sqlite.FILE_NAME,
 ) -> Database:
     """The database at a `postgresql://…` address, or the file `name` in the data folder; its tables are brought up to
     date.
 
     The file as it was before that is kept in the folder `backups`. Raises UsageError that names the place and the next
     step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and whoever opened it
-    has to `watch` it.
+    has to `watch` it. Without `changes_tables`, those of an older gpudeck are left as they are: Outdated is raised.
     """
     database = _on_postgresql(address) if address else _on_sqlite(data_dir / name)
     database.is_watched = may_be_away
     try:
-        await database.bring_up_to_date()
+        await database.bring_up_to_date(changes_tables=changes_tables)
     except BaseException as error:
         if may_be_away and isinstance(error, Unavailable) and error.trouble.may_pass:
             database._note_away(error.trouble, str(error))

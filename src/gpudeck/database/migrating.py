@@ -22,6 +22,10 @@ _LOCK = int.from_bytes(b"gpudeck")
 """PostgreSQL knows locks by number."""
 
 
+class Outdated(UsageError):
+    """The tables are those of an older gpudeck."""
+
+
 def is_newest(connection: Connection, place: str) -> bool:
     """Whether there is nothing to migrate. Raises UsageError for a database that this gpudeck does not understand."""
     found = _read_version(connection)
@@ -31,6 +35,17 @@ def is_newest(connection: Connection, place: str) -> bool:
             "Install that gpudeck again, or put back the backup from before it.",
         )
     return found == NEWEST
+
+
+def refuse_older(connection: Connection, place: str) -> None:
+    """Raises Outdated for tables of an older gpudeck, which may be in use by its hub. No tables at all are fine."""
+    found = _read_version(connection)
+    if found is not None and found < NEWEST:
+        raise Outdated(
+            f"the database {place} has tables of version {found}, this gpudeck needs {NEWEST}, and a hub of the older "
+            "version may be using them.",
+            "Restart the hub with this gpudeck, which updates them (`systemctl restart gpudeck-hub`), and try again.",
+        )
 
 
 def migrate(connection: Connection, place: str, keep: Callable[[str], object] | None = None) -> None:
