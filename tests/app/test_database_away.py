@@ -1,5 +1,5 @@
-"""A hub whose PostgreSQL server goes away, hangs, or is not there when the hub starts: what goes on, and that nothing
-is lost or told twice."""
+"""A hub whose PostgreSQL server goes away, hangs, or is not there when the hub starts, or whose SQLite file is locked:
+what goes on, and that nothing is lost or told twice."""
 
 import contextlib
 import json
@@ -36,13 +36,13 @@ def server(shared: PostgresServer) -> PostgresServer:
     return shared
 
 
-def configure(folder: Path, server: PostgresServer, hook: Webhook) -> None:
+def configure(folder: Path, server: PostgresServer | None, hook: Webhook) -> None:
     (folder / "gpudeck.yaml").write_text(
         f"""
 demo: never
 local: never
 read: open
-database: {server.make_database()}
+database: {server.make_database() if server else "null"}
 alerts:
   group_wait: 0s
   rules: {{gpu_hot: {{for: 0s}}}}
@@ -180,6 +180,25 @@ def test_server_that_hangs_is_as_one_that_is_away(tmp_path: Path, server: Postgr
         assert len(hook.texts()) == 1
 
 
+def test_file_that_is_locked_holds_up_no_message(tmp_path: Path) -> None:
+    with running_webhook() as hook:
+        configure(tmp_path, None, hook)
+        with running_hub(tmp_path) as hub:
+            site = Site(hub)
+            token = (tmp_path / "agent.token").read_text().strip()
+            assert site.report(token, make_gpu()) < 300
+            with contextlib.closing(sqlite3.connect(tmp_path / "gpudeck.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                assert site.report(token, HOT) < 300
+                wait_until(lambda: len(hook.texts()) == 1, "the message, while the file is locked")
+                wait_until(lambda: site.database()["status"] == "degraded", "a hub that says so")
+                assert site.database()["problem"] == "the hub's database is locked by another process."
+            wait_until(lambda: site.database()["overall"] == "ready", "a hub that is whole again", 60)
+            wait_until(lambda: "alert_fired" in kinds(site), "what happened meanwhile", 60)
+            wait_until(lambda: count(tmp_path, "outbox WHERE state = 'sent'", "gpudeck.db") == 1, "the note", 60)
+        assert len(hook.texts()) == 1
+
+
 def test_server_that_refuses_the_hub_stops_its_start(tmp_path: Path, server: PostgresServer) -> None:
     (tmp_path / "gpudeck.yaml").write_text(f"demo: never\ndatabase: {server.address('nowhere')}\n")
     ended = gpudeck(tmp_path, "up", "--listen", "127.0.0.1:0")
@@ -191,8 +210,8 @@ def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def count(folder: Path, rows: str) -> int:
-    with contextlib.closing(sqlite3.connect(folder / "local.db", timeout=10)) as database:
+def count(folder: Path, rows: str, file: str = "local.db") -> int:
+    with contextlib.closing(sqlite3.connect(folder / file, timeout=10)) as database:
         return int(database.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
 
 

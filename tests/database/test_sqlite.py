@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import insert, text
 
 from fakes.tables import open_file
-from gpudeck.database import sqlite
+from gpudeck.database import engine, sqlite
 from gpudeck.database.engine import Database, open_database
 from gpudeck.database.schema import audit
 from gpudeck.model.errors import Temporary, UsageError
@@ -200,6 +200,87 @@ def test_disk_that_fills_up_loses_nothing_and_the_hub_goes_on_once_there_is_room
 
     asyncio.run(playing())
     assert asyncio.run(count(small_disk)) == 2
+
+
+def test_watched_file_that_is_locked_is_away_before_anybody_asks_and_back_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    make(tmp_path)
+
+    async def playing(database: Database) -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "gpudeck.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await until(lambda: reason(database) == "is locked by another process")
+            with pytest.raises(Temporary, match="is locked by another process"):
+                await write(database)
+        await until(lambda: database.away is None)
+        await write(database)
+
+    asyncio.run(watching(tmp_path, playing))
+
+
+def test_own_transaction_that_takes_long_is_no_lock_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    make(tmp_path)
+
+    async def playing(database: Database) -> None:
+        async with database.begin() as connection:
+            await connection.execute(insert(audit).values(at=1.0, who="me", action="test", details=""))
+            for _ in range(20):
+                await asyncio.sleep(0.02)
+                assert database.away is None
+
+    asyncio.run(watching(tmp_path, playing))
+
+
+def test_watched_file_on_a_full_disk_says_so_and_can_still_be_read(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    monkeypatch.setattr(sqlite, "_LEAST_ROOM_BYTES", 1 << 17)
+    make(small_disk)
+
+    async def playing(database: Database) -> None:
+        assert database.away is None
+        fill(small_disk)
+        await until(lambda: reason(database) == "has no room on its disk")
+        async with database.begin() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM audit"))).scalar() == 0
+        (small_disk / "filler").unlink()
+        await until(lambda: database.away is None)
+
+    asyncio.run(watching(small_disk, playing))
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "LOCKED_SECONDS", 0.05)
+    for name in ("PROBE_FILE_SECONDS", "AGAIN_SECONDS"):
+        monkeypatch.setattr(engine, name, 0.02)
+
+
+async def watching(folder: Path, play: Callable[[Database], Awaitable[None]]) -> None:
+    """As a hub has it."""
+    database = await open_database(None, folder, may_be_away=True)
+    watch = asyncio.create_task(database.watch())
+    try:
+        await play(database)
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await database.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - a condition of anything
+            await asyncio.sleep(0.01)
+
+
+def reason(database: Database) -> str | None:
+    return database.away and database.away.trouble.reason
 
 
 @pytest.fixture

@@ -15,12 +15,20 @@ from gpudeck.hub.fleet import PARTS
 from gpudeck.hub.hub import Hub
 
 _STUCK_SECONDS: Final = 10.0
+_IN_MEMORY: Final = (
+    "Live data, reports, the history, alerts and their messages go on. Events and the state of alerts are kept in "
+    "memory meanwhile, and lost if the hub ends before. "
+)
 _WITHOUT: Final = {
-    "postgresql": "Live data, reports, alerts and their messages go on, events wait on the hub's disk. "
-    "Logging in, reservations, the queue and changes are refused until it answers.",
-    "sqlite": "Live data and reports go on, events and messages wait. "
-    "Logging in, reservations, the queue and changes are refused until it answers.",
+    "postgresql": "Live data, reports, the history, alerts and their messages go on, events wait on the hub's disk. "
+    "Logging in, accounts, tokens, reservations, watches and the queue are refused until it answers.",
+    "sqlite": f"{_IN_MEMORY}Logging in, accounts, tokens, reservations, watches, silences and the queue are refused "
+    "until it answers.",
 }
+_READ_ONLY: Final = (
+    f"{_IN_MEMORY}Reading goes on. Logging in and changes of accounts, tokens, reservations, watches, silences and the "
+    "queue may be refused."
+)
 _FILE_LOST: Final = "Everything works, and what is changed now is lost when the hub ends."
 
 
@@ -88,7 +96,7 @@ def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: Th
 
 def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:
     away = auth.database.away
-    effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind]
+    effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind] if away.trouble.stops_all else _READ_ONLY
     for name in PARTS:
         said = auth.problem or "" if name == "database" else " ".join(hub.fleet.said(name))
         if not said:

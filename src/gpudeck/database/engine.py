@@ -13,12 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from sqlalchemy import text
+from sqlalchemy import Table, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import QueuePool
 
 from gpudeck.database import postgresql, sqlite
 from gpudeck.database.copies import keep_before_migration
-from gpudeck.database.migrating import is_newest, migrate, refuse_older
+from gpudeck.database.migrating import VERSION_TABLE, is_newest, migrate, refuse_older
+from gpudeck.database.schema import metadata
 from gpudeck.database.trouble import Away, Trouble
 from gpudeck.model.errors import Temporary, UsageError
 
@@ -28,6 +31,8 @@ Kind = Literal["sqlite", "postgresql"]
 
 PROBE_SECONDS: Final = 5.0
 """How often a server is asked whether it answers, and how long it has for that."""
+PROBE_FILE_SECONDS: Final = 2.0
+"""How often a file is."""
 AGAIN_SECONDS: Final = 1.0
 """How often one is that did not."""
 
@@ -77,12 +82,14 @@ class Database:
         SQLite transactions come one after another; on PostgreSQL several run at once, and one that looks first and then
         writes what depends on it locks those rows (`with_for_update`, which SQLite leaves out).
         """
-        if self.away is not None and self.is_watched:
-            raise Unavailable(self.place, self.away.trouble)
+        self._refuse_while_away()
         try:
-            async with self._transaction(self._engine) as connection:
+            async with self._transaction(self._engine, self._refuse_while_away) as connection:
                 yield connection
-        except Unavailable:
+        except Unavailable as error:
+            # One connection for which others wait says nothing about the file.
+            if self.is_watched and self.kind == "sqlite" and isinstance(error.__cause__, DBAPIError):
+                self._note_away(error.trouble, str(error))
             self._suspected.set()
             raise
 
@@ -90,10 +97,11 @@ class Database:
         """For as long as the hub runs: keep `away` at what is so. One that is away when this ends stays so."""
         self.is_watched = True
         while True:
+            is_suspected = self._suspected.is_set() or self.away is not None
             self._suspected.clear()
-            await self._probe()
-            # A file is asked only when somebody could not use it.
-            pause = AGAIN_SECONDS if self.away else PROBE_SECONDS if self.kind == "postgresql" else None
+            if self.away is not None or not self._is_in_use():
+                await self._probe(writes=is_suspected and self.kind == "sqlite")
+            pause = AGAIN_SECONDS if self.away else PROBE_SECONDS if self.kind == "postgresql" else PROBE_FILE_SECONDS
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._suspected.wait(), pause)
 
@@ -117,22 +125,38 @@ class Database:
             await engine.dispose()
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    async def _transaction(
+        self, engine: AsyncEngine, check: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[AsyncConnection]:
+        """`check` is called when it is this one's turn: those before it may have found the database away."""
         try:
-            async with engine.begin() as connection:
-                yield connection
+            async with engine.connect() as connection:
+                check()
+                async with connection.begin():
+                    yield connection
         except Exception as error:
             trouble = self._explain(error)
             if trouble is None:
                 raise
             raise Unavailable(self.place, trouble) from error
 
-    async def _probe(self) -> None:
+    def _refuse_while_away(self) -> None:
+        if self.away is not None and self.is_watched and self.away.trouble.stops_all:
+            raise Unavailable(self.place, self.away.trouble)
+
+    def _is_in_use(self) -> bool:
+        """Whether a transaction of this hub has the file: it finds out itself what is wrong, and may take its time."""
+        return self.kind == "sqlite" and isinstance(self._engine.pool, QueuePool) and self._engine.pool.checkedout() > 0
+
+    async def _probe(self, *, writes: bool) -> None:
+        """`writes`: something failed, and whether it would again is seen only by writing."""
+        change = f"UPDATE {VERSION_TABLE} SET version_num = version_num"  # noqa: S608
         try:
             async with self._transaction(self._probing) as connection:
-                await connection.execute(text("SELECT 1"))
+                await connection.execute(text(change if writes and self._is_current else "SELECT 1"))
             if not self._is_current:
                 await self.bring_up_to_date()
+            await self._check_room()
         except Unavailable as error:
             self._note_away(error.trouble, str(error))
         except UsageError as error:
@@ -144,8 +168,14 @@ class Database:
                 log.warning("the database %s answers again", self.place)
             self.away = None
 
+    async def _check_room(self) -> None:
+        """Raises Unavailable where the file's disk is full."""
+        trouble = await asyncio.to_thread(sqlite.find_trouble, Path(self.place)) if self.kind == "sqlite" else None
+        if trouble is not None:
+            raise Unavailable(self.place, trouble)
+
     def _note_away(self, trouble: Trouble, told: str) -> None:
-        if self.away is None or self.away.trouble != trouble:
+        if self.away is None or self.away.trouble.reason != trouble.reason:
             log.warning("%s The hub goes on without it.", told)
         self.away = Away(trouble, time.time() if self.away is None else self.away.since)
 
@@ -165,7 +195,8 @@ async def open_database(
     step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and whoever opened it
     has to `watch` it. Without `changes_tables`, those of an older gpudeck are left as they are: Outdated is raised.
     """
-    database = _on_postgresql(address) if address else _on_sqlite(data_dir / name)
+    waits = sqlite.LOCKED_SECONDS if may_be_away else sqlite.BUSY_SECONDS
+    database = _on_postgresql(address) if address else _on_sqlite(data_dir / name, waits)
     database.is_watched = may_be_away
     try:
         await database.bring_up_to_date(changes_tables=changes_tables)
@@ -180,7 +211,15 @@ async def open_database(
     return database
 
 
-def _on_sqlite(file: Path) -> Database:
+async def open_in_memory(*tables: Table) -> Database:
+    """A database of these tables that lasts until it is closed."""
+    database = Database("sqlite", "in memory", sqlite.make_engine(Path(":memory:")), sqlite.explain)
+    async with database.begin() as connection:
+        await connection.run_sync(partial(metadata.create_all, tables=tables))
+    return database
+
+
+def _on_sqlite(file: Path, waits: float) -> Database:
     try:
         sqlite.make_file(file)
     except OSError as error:
@@ -189,8 +228,9 @@ def _on_sqlite(file: Path) -> Database:
         ) from error
     # With the checks on, a table that a migration fills anew would take along all that refers to the old one.
     migrating = sqlite.make_engine(file, checks_foreign_keys=False, keeps_connection=False)
-    engine = sqlite.make_engine(file)
-    return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating, probing=migrating)
+    engine = sqlite.make_engine(file, waits=waits)
+    # Probed with the connection that there is: a new one would make a file where the hub's was moved away.
+    return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating)
 
 
 def _on_postgresql(address: str) -> Database:

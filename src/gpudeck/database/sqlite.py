@@ -22,6 +22,10 @@ LOCAL_NAME = "local.db"
 """Beside a PostgreSQL server: what has to go on while that is away (alerts, messages, events that it did not take)."""
 BUSY_SECONDS = 10.0
 """How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
+LOCKED_SECONDS = 3.0
+"""How long a running hub waits for another process: `/readyz` and the messages of alerts wait for this."""
+_LEAST_ROOM_BYTES = 1 << 20
+"""With less on its disk the database counts as one that cannot be written: small changes may still find a place."""
 
 # On DEBUG it writes every statement with its values, and there are hashes of passwords among them.
 logging.getLogger("aiosqlite").setLevel(logging.WARNING)
@@ -33,12 +37,13 @@ _LOCKED = Trouble(
     "is locked by another process",
     "End what else has it open (`fuser` shows it). A folder that machines share over a network cannot hold it.",
 )
+_FULL = Trouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}.", stops_all=False)
 _TROUBLES = {
     sqlite3.SQLITE_NOTADB: Trouble("is not a database", _RESTORE, may_pass=False),
     sqlite3.SQLITE_CORRUPT: Trouble("is damaged", _RESTORE, may_pass=False),
-    sqlite3.SQLITE_FULL: Trouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}."),
+    sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_IOERR: Trouble(
-        "cannot be read or written", f"Look at its disk, which may be full, or {_ANOTHER_FOLDER}."
+        "cannot be read or written", f"Look at its disk, which may be full, or {_ANOTHER_FOLDER}.", stops_all=False
     ),
     sqlite3.SQLITE_READONLY: Trouble("cannot be written", GIVE_IT, may_pass=False),
     sqlite3.SQLITE_PERM: Trouble("cannot be written", GIVE_IT, may_pass=False),
@@ -49,15 +54,18 @@ _TROUBLES = {
 }
 
 
-def make_engine(file: Path, *, checks_foreign_keys: bool = True, keeps_connection: bool = True) -> AsyncEngine:
-    """Connections to the file: one, for which all wait in turn, or a new one each time.
+def make_engine(
+    file: Path, *, checks_foreign_keys: bool = True, keeps_connection: bool = True, waits: float | None = None
+) -> AsyncEngine:
+    """Connections to the file: one, for which all wait in turn, or a new one each time. Another process that writes is
+    waited for up to `waits` seconds.
 
     Each transaction is the only one from its beginning: one that reads first and then writes would otherwise fail when
     another wrote in between.
     """
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),  # not from text: a folder may have ? and # in its name
-        async_creator=lambda: _connect(file),
+        async_creator=lambda: _connect(file, BUSY_SECONDS if waits is None else min(waits, BUSY_SECONDS)),
         hide_parameters=True,
         **(_one_connection() if keeps_connection else {"poolclass": NullPool}),
     )
@@ -75,10 +83,10 @@ def make_engine(file: Path, *, checks_foreign_keys: bool = True, keeps_connectio
     return engine
 
 
-async def _connect(file: Path) -> aiosqlite.Connection:
+async def _connect(file: Path, waits: float) -> aiosqlite.Connection:
     """Each connection has a thread of its own. Whoever is cancelled while one is opened waits until it is closed again:
     else the thread would bring what it opened to an event loop that may be gone by then."""
-    connection = aiosqlite.connect(file, timeout=BUSY_SECONDS)
+    connection = aiosqlite.connect(file, timeout=waits)
     connection._thread.daemon = True  # as SQLAlchemy makes it: a process ends without waiting for it
     opening = asyncio.ensure_future(_open(connection))
     try:
@@ -113,6 +121,16 @@ def make_file(file: Path) -> None:
             os.fchmod(descriptor, 0o600)
     finally:
         os.close(descriptor)
+
+
+def find_trouble(file: Path) -> Trouble | None:
+    """That its disk has no room left; None for anything else. Blocks."""
+    try:
+        found = os.statvfs(file)
+    except OSError:
+        return None
+    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    return _FULL if free * found.f_frsize < _LEAST_ROOM_BYTES else None
 
 
 def explain(error: BaseException) -> Trouble | None:

@@ -1,12 +1,16 @@
 """Messages until they arrive: once, whatever happens between, and no channel waits for another."""
 
 import asyncio
+import contextlib
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from alerts.notifiers.sinks import make_message
+from fakes.tables import open_file, put_tables
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers import channel as channels
 from gpudeck.alerts.notifiers import outbox as outboxes
@@ -15,6 +19,7 @@ from gpudeck.alerts.notifiers.order import Unreached
 from gpudeck.alerts.notifiers.outbox import Outbox
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.store import OutboxStore
+from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
 from gpudeck.model.errors import GpudeckError, Refused, Temporary
 
@@ -272,6 +277,79 @@ def test_channel_that_refuses_its_token_is_told_of_though_only_people_are_writte
         assert outbox.problems == ["the channel mail does not take messages: it refuses the token."]
 
     run(database, {"mail": post}, put)
+
+
+@contextlib.asynccontextmanager
+async def locked(folder: Path) -> AsyncIterator[None]:
+    """Another process writes to the file, and does not end."""
+    other = sqlite3.connect(folder / sqlite.FILE_NAME, isolation_level=None, check_same_thread=False)
+    with contextlib.closing(other):
+        await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
+        yield
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(outboxes, "_AGAIN_SECONDS", 0.05)
+    put_tables(tmp_path)
+    return open_file(tmp_path)
+
+
+def test_messages_go_out_once_while_the_file_is_locked(file: Database, tmp_path: Path) -> None:
+    post, slow = FakePost(), FakePost(Temporary("it is away."))
+
+    async def put(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1"))
+        await until(lambda: len(post.taken) == 1)
+        async with locked(tmp_path):
+            outbox.put(make_message("news 1"))
+            outbox.put(make_message("news 2"))
+            await until(lambda: len(post.taken) == 2)
+            assert outbox.problems[0] == "messages are kept in memory only: the hub's database does not take them now."
+            with pytest.raises(Temporary):
+                await outbox.flush()
+        await until(lambda: not outbox.problems or "memory" not in outbox.problems[0])
+        slow.trouble = None
+        await until(lambda: len(slow.taken) == 2)
+
+    async def again(outbox: Outbox) -> None:
+        outbox.put(make_message("news 2"))
+        outbox.put(make_message("news 3"))
+        await until(lambda: len(post.taken) == 3 == len(slow.taken))
+
+    run(file, {"ops": post, "slow": slow}, put)
+    run(file, {"ops": post, "slow": slow}, again)
+    assert post.taken == ["news 1", "news 2", "news 3"]
+    assert sorted(slow.taken) == post.taken
+
+
+def test_message_that_arrived_as_the_file_was_locked_is_not_sent_again(
+    file: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_CLAIM_SECONDS", 0.0)
+    lock = contextlib.AsyncExitStack()
+
+    class LockingPost(FakePost):
+        async def send(self, message: Message, account: str | None) -> None:
+            await super().send(message, account)
+            if message.key == "news 1":
+                await lock.enter_async_context(locked(tmp_path))
+
+    post = LockingPost()
+    post.longest = 0.0
+
+    async def put(outbox: Outbox) -> None:
+        outbox.put(make_message("news 1"))
+        await until(lambda: post.taken)
+        await asyncio.sleep(0.2)  # longer than its claim
+        await lock.aclose()
+        outbox.put(make_message("news 2"))
+        await until(lambda: "news 2" in post.taken)
+        await until(lambda: outbox.waiting == {"ops": 0})
+
+    run(file, {"ops": post}, put)
+    assert post.taken == ["news 1", "news 2"]
 
 
 def test_message_to_a_channel_that_is_not_there_is_nobodys(database: Database) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -87,6 +88,7 @@ class ChannelWorker:
         self._given_up = 0
         self._rest_until = 0.0
         self._is_over = False
+        self._unnoted: list[tuple[OutboxStore, Callable[[], Awaitable[None]]]] = []
 
     @property
     def problem(self) -> str:
@@ -124,40 +126,53 @@ class ChannelWorker:
     async def _work(self) -> float:
         """Send what is due; returns after how long to look again. Raises Temporary where the database is away."""
         while not self._is_over:
-            now = self._now()
+            now, store = self._now(), self._store
+            await self._write_notes(store)
             if now < self._rest_until:
                 return self._rest_until - now
-            parcel = await self._store.next(self.name, now)
+            parcel = await store.next(self.name, now)
             if parcel is None:
-                due = await self._store.next_due(self.name)
+                due = await store.next_due(self.name)
                 return _LOOK_SECONDS if due is None else min(max(due - now, 0.05), _LOOK_SECONDS)
-            if await self._store.claim(parcel.id, now + self._post.longest + _CLAIM_SECONDS, now):
-                await self._send(parcel)
+            if await store.claim(parcel.id, now + self._post.longest + _CLAIM_SECONDS, now):
+                await self._send(parcel, store)
         return 0.0
 
-    async def _send(self, parcel: Parcel) -> None:
+    async def _note(self, store: OutboxStore, write: Callable[[], Awaitable[None]]) -> None:
+        """What became of a message is written down before anything else is read there: else one that arrived would be
+        sent again. Raises Temporary, and is tried again then."""
+        self._unnoted.append((store, write))
+        await self._write_notes(store)
+
+    async def _write_notes(self, store: OutboxStore) -> None:
+        for one in [one for one in self._unnoted if one[0] is store]:
+            await one[1]()
+            self._unnoted.remove(one)
+
+    async def _send(self, parcel: Parcel, store: OutboxStore) -> None:
+        """`store` is where it came from: another may have its place when it has arrived."""
         try:
             await self._post.send(parcel.message, parcel.account)
         except GpudeckError as error:
-            await self._note_failure(parcel, error)
+            await self._note_failure(parcel, store, error)
         except Exception as error:
             log.exception("sending to %s failed", self.name)
-            await self._note_failure(parcel, Temporary(f"the hub made a mistake ({type(error).__name__})."))
+            await self._note_failure(parcel, store, Temporary(f"the hub made a mistake ({type(error).__name__})."))
         else:
-            await self._note_success(parcel)
+            await self._note_success(parcel, store)
 
-    async def _note_success(self, parcel: Parcel) -> None:
+    async def _note_success(self, parcel: Parcel, store: OutboxStore) -> None:
         self.counters["sent"] += 1
         if self._failures >= _TOLD_AFTER:
             log.info("the channel %s takes messages again", self.name)
         has_failed, now = self._failures > 0, self._now()
         self._failures, self._given_up, self._rest_until = 0, 0, 0.0
-        await self._store.note_sent(parcel.id, now)
+        await self._note(store, partial(store.note_sent, parcel.id, now))
         if has_failed:
             # What failed before waits for longer than the channel was away.
-            await self._store.hurry(self.name, now)
+            await store.hurry(self.name, now)
 
-    async def _note_failure(self, parcel: Parcel, error: GpudeckError) -> None:
+    async def _note_failure(self, parcel: Parcel, store: OutboxStore, error: GpudeckError) -> None:
         now = self._now()
         self.counters["failed"] += 1
         # A person who cannot be reached says nothing about the channel.
@@ -169,19 +184,20 @@ class ChannelWorker:
             if self._failures == _TOLD_AFTER:
                 log.warning("the channel %s does not take messages: %s", self.name, error)
         if now - parcel.created_at >= self._patience(parcel):
-            await self._drop(parcel, error)
+            await self._drop(parcel, store, error)
         else:
             longest = LONGEST_PAUSE if is_their_own else LONGEST_REST
-            await self._store.note_trouble(parcel.id, now + _pause(parcel.tries, longest), error.message)
+            due_at = now + _pause(parcel.tries, longest)
+            await self._note(store, partial(store.note_trouble, parcel.id, due_at, error.message))
 
-    async def _drop(self, parcel: Parcel, error: GpudeckError) -> None:
+    async def _drop(self, parcel: Parcel, store: OutboxStore, error: GpudeckError) -> None:
         self.counters["given_up"] += 1
         self._given_up += 1
         self._trouble = error.message
-        await self._store.note_failed(parcel.id, self._now(), error.message)
         log.warning("a message to %s is given up: %s", self.name, error)
         if self._tell is not None:
             self._tell(Failure(self.name, parcel.account, parcel.message, error.message))
+        await self._note(store, partial(store.note_failed, parcel.id, self._now(), error.message))
 
     def _patience(self, parcel: Parcel) -> float:
         return min(self._give_up, _WATCH_SECONDS) if parcel.message.kind == "watch" else self._give_up

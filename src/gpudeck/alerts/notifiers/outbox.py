@@ -1,12 +1,14 @@
 """Messages until they have arrived: kept in the database, sent by a worker for each channel.
 
 What a channel does not take is tried again, later each time, for a day; the others go on meanwhile. A hub that is
-killed goes on where it was: what it was sending at that moment may arrive twice, and nothing is lost.
+killed goes on where it was: what it was sending at that moment may arrive twice, and nothing is lost. While the
+database does not take them, messages are sent from memory, and written down when it does.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -51,6 +53,12 @@ class Outbox:
         self._now = now
         self._retention = retention or RetentionClock(now=now)
         self._unwritten: list[tuple[Message, Destination]] = []
+        self._written: deque[tuple[str, str]] = deque(maxlen=MOST_UNWRITTEN)
+        self._spare: OutboxStore | None = None
+        self._spares: list[OutboxStore] = []
+        self._uses_spare = False
+        self._in_spare = 0
+        self._is_open = False
         self._dropped = 0
         self._trouble = ""
         self._lock = asyncio.Lock()
@@ -72,7 +80,7 @@ class Outbox:
         """The same, to one place, whatever the routes say."""
         if destination.channel not in self._workers:
             return
-        if len(self._unwritten) >= MOST_UNWRITTEN:
+        if len(self._unwritten) + self._in_spare >= MOST_UNWRITTEN:
             self._dropped += 1
             return
         self._unwritten.append((message, destination))
@@ -82,20 +90,56 @@ class Outbox:
         """Until all that was put is in the database: who notes that something was told, notes it after this. Raises
         Temporary."""
         async with self._lock:
+            if self._spare is not None and self._uses_spare:
+                await self._leave(self._spare)
             while self._unwritten:
                 # Another fleet may begin meanwhile, with a list of its own.
                 unwritten = self._unwritten
                 batch = unwritten[:500]
                 await self._store.add(batch, self._now())
                 del unwritten[: len(batch)]
-                for channel in {destination.channel for _, destination in batch}:
-                    self._workers[channel].wake.set()
+                self._note_written(batch)
         self._trouble, self._dropped = "", 0
+
+    def _note_written(self, batch: list[tuple[Message, Destination]]) -> None:
+        self._written.extend((message.key, destination.name) for message, destination in batch)
+        for channel in {destination.channel for _, destination in batch}:
+            self._workers[channel].wake.set()
+
+    async def _use_spare(self) -> None:
+        """Send from memory what the database does not take. A hub that could not read it since its start waits for it:
+        what was sent before is known there alone."""
+        if not self._is_open:
+            return
+        async with self._lock:
+            if self._spare is None:
+                self._spare = await self._store.open_spare()
+                self._spares.append(self._spare)
+            unwritten, self._unwritten = self._unwritten, []
+            # One that is put a second time may have been sent from the database.
+            known = set(self._written)
+            new = [(one, to) for one, to in unwritten if (one.key, to.name) not in known]
+            await self._spare.add(new, self._now())
+            self._uses_spare = True
+            self._in_spare += len(new)
+            for worker in self._workers.values():
+                worker.change_store(self._spare)
+            self._note_written(new)
+
+    async def _leave(self, spare: OutboxStore) -> None:
+        """Raises Temporary, also while something is being sent from there."""
+        left = await self._store.take_back(spare)
+        for worker in self._workers.values():
+            worker.change_store(self._store)
+        if left:
+            raise Temporary(f"{left} messages are being sent.")
+        self._uses_spare, self._in_spare = False, 0
 
     async def open(self) -> None:
         """Raises Temporary."""
         if not self._store.is_shared:
             await self._store.release()
+        self._is_open = True
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,7 +151,8 @@ class Outbox:
         try:
             await self.flush()
         except Temporary as error:
-            log.warning("%d messages are lost: %s", len(self._unwritten), error)
+            waiting = len(self._unwritten) + sum(self.waiting.values() if self._uses_spare else [])
+            log.warning("%d messages are lost: %s", waiting, error)
         for worker in self._workers.values():
             worker.end()
         if self._tasks:
@@ -117,10 +162,13 @@ class Outbox:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        for spare in self._spares:
+            await spare.close()
 
     def change_fleet(self, store: OutboxStore) -> None:
         """Another fleet: what was said of the one before is not sent any more, and all that is put from here on is."""
         self._unwritten, self._store = [], store
+        self._spare, self._uses_spare, self._in_spare = None, False, 0
         for worker in self._workers.values():
             worker.change_store(store)
 
@@ -128,7 +176,8 @@ class Outbox:
     def problems(self) -> list[str]:
         """What keeps messages from arriving, for everybody who may look at the hub."""
         lost = f" {self._dropped} are lost." if self._dropped else ""
-        own = [f"messages are not sent: {self._trouble}{lost}"] if self._trouble else []
+        what = "messages are kept in memory only" if self._uses_spare else "messages are not sent"
+        own = [f"{what}: {self._trouble}{lost}"] if self._trouble else []
         return own + [worker.problem for worker in self._workers.values() if worker.problem]
 
     @property
@@ -155,7 +204,10 @@ class Outbox:
                 if not self._trouble:
                     log.warning("messages cannot be kept: %s", error)
                 self._trouble = "the hub's database does not take them now."
-                await asyncio.sleep(_AGAIN_SECONDS)
+                self._wake.clear()
+                await self._use_spare()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), _AGAIN_SECONDS)
             except Exception:
                 log.exception("messages could not be kept")
                 self._trouble = "the hub made a mistake, see its log."
@@ -164,7 +216,5 @@ class Outbox:
     async def _wait(self) -> None:
         self._wake.clear()
         if not self._unwritten:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), _TRIM_SECONDS)
-            except TimeoutError:
-                return

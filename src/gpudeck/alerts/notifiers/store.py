@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import Destination
-from gpudeck.database.engine import Database
+from gpudeck.database.engine import Database, open_in_memory
 from gpudeck.database.fleets import REAL
 from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import outbox as table
@@ -48,9 +48,32 @@ class OutboxStore:
         """Keep these; one whose key went to that place already, or is on its way, stays as it is."""
         rows = [self._row(message, destination, now) for message, destination in parcels]
         if rows:
-            insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
-            async with self._database.begin() as connection:
-                await connection.execute(insert(table).on_conflict_do_nothing(), rows)
+            await self._insert(rows)
+
+    async def open_spare(self) -> "OutboxStore":
+        """Another, in memory, for what the database does not take now. Its rows go back with `take_back`."""
+        return OutboxStore(await open_in_memory(table), self._fleet)
+
+    async def take_back(self, spare: "OutboxStore") -> int:
+        """Take over the rows of another, with what became of them; how many are left there, as they are being sent."""
+        mine = update(table).where(table.c.claimed_until.is_(None)).values(claimed_until=float("inf"))
+        async with spare._database.begin() as connection:
+            found = (await connection.execute(mine.returning(table))).mappings().all()
+        taken = table.c.claimed_until == float("inf")
+        try:
+            if found:
+                unclaimed = [dict(row) | {"claimed_until": None} for row in found]
+                await self._insert([{name: row[name] for name in row if name != "id"} for row in unclaimed])
+        except BaseException:
+            async with spare._database.begin() as connection:
+                await connection.execute(update(table).where(taken).values(claimed_until=None))
+            raise
+        async with spare._database.begin() as connection:
+            await connection.execute(delete(table).where(taken))
+            return int((await connection.execute(select(func.count()).select_from(table))).scalar_one())
+
+    async def close(self) -> None:
+        await self._database.close()
 
     async def next(self, channel: str, now: float) -> Parcel | None:
         """What is to be sent now; the longest due comes first."""
@@ -74,11 +97,11 @@ class OutboxStore:
             return (await connection.execute(mine.values(claimed_until=until))).rowcount == 1
 
     async def note_sent(self, number: int, now: float) -> None:
-        await self._change(number, state="sent", done_at=now, message="", trouble="")
+        await self._change(number, state="sent", done_at=now, message="", trouble="", claimed_until=None)
 
     async def note_failed(self, number: int, now: float, trouble: str) -> None:
         """It is given up."""
-        await self._change(number, state="failed", done_at=now, message="", trouble=trouble[:256])
+        await self._change(number, state="failed", done_at=now, message="", trouble=trouble[:256], claimed_until=None)
 
     async def note_trouble(self, number: int, due_at: float, trouble: str) -> None:
         """It is tried again at `due_at`."""
@@ -124,6 +147,11 @@ class OutboxStore:
             "tries": 0,
             "trouble": "",
         }
+
+    async def _insert(self, rows: list[dict[str, Any]]) -> None:
+        insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
+        async with self._database.begin() as connection:
+            await connection.execute(insert(table).on_conflict_do_nothing(), rows)
 
     async def _change(self, number: int, **values: Any) -> None:
         async with self._database.begin() as connection:
