@@ -1,7 +1,7 @@
 """The tokens that count, by their hashes, in a file: agents and scripts go on when a hub starts without its
 database."""
 
-from collections.abc import Iterable
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from gpudeck.agent.push import read_token
 from gpudeck.app.local_copy import LocalCopy
-from gpudeck.auth.caller import Role
-from gpudeck.auth.import_files import ADMIN_NAME, AGENTS_NAME
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.secret import hash_secret
 from gpudeck.auth.tokens import Token
+
+log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "tokens.json"
 LONGEST: Final = 86_400.0
@@ -35,10 +35,7 @@ class TokenCopy:
     def __init__(self, auth: Auth, data_dir: Path, agent_file: Path) -> None:
         self._auth = auth
         self._copy = LocalCopy(data_dir / FILE_NAME, KnownTokens)
-        self._files: tuple[tuple[Path, str, Role], ...] = (
-            (agent_file, AGENTS_NAME, "agent"),
-            (data_dir / "admin.token", ADMIN_NAME, "admin"),
-        )
+        self._files = (agent_file, data_dir / "admin.token")
         self._written: dict[bytes, Token] | None = None
         self._written_at = 0.0
 
@@ -54,17 +51,19 @@ class TokenCopy:
         await self._copy.write(KnownTokens(at, auth.has_accounts, tokens))
 
     def use(self) -> None:
-        """Without a copy the tokens in the hub's own files count; with one that is too old, those of them that counted
-        then. Whether there are accounts is taken to be so: nobody is let in for sitting at the machine."""
+        """With a copy that is too old the tokens in the hub's own files count, if they counted then. Without one none
+        does, as any may have been revoked, and there are taken to be accounts: nobody is let in for sitting at the
+        machine."""
         auth, copy = self._auth, self._copy.read()
-        of_files = dict(self._read_files())
-        known = of_files if copy is None else copy.tokens
-        if copy is not None and not 0 <= auth.tokens.now() - copy.at < LONGEST:
+        if copy is None:
+            log.warning("there is no copy of the tokens that count: all are refused until the database answers")
+            auth.adopt({}, has_accounts=True)
+            return
+        known = copy.tokens
+        if not 0 <= auth.tokens.now() - copy.at < LONGEST:
+            of_files = {self._hash(file) for file in self._files}
             known = {digest: token for digest, token in known.items() if digest in of_files}
-        tokens = {bytes.fromhex(digest): token for digest, token in known.items()}
-        auth.adopt(tokens, has_accounts=True if copy is None else copy.has_accounts)
+        auth.adopt({bytes.fromhex(digest): token for digest, token in known.items()}, has_accounts=copy.has_accounts)
 
-    def _read_files(self) -> Iterable[tuple[str, Token]]:
-        for file, name, role in self._files:
-            secret = read_token(file, if_unreadable="Check its owner and its mode.", if_none="Delete it.")
-            yield hash_secret(secret), Token(0, name, role, None, None, 0.0, "", None, None, None)
+    def _hash(self, file: Path) -> str:
+        return hash_secret(read_token(file, if_unreadable="Check its owner and its mode.", if_none="Delete it."))

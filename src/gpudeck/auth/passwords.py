@@ -16,6 +16,7 @@ from gpudeck.model.errors import UsageError
 
 SHORTEST = 10
 LONGEST = 1024
+FEWEST_DIFFERENT = 4
 AT_ONCE = 2
 """Each takes 64 MiB and all it can get of several cores for some hundredths of a second."""
 
@@ -44,6 +45,10 @@ class Passwords:
             raise UsageError(f"the password has more than {LONGEST} characters.", _HINT)
         if password.casefold() == name.casefold():
             raise UsageError("the password is the account's name.", _HINT)
+        if any(unicodedata.category(character) == "Cc" for character in password):
+            raise UsageError("the password holds control characters, which most forms do not take.", _HINT)
+        if len(set(password)) < FEWEST_DIFFERENT:
+            raise UsageError(f"the password has fewer than {FEWEST_DIFFERENT} different characters.", _HINT)
         if _prepare(password) is None:
             raise UsageError("the password holds characters that cannot be stored.", _HINT)
 
