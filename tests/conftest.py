@@ -32,7 +32,7 @@ _SLOW = (
     "e2e/test_adding_hosts.py",
 )
 """Files whose tests wait for real servers, networks and hubs: left to `make slow`, as are those marked so."""
-_FIRST = ("app/", "cli/", "docs/", "deploy/", "contract/", "sources/", "tui/", "api/test_schema.py")
+_FIRST = ("chaos/", "app/", "cli/", "docs/", "deploy/", "contract/", "sources/", "tui/", "api/test_schema.py")
 """Whose tests wait for processes: begun first, so that no core is idle in the end while one of them still waits."""
 
 

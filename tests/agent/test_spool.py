@@ -61,11 +61,16 @@ def test_damaged_report_loses_only_itself(tmp_path: Path) -> None:
     assert (found, spool.damaged) == ([0, 2], 1)
 
 
-def test_damaged_head_loses_the_rest_of_its_segment_and_no_other(tmp_path: Path) -> None:
-    places = write(tmp_path, 3)
+@pytest.mark.parametrize(
+    ("at", "content"), [(0, b"rubbish"), (4, b"\xff"), (4, b"\0\0\0\0"), (6, b"\x7f"), (0, b"GDRGDRw")]
+)
+def test_damaged_head_loses_only_its_own_report(tmp_path: Path, at: int, content: bytes) -> None:
+    """Also where its length is what is damaged."""
+    places = write(tmp_path, 4)
     write(tmp_path, 2)
-    damage(tmp_path, places[1].offset, b"rubbish")
-    assert read(tmp_path)[0] == [0, 0, 1]
+    damage(tmp_path, places[1].offset + at, content)
+    found, spool = read(tmp_path)
+    assert (found, spool.damaged) == ([0, 2, 3, 0, 1], 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish" * 1000, bytes(5000), b"GDRw" + b"\xff" * 8])

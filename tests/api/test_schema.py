@@ -2,6 +2,9 @@
 
 schemathesis itself would think up the calls of all routes while pytest collects: half a minute, in each process and
 also where only another file is run. Here each route's calls are thought up when its test begins.
+
+In `make test` the cases that cover the document are an admin's, whom no route refuses, and random ones are few;
+`make slow` has all of them for everybody.
 """
 
 import tempfile
@@ -51,9 +54,17 @@ def each_route(schema: BaseSchema) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("route", routes, ids=[route.label for route in routes])
 
 
-def call(route: APIOperation, check: Callable[[schemathesis.Case], None], max_examples: int) -> None:
+some_or_all = pytest.mark.parametrize(
+    "is_all", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+
+
+def call(
+    route: APIOperation, check: Callable[[schemathesis.Case], None], max_examples: int, *, covers: bool = True
+) -> None:
     """Examples, cases that cover the document and `max_examples` random ones, as `schema.parametrize` makes them."""
     load_all_checks()
+    route.schema.config.phases.coverage.enabled = covers
     build_operation_test(
         config=route.schema.config,
         operation=route,
@@ -63,29 +74,32 @@ def call(route: APIOperation, check: Callable[[schemathesis.Case], None], max_ex
     )()
 
 
+@some_or_all
 @each_route(schema)
-def test_anonymous_calls_are_answered_as_described(route: APIOperation) -> None:
+def test_anonymous_calls_are_answered_as_described(route: APIOperation, is_all: bool) -> None:
     def check(case: schemathesis.Case) -> None:
         case.call_and_validate()
 
-    call(route, check, 40)
+    call(route, check, 40 if is_all else 15, covers=is_all)
 
 
+@some_or_all
 @each_route(schema.include(path="/api/v1/reports"))
-def test_reports_of_an_agent_are_answered_as_described(route: APIOperation) -> None:
+def test_reports_of_an_agent_are_answered_as_described(route: APIOperation, is_all: bool) -> None:
     def check(case: schemathesis.Case) -> None:
         answer = case.call(headers={"Authorization": "Bearer agent-token"})
         assert answer.status_code < 500 or answer.json()["error"]["code"] == "fleet_full"
         assert answer.status_code in {200, 202} or answer.json()["error"]["message"]
 
-    call(route, check, 150)
+    call(route, check, 150 if is_all else 40)
 
 
+@some_or_all
 @each_route(_admins_schema)
-def test_whatever_an_admin_sends_is_done_or_refused_in_words(route: APIOperation) -> None:
+def test_whatever_an_admin_sends_is_done_or_refused_in_words(route: APIOperation, is_all: bool) -> None:
     def check(case: schemathesis.Case) -> None:
         answer = case.call(headers={"Authorization": "Bearer admin-token"})
         assert answer.status_code < 500, answer.text
         assert answer.status_code < 400 or answer.json()["error"]["message"]
 
-    call(route, check, 20)
+    call(route, check, 20 if is_all else 5)

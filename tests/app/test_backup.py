@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 import pytest
 
-from gpudeck.app.backup import make_backup
+from gpudeck.app.backup import _locked, make_backup
 from gpudeck.app.backup_archive import MANIFEST, Manifest, describe_file, pack, unpack
 from gpudeck.app.hub_lock import alone, share
 from gpudeck.app.own_database import use_database
@@ -334,6 +334,34 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(data_dir: Path, tmp_
     assert states == sorted(states, key=len, reverse=True)
     assert (states[0], states[-2]) == (["before", "after"], ["before"])
     assert len(states) > 10
+
+
+def test_what_a_killed_backup_left_is_gone_after_the_next_and_one_at_work_is_left_alone(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    killed = (
+        "import os, signal; from pathlib import Path; from gpudeck.app import backup; "
+        "backup.open_backup = lambda *_: os.kill(os.getpid(), signal.SIGKILL); "
+        "backup.make_backup(Path('b.tar.gz'), None)"
+    )
+    subprocess.run([sys.executable, "-c", killed], check=False, timeout=120)
+    (left,) = tmp_path.glob(".gpudeck-backup-*")
+    at_work = tmp_path / ".gpudeck-backup-other"
+    at_work.mkdir()
+    with _locked(at_work):
+        make_backup(tmp_path / "b.tar.gz", None)
+    assert not left.exists()
+    assert at_work.exists()
+
+
+def test_a_restore_that_fails_leaves_no_new_data_folder(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b.tar.gz").write_text("no backup")
+    monkeypatch.setenv("GPUDECK_DATA_DIR", str(tmp_path / "srv" / "gpudeck"))
+    with pytest.raises(GpudeckError, match="Nothing was changed"):
+        restore(tmp_path / "b.tar.gz", None)
+    assert not (tmp_path / "srv").exists()
 
 
 def test_a_file_that_is_there_is_not_written_over(data_dir: Path, tmp_path: Path) -> None:

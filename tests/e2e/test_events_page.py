@@ -1,5 +1,6 @@
 """What happened, and the hub about itself, in a real browser."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,18 @@ from fakes.reports import make_envelope, make_gpu
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def quiet(tmp_path: Path, chromium: Browser) -> Iterator[HubProcess]:
-    """A hub to which a new host has just reported."""
-    (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
-    with running_hub(tmp_path) as hub:
-        send(hub, make_envelope("gpu01"))
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    """A hub to which a new host has reported once, and is not to be missed before all tests are through."""
+    with running_quietly(tmp_path_factory.mktemp("quiet")) as hub:
+        yield hub
+
+
+@contextlib.contextmanager
+def running_quietly(folder: Path) -> Iterator[HubProcess]:
+    (folder / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
+    with running_hub(folder) as hub:
+        send(hub, make_envelope("gpu01", interval_seconds=300.0))
         yield hub
 
 
@@ -31,12 +38,14 @@ def test_events_are_listed_newest_first_with_their_links(quiet: HubProcess, visi
     expect(page).to_have_url(f"{quiet.url}/#/host/gpu01")
 
 
-def test_event_that_happens_now_comes_in_at_the_top(quiet: HubProcess, visit: Callable[..., Page]) -> None:
-    page = visit(f"{quiet.url}/#/events")
-    expect(page.locator("li[data-kind]")).to_have_count(2)
-    send(quiet, make_envelope("gpu02", gpus=[make_gpu(uuid="GPU-other")]))
-    expect(page.locator("li[data-kind]").first).to_contain_text("gpu02 reports for the first time")
-    expect(page.locator("li[data-kind]")).to_have_count(3)
+def test_event_that_happens_now_comes_in_at_the_top(tmp_path: Path, visit: Callable[..., Page]) -> None:
+    with running_quietly(tmp_path) as hub:
+        page = visit(f"{hub.url}/#/events")
+        expect(page.locator("li[data-kind]")).to_have_count(2)
+        send(hub, make_envelope("gpu02", gpus=[make_gpu(uuid="GPU-other")]))
+        expect(page.locator("li[data-kind]").first).to_contain_text("gpu02 reports for the first time")
+        expect(page.locator("li[data-kind]")).to_have_count(3)
+        page.close()
 
 
 def test_filter_stands_in_the_address(quiet: HubProcess, visit: Callable[..., Page]) -> None:
@@ -84,20 +93,18 @@ def test_hub_that_cannot_tell_is_said_so(quiet: HubProcess, visit: Callable[...,
     expect(page.locator("li[data-kind]")).to_have_count(2)
 
 
-def test_about_tells_of_the_hub_and_copies_it_without_its_places(
-    quiet: HubProcess, chromium: Browser, tmp_path: Path
-) -> None:
+def test_about_tells_of_the_hub_and_copies_it_without_its_places(quiet: HubProcess, chromium: Browser) -> None:
     context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.goto(f"{quiet.url}/#/about")
     expect(page.locator("main")).to_contain_text("1 of 1 up")
-    expect(page.locator("main")).to_contain_text(str(tmp_path))
+    expect(page.locator("main")).to_contain_text(str(quiet.data_dir))
     page.get_by_role("button", name="Copy diagnostics").click()
     expect(page.get_by_text("copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     context.close()
     assert "Taken: 1" in copied
-    assert str(tmp_path) not in copied
+    assert str(quiet.data_dir) not in copied
 
 
 @pytest.mark.parametrize(("name", "words"), [("events", "gpu01 reports"), ("about", "Running for")])

@@ -1,7 +1,7 @@
 """Reports on disk: segment files of records, appended in batches, each record marked when it was sent.
 
 A record is a mark, its state, the length and the CRC-32 of what follows, and a report in msgpack. A record that is
-torn or damaged costs itself, at worst the rest of its segment, and never the agent's start. A segment is deleted when
+torn or damaged costs itself, and neither those after it nor the agent's start. A segment is deleted when
 nothing in it waits any more. The folder and its files are readable by their owner only (reports name users and
 commands), and a lock keeps a second agent out.
 """
@@ -56,7 +56,7 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 class Spool:
     """The folder of one host's reports. Used by one thread at a time; every method but `close` may raise OSError.
 
-    `boot_id` is this boot's. `damaged` counts records, or rests of segments, that could not be read.
+    `boot_id` is this boot's. `damaged` counts places in segments that could not be read.
     """
 
     def __init__(self, folder: Path, boot_id: str, segment_bytes: int = _SEGMENT_BYTES) -> None:
@@ -180,12 +180,12 @@ class Spool:
 
     def _load_segment(self, number: int, file: Path) -> Iterator[tuple[Parcel, Place]]:
         with file.open("rb") as opened:
-            content = memoryview(opened.read())
+            content = opened.read()
         for offset, record in _split(content):
             parcel = self._decode(record[_HEAD.size :]) if _is_whole(record) else None
             if parcel is None:
                 log.warning(
-                    "%s is damaged or was cut off at byte %d: the report there is lost, at worst all after it",
+                    "%s is damaged or was cut off at byte %d: the report there is lost",
                     file,
                     offset,
                 )
@@ -257,16 +257,32 @@ def remove_abandoned(folder: Path, before: float) -> None:
             os.close(lock)
 
 
-def _split(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Records with where they begin; at a place where none can begin, all that is left, which is none."""
-    offset = 0
+def _split(content: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Records with where they begin, and what lies between two of them, which is none."""
+    view, offset = memoryview(content), 0
     while offset < len(content):
-        head = content[offset : offset + _HEAD.size]
-        end = len(content)
-        if len(head) == _HEAD.size and head[:3] == _MARK:
-            end = min(end, offset + _HEAD.size + _HEAD.unpack(head)[2])
-        yield offset, content[offset:end]
+        end = _end_of(view, offset)
+        is_followed = end == len(content) or content[end : end + len(_MARK)] == _MARK
+        if end == offset or not (is_followed or _is_whole(view[offset:end])):
+            end = _find_whole(view, content, offset + 1)  # its length is damaged: the next one begins somewhere else
+        yield offset, view[offset:end]
         offset = end
+
+
+def _end_of(content: memoryview, offset: int) -> int:
+    """Where the record ends that begins there, by its own account; the place itself where none does."""
+    head = content[offset : offset + _HEAD.size]
+    if len(head) < _HEAD.size or head[:3] != _MARK:
+        return offset
+    return offset + _HEAD.size + int(_HEAD.unpack(head)[2])
+
+
+def _find_whole(view: memoryview, content: bytes, start: int) -> int:
+    """Where the first whole record from there on begins; the end of the content where none does."""
+    offset = content.find(_MARK, start)
+    while offset >= 0 and not _is_whole(view[offset : _end_of(view, offset)]):
+        offset = content.find(_MARK, offset + 1)
+    return offset if offset >= 0 else len(content)
 
 
 def _is_whole(record: bytes | memoryview) -> bool:

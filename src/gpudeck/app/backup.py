@@ -1,6 +1,8 @@
 """Make a backup of a hub, also while it runs: whole copies of its two databases, and its small files."""
 
+import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -8,6 +10,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpudeck import __version__
@@ -30,6 +33,7 @@ from gpudeck.app.settings import Settings, choose_data_dir, find_token_file, loa
 from gpudeck.database.copies import copy_file
 from gpudeck.model.errors import GpudeckError, UsageError
 
+_PREFIX = ".gpudeck-backup-"
 _NONE_MADE = (
     "No backup was made. `gpudeck doctor` and `gpudeck history verify` say what is damaged; `--no-history` leaves the "
     "history out."
@@ -50,7 +54,7 @@ def make_backup(target: Path | None, config: Path | None, *, with_history: bool 
     try:
         with (
             share(data_dir, "Try again when it is done."),
-            tempfile.TemporaryDirectory(dir=_folder_for_copies(target), prefix=".gpudeck-backup-") as name,
+            _folder_for_copies(target) as name,
         ):
             folder, archive = Path(name, "files"), Path(name, "archive")
             folder.mkdir()
@@ -86,9 +90,29 @@ def _check_hub(settings: Settings, data_dir: Path) -> None:
         )
 
 
-def _folder_for_copies(target: Path | None) -> Path | None:
-    """Beside the archive: there has to be room, and whoever chose the place chose it for secrets."""
-    return None if target is None else target.absolute().parent
+@contextlib.contextmanager
+def _folder_for_copies(target: Path | None) -> Iterator[str]:
+    """Beside the archive: there has to be room, and whoever chose the place chose it for secrets.
+
+    It is locked while it is used. One without a lock is of a backup that was killed, and is deleted.
+    """
+    place = Path(tempfile.gettempdir()) if target is None else target.absolute().parent
+    for left in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=_PREFIX) as name, _locked(Path(name)):
+        yield name
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises OSError while another process has it, and for what is no folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _gather(settings: Settings, data_dir: Path, config: Path | None, folder: Path, *, with_history: bool) -> list[str]:

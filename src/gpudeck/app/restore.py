@@ -1,5 +1,7 @@
 """Put a backup in place of what a stopped hub has. All of the archive is checked first; what was there is kept."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -7,10 +9,11 @@ from msgspec import Struct
 from gpudeck.app.backup_archive import AGENT_TOKEN, CONFIG, NAMES, BadBackup, Manifest
 from gpudeck.app.backup_check import open_backup
 from gpudeck.app.exchange import exchange, staging
+from gpudeck.app.hub_lock import FILE as LOCK
 from gpudeck.app.hub_lock import alone
 from gpudeck.app.own_database import caller_here
 from gpudeck.app.restore_note import NOTE, write_note
-from gpudeck.app.settings import Settings, find_data_dir, find_token_file, load_settings
+from gpudeck.app.settings import Settings, choose_data_dir, find_data_dir, find_token_file, load_settings
 from gpudeck.model.errors import GpudeckError, UsageError
 
 
@@ -28,9 +31,9 @@ class Restored(Struct, frozen=True):
 def restore(file: Path, config: Path | None) -> Restored:
     """Blocks. Raises GpudeckError; then everything is as it was."""
     settings, config_file = load_settings(config)
-    data_dir = find_data_dir(settings)
+    data_dir = choose_data_dir(settings)
     try:
-        with alone(data_dir), staging(data_dir) as stage:
+        with _made_for_good(settings, data_dir), alone(data_dir), staging(data_dir) as stage:
             manifest = open_backup(file, stage)
             _check_kind(manifest, settings, file)
             elsewhere = _places_elsewhere(settings, config_file)
@@ -46,6 +49,22 @@ def restore(file: Path, config: Path | None) -> Restored:
             "Nothing was changed.",
         ) from error
     return Restored(manifest, data_dir, aside, [(data_dir / path.name, place) for path, place in apart])
+
+
+@contextlib.contextmanager
+def _made_for_good(settings: Settings, data_dir: Path) -> Iterator[None]:
+    """The data folder, made if it is not there: one that was made here is gone again when this fails."""
+    made = [folder for folder in (data_dir, *data_dir.parents) if not folder.exists()]
+    try:
+        find_data_dir(settings)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if made:
+                (data_dir / LOCK).unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
+        raise
 
 
 def _check_kind(manifest: Manifest, settings: Settings, file: Path) -> None:
