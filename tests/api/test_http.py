@@ -12,6 +12,7 @@ from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api import schema
+from gpudeck.api.app import MOST_BODY_BYTES
 from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
@@ -117,6 +118,13 @@ def test_a_chunked_body_over_the_limit_is_cut_off(api: Api) -> None:
 
     answer = api.call("POST", "/api/v1/reports", content=chunks(), headers=AGENT)
     assert (answer.status_code, error_of(answer)) == (413, "too_large")
+
+
+def test_a_body_that_is_too_large_for_any_route_is_refused_in_our_words(api: Api) -> None:
+    answer = api.call(
+        "POST", "/api/v1/login", content=b" " * (MOST_BODY_BYTES + 1), headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status_code, answer.json()["error"]["message"]) == (413, "the body of the request is too large")
 
 
 def test_not_a_number_never_reaches_the_json(api: Api) -> None:

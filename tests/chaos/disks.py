@@ -62,7 +62,7 @@ def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
     lost = sum(map(len, found.lost.values()))
     outcome.figures = [
         Figure("lost seconds of all hosts while the disk is full", f"{lost} s"),
-        # A hub that is killed takes with it what it took in its last second.
+        # Each host's last two seconds before the kill (`_WRITTEN` in chaos.compare): the hub could not count them.
         at_most("of them not counted by the hub itself", max(0, lost - counted), 2 * number, "s"),
         at_most("duplicates", found.duplicates, 0),
         at_most("wrong values", found.wrong, 0),

@@ -64,7 +64,7 @@ def test_admin_is_told_for_an_hour_with_the_name_of_the_token() -> None:
     with pytest.raises(ReportRefused):
         flooded.report("b")
     (problem,) = flooded.tick()
-    assert "the agent token 'rack 3' is at its limit of 1 hosts" in problem
+    assert "the agent token 'rack 3' is at its limit of 1 host:" in problem
     # Without --down it would remove the hosts that are real too.
     assert problem.endswith("gpudeck hosts remove --token 'rack 3' --down")
     assert flooded.tick(3000) == [problem]

@@ -27,6 +27,9 @@ _CODES = {
     503: "unavailable",
 }
 
+_WORDS = {413: "the body of the request is too large"}
+"""In place of the framework's own, which are the protocol's."""
+
 
 class ErrorDetail(Struct, frozen=True):
     """`code` is for programs and stays; `message` says what is wrong, `hint` what to do."""
@@ -58,7 +61,8 @@ def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[b
     extra = error.extra if isinstance(error.extra, list) else []
     details = "; ".join(f"{item.get('key', 'value')}: {item['message']}" for item in extra if "message" in item)
     hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
-    return respond(error.status_code, code, details or str(error.detail), hint, dict(error.headers or {}))
+    message = details or _WORDS.get(error.status_code) or str(error.detail)
+    return respond(error.status_code, code, message, hint, dict(error.headers or {}))
 
 
 def on_trouble(_: Request[Any, Any, Any], error: Temporary) -> Response[bytes]:

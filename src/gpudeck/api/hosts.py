@@ -151,7 +151,9 @@ async def remove_hosts(
     found, kept = await removal.find(wanted)
     if found and not dry_run:
         await removal.remove(found)
-        await auth.audit.record(caller_of(request), "remove hosts", str(wanted), details=f"{len(found)} hosts")
+        await auth.audit.record(
+            caller_of(request), "remove hosts", str(wanted), details=f"{len(found)} host{'s' * (len(found) != 1)}"
+        )
     return RemovedHosts(len(found), [host.name for host in found[:_MOST_NAMED]], kept)
 
 

@@ -76,7 +76,7 @@ def _check_file(file: Path) -> set[str]:
         connection.execute("PRAGMA trusted_schema = OFF").close()
         (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if answer != "ok":
-            raise sqlite3.DatabaseError(f"{file.name} is damaged: {answer}")
+            raise sqlite3.DatabaseError(f"{file.name} is damaged: {' '.join(answer.split())}")
         found = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
     strange = [f"the {kind} {name}" for kind, name in found if kind not in {"table", "index"}]
     if strange:

@@ -126,7 +126,7 @@ def _greet(started: "Started") -> None:
         shows = _others(plan)
     else:
         until = "" if plan.demo_is_asked else ", until the first real host reports"
-        shows = f"a simulated fleet of {plan.demo_hosts} hosts (demo data){until}"
+        shows = f"a simulated fleet of {plan.demo_hosts} host{'s' * (plan.demo_hosts != 1)} (demo data){until}"
     click.echo(
         f"gpudeck {__version__} shows {shows}.\n"
         f"  page      {started.url}/\n"

@@ -37,10 +37,14 @@ class TokenLimit:
         raise ReportRefused(
             429,
             "too_many_hosts",
-            f"the token {token.name!r} has brought {self._most} hosts into this hub already, and {host} is another",
+            f"the token {token.name!r} has brought {self._count} into this hub already, and {host} is another",
             "Raise fleet.max_hosts_per_token in the hub's configuration, use another token for this host, or remove "
             f"hosts: gpudeck hosts remove --token {token.name!r} --down.",
         )
+
+    @property
+    def _count(self) -> str:
+        return f"{self._most} host{'s' * (self._most != 1)}"
 
     def charge(self, host: HostState, token: int | None) -> None:
         """From here on the host is one of that token's; None: it leaves."""
@@ -61,7 +65,7 @@ class TokenLimit:
         self._refused = {token: (count, at) for token, (count, at) in dated.items() if now - at < _SAID_SECONDS}
         shown = sorted(self._refused, key=lambda token: token.name)[:_MOST_SHOWN]
         return [
-            f"the agent token {token.name!r} is at its limit of {self._most} hosts: reports of further hosts are "
+            f"the agent token {token.name!r} is at its limit of {self._count}: reports of further hosts are "
             "refused. Raise fleet.max_hosts_per_token, or remove hosts that do not exist: "
             f"gpudeck hosts remove --token {token.name!r} --down"
             for token in shown

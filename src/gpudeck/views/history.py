@@ -19,7 +19,8 @@ def render_size(size: Any) -> str:
     """`size` is a history.embedded.inspect.Size."""
     lines = [
         f"{size.path}: {_megabytes(size.file_bytes)}",
-        f"{size.hosts} hosts, {size.gpus} GPUs, from {_moment(size.oldest)} to {_moment(size.newest)}",
+        f"{size.hosts} host{'s' * (size.hosts != 1)}, {size.gpus} GPU{'s' * (size.gpus != 1)}, "
+        f"from {_moment(size.oldest)} to {_moment(size.newest)}",
         "",
     ]
     for part in size.parts:

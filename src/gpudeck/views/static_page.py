@@ -167,9 +167,11 @@ def _doing(gpu: Gpu) -> list[str]:
     if gpu.availability in {"free", "booked"}:
         return [f"{show_gib(total, 0)} GiB"]
     people, is_unknown = " + ".join(_with_memory(gpu)), gpu.availability == "unknown"
+    # Of others the load stands beside the sign.
+    load = {f"util {show_number(gpu.utilization_percent, ' %')}": gpu.utilization_percent} if is_unknown else {}
     figures = {
         f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB": used,
-        f"util {show_number(gpu.utilization_percent, ' %')}": gpu.utilization_percent,
+        **load,
         f"{show_number(gpu.temperature_celsius, ' °C')}": gpu.temperature_celsius,
     }
     # Of a GPU that cannot be read the reason says it all; of another one a dash tells what is missing.

@@ -161,7 +161,7 @@ def _inspect(file: Path, question: str) -> str:
         if file.stat().st_size <= _CHECKED_WHOLE:
             (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if said != "ok":
-                raise sqlite3.DatabaseError(said)
+                raise sqlite3.DatabaseError(" ".join(said.split()))
         found = connection.execute(question).fetchone()
         return str(found[0]) if found else ""
 

@@ -66,7 +66,7 @@ def check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
         check_tables(connection)
         for (sentence,) in connection.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
             if sentence != "ok":
-                yield Damage("", (), f"the file: {sentence}")
+                yield Damage("", (), f"the file: {' '.join(sentence.split())}")
     except sqlite3.Error as error:
         yield Damage("", (), f"the file: {error}")
 
