@@ -15,7 +15,7 @@ from compat.nodes import CAPTURES, file_node
 from discovery.servers import json_server
 from gpudeck.compat.gpu_monitor import source as sources
 from gpudeck.compat.gpu_monitor.discovery import ConsulNodes, FolderHosts, make_providers
-from gpudeck.compat.gpu_monitor.report import DEAD, LOST
+from gpudeck.compat.gpu_monitor.report import DEAD, LOST, ORPHAN
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.compat.gpu_monitor.source import FolderSource, ServedSource
 from gpudeck.compat.gpu_monitor.tables import read_gpus, read_owners, read_processes, read_status
@@ -107,9 +107,23 @@ def test_captured_files_become_a_report_that_a_hub_takes(folder: Path) -> None:
     assert (first.metrics.keys() | first.unknown.keys()) == GPU_METRICS.keys()
 
 
+def fill_second(folder: Path) -> None:
+    """The second GPU with memory in use: by that a process of which `ps` knows nothing may still be there."""
+    append(folder, "gpus", f"1, {SECOND}, GeForce GTX 1080 Ti, 10, 11172, 0, 0, 38, 2026/11/15 06:55:32.549\n")
+
+
 def test_process_that_the_scripts_no_longer_see_is_probably_dead_and_still_there(folder: Path) -> None:
+    fill_second(folder)
     (gone,) = gpus_of(folder)[1].processes or []
     assert (gone.pid, gone.user, gone.reasons["user"]) == (999999, None, DEAD)
+
+
+def test_dead_process_on_an_empty_gpu_is_over_as_on_the_old_page(folder: Path) -> None:
+    assert gpus_of(folder)[1].processes == []
+    append(folder, "processes", f"2026/11/15 06:55:32.555, {SECOND}, 5, odd, [Not Found]\n")
+    assert [one.command for one in gpus_of(folder)[1].processes or ()] == ["odd"]
+    (folder / f"{NAME}_users.csv").unlink()
+    assert [one.command for one in gpus_of(folder)[1].processes or ()] == ["gone", "odd"]
 
 
 def test_host_tells_memory_disk_processors_and_load(folder: Path) -> None:
@@ -174,9 +188,14 @@ def test_text_in_place_of_a_number_is_unknown_with_its_reason(folder: Path) -> N
 
 def test_processes_that_ended_are_over_though_the_file_keeps_them(folder: Path) -> None:
     file = folder / f"{NAME}_processes.csv"
-    file.write_text(f"2026/11/15 06:40:00.000, {FIRST}, 100, old, 77\n" + file.read_text())
+    listed = file.read_text()
+    file.write_text(f"2026/11/15 06:55:12.500, {FIRST}, 100, old, 77\n" + listed)
     date_files(folder, WRITTEN)
     assert [one.pid for one in gpus_of(folder)[0].processes or ()] == [1242, 24738]
+    # Nothing is listed any more where all have ended.
+    file.write_text(listed.replace("06:55:32", "06:54:31"))
+    date_files(folder, WRITTEN)
+    assert gpus_of(folder)[0].processes == []
 
 
 def test_gpu_that_the_scripts_list_no_more_is_missing_and_never_free(folder: Path) -> None:
@@ -212,8 +231,10 @@ def test_process_whose_pid_cannot_be_read_is_there_all_the_same(folder: Path) ->
 
 def test_process_that_ended_and_left_a_child_is_its_childs_users(folder: Path) -> None:
     append(folder, "users", '{"999999": ["4711", "4712"], "24738": []}\n4711 ada  Sun Nov 15 06:55:31 2026\n')
+    fill_second(folder)
     first, second = gpus_of(folder)
     assert [(one.user, one.started_at) for one in second.processes or ()] == [("ada", WRITTEN - 2)]
+    assert (second.processes or [])[0].evidence == ORPHAN.format(4711)
     assert [one.user for one in first.processes or ()] == [None, None]
 
 

@@ -1,6 +1,7 @@
 """The files of one host as a report: who is on which GPU, and what the host itself does."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.collectors.idle import IdleWatch
 from gpudeck.collectors.redaction import Commands
@@ -21,6 +22,7 @@ from gpudeck.model.report import GpuReading, Process, Report
 
 WHO = "gpu-monitor"
 DEAD = "its scripts no longer see this process: probably dead"
+ORPHAN = "as gpu-monitor says of its child {}: the process itself is probably dead"
 LOST = "its scripts no longer list this GPU: nvidia-smi does not find it"
 _FIELDS = (
     ("memory_used_bytes", MIB),
@@ -30,8 +32,12 @@ _FIELDS = (
     ("temperature_celsius", 1),
 )
 _OVER_SECONDS = 90.0
-"""The files keep GPUs that were lost and processes that have ended. The scripts list what is there each 20 s: what they
-have not listed for four times as long is over."""
+"""The files keep GPUs that were lost. The scripts list what is there each 20 s: what they have not listed for four
+times as long is over."""
+_ENDED_SECONDS = 60.0
+"""Where all processes have ended nothing more is listed: the last ones are over after this time, as on the old page."""
+_EMPTY_MIB = 10.0
+"""A GPU with less in use has none of the processes that `ps` does not know, though the file still lists them."""
 _ZONE_STEP = 900.0
 
 
@@ -58,7 +64,7 @@ class Reporter:
         if not rows:
             raise Temporary("has no line of a GPU.", "Does gpu-run.sh run there, and nvidia-smi?")
         newest = max((row.at for row in rows if row.at is not None), default=None)
-        processes = self._read_processes(files, newest, changed_at, processes_at_most(len(rows)))
+        processes = self._read_processes(files, rows, newest, changed_at)
         gpus = [
             _miss(row) if _is_over(row, newest) else self._read_gpu(row, processes, files, now)
             for row in rows[:GPUS_AT_MOST]
@@ -87,29 +93,31 @@ class Reporter:
         )
 
     def _read_processes(
-        self, files: Files, newest: float | None, changed_at: float, most: int
+        self, files: Files, gpus: list[GpuRow], newest: float | None, changed_at: float
     ) -> dict[str, list[Process]] | None:
-        """Those that run, by GPU; None where they are not listed. `newest` is when a GPU was last listed, `most`
-        how many of each GPU are taken."""
+        """Those that run, by GPU; None where they are not listed. `newest` is when a GPU was last listed."""
         if files.processes is None:
             return None
-        offset = _find_offset(newest, changed_at)
+        offset, most = _find_offset(newest, changed_at), processes_at_most(len(gpus))
         owners, children = read_owners(files.users) if files.users is not None else ({}, {})
+        empty = set() if files.users is None else {gpu.uuid for gpu in gpus if _is_empty(gpu)}
         found: dict[str, list[Process]] = {}
-        for row in read_processes(files.processes, None if newest is None else newest - _OVER_SECONDS):
+        for row in read_processes(files.processes, None if newest is None else newest - _ENDED_SECONDS):
             listed = found.setdefault(row.uuid, [])
-            if len(listed) < most:
+            pid = read_pid(row.pid)
+            is_over = pid is not None and pid not in owners and row.uuid in empty
+            if len(listed) < most and not is_over:
                 # One that has ended, and whose children live on, is its child's user's.
-                pid = read_pid(row.pid) or 0
-                owner = owners.get(pid) or owners.get(children.get(pid, 0))
-                listed.append(self._describe(row, owner, offset, files))
+                child = 0 if pid in owners else children.get(pid or 0, 0)
+                owner = owners.get(child or pid or 0)
+                listed.append(self._describe(row, owner, offset, files, child))
         return found
 
-    def _describe(self, row: ProcessRow, owner: Owner | None, offset: float, files: Files) -> Process:
+    def _describe(self, row: ProcessRow, owner: Owner | None, offset: float, files: Files, child: int) -> Process:
         memory = read_number(row.memory)
         started = None if owner is None or owner.started_at is None else owner.started_at + offset
         why = "" if owner else DEAD if files.users is not None else files.reasons.get("users", "")
-        return describe_process(
+        process = describe_process(
             pid=row.pid,
             user=owner.user if owner else None,
             name=row.name,
@@ -119,6 +127,12 @@ class Reporter:
             commands=self._commands,
             why=why,
         )
+        return replace(process, evidence=ORPHAN.format(child)) if owner and child else process
+
+
+def _is_empty(row: GpuRow) -> bool:
+    used = read_number(row.fields[0])
+    return used is not None and used < _EMPTY_MIB
 
 
 def _is_over(row: GpuRow, newest: float | None) -> bool:

@@ -28,6 +28,8 @@ _LOAD = re.compile(r"load averages?: *([0-9]+[.,][0-9]+)")
 _UP = re.compile(r"\bup +(?:([0-9]+) days?, +)?(?:([0-9]+):([0-9]{2})|([0-9]+) min)")
 _DAY_ALONE = re.compile(r"\bup +([0-9]+) days?,")
 _KIB, _MIB = 1024, 1024 * 1024
+_LISTING_SECONDS = 3.0
+"""Rows of one listing differ by less, as gpu-monitor's page has it too. The next one comes 20 s later."""
 
 
 class GpuRow(Struct, frozen=True):
@@ -84,14 +86,17 @@ def read_gpus(content: bytes) -> list[GpuRow]:
 
 
 def read_processes(content: bytes, since: float | None = None) -> list[ProcessRow]:
-    """The last row of each process on each GPU. What stands before one of earlier than `since` is earlier still."""
+    """The processes of the last listing, each on its GPU. What stands before a row of another listing, or of one
+    earlier than `since`, has ended."""
     rows: dict[tuple[str, str], ProcessRow] = {}
+    newest: float | None = None
     for cells in _rows_from_end(content, _PROCESS_COLUMNS):
         pid = clean(cells[4])[:64]
         if (cells[1], pid) in rows or not _UUID.fullmatch(cells[1]):
             continue
         at = _parse_timestamp(cells[0])
-        if since is not None and at is not None and at < since:
+        newest = at if newest is None else newest
+        if at is not None and ((since is not None and at < since) or abs(at - (newest or at)) > _LISTING_SECONDS):
             break
         rows[cells[1], pid] = ProcessRow(cells[1], cells[2], clean(cells[3]), pid, at)
     return list(rows.values())[::-1]
