@@ -60,6 +60,16 @@ def test_next_report_keeps_it_booked() -> None:
     assert gpus_of(fleet)[0]["availability"] == "booked"
 
 
+def test_values_that_were_read_before_the_booking_do_not_hide_it() -> None:
+    fleet = make_fleet()
+    fleet.mark({"GPU-0": Mark(BOOKED.reservation, since=NOW + 20)}, NOW + 20)
+    # As from a source that knows when its values were read: files that a script writes every 20 s.
+    values = make_envelope(sequence=2, collected_at=NOW + 10, interval_seconds=20.0)
+    assert fleet.apply(values, via="push", now=NOW + 25, sent_at=NOW + 25, target="gpu01")
+    (gpu,) = gpus_of(fleet)
+    assert (gpu["availability"], gpu["reservation"]) == ("booked", BOOKED.reservation)
+
+
 def test_busy_gpu_stays_busy_and_says_who_has_booked_it() -> None:
     fleet = make_fleet(make_busy_gpu())
     fleet.mark({"GPU-0": Mark(BOOKED.reservation, "alice is on it")}, NOW)

@@ -110,7 +110,7 @@ class GpuState:
             changes["reasons"] = reasons
         if _label(reading) != view["label"] or reading.name != view["name"]:
             note(view, changes, _identity(reading, self._names))
-        self._take_mark(reading.uuid, changes, now)
+        self._take_mark(reading.uuid, changes)
         view.update(changes)
         self._take_verdict(reading, changes, collected_at, now)
         self._is_new = False
@@ -127,7 +127,7 @@ class GpuState:
     def remark(self, now: float) -> View:
         """What reservations say of it has changed: a GPU that nobody is on becomes booked, or free again, at once."""
         changes: View = {}
-        self._take_mark(self.view["uuid"], changes, now)
+        self._take_mark(self.view["uuid"], changes)
         self.view.update(changes)
         word, reason = self._name_empty()
         was_empty = self._availability in {"free", "booked"} or self.view["availability_reason"] == _UNREAD
@@ -171,14 +171,13 @@ class GpuState:
         own = {"since": other._since, "reservation": None, "reservation_conflict": None}
         other.view = self.view | _identity(reading, self._names) | own
         changes: View = {}
-        other._take_mark(reading.uuid, changes, now)
+        other._take_mark(reading.uuid, changes)
         other.view.update(changes)
         return other
 
-    def _take_mark(self, uuid: str, changes: View, now: float) -> None:
-        mark = self._marks.get(uuid)
-        if mark is None or mark.since > now:
-            mark = self._marks.get("", _UNMARKED)
+    def _take_mark(self, uuid: str, changes: View) -> None:
+        """Of those that count now, also where the values were read before one of them began."""
+        mark = self._marks.get(uuid) or self._marks.get("", _UNMARKED)
         if mark is not self._mark:
             self._mark = mark
             note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})

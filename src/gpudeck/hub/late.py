@@ -93,7 +93,10 @@ class MarksThen(Mapping[str, Mark]):
         for mark, end in self._past.get(uuid, ()):
             if mark.since <= self._at < end:
                 return mark
-        return self._marks[uuid]
+        mark = self._marks[uuid]
+        if mark.since > self._at:
+            raise KeyError(uuid)
+        return mark
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._marks)
