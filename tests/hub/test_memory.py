@@ -261,6 +261,22 @@ def test_configured_host_is_recalled_in_place_of_one_never_seen(hub: Restarting)
     assert hub.names() == []
 
 
+def test_host_that_is_read_by_its_address_is_recalled_under_its_own_name(hub: Restarting) -> None:
+    targets = [Target(name="192.0.2.7", via="gpu-cluster-status")]
+    hub.hub.fleet.expect(targets)
+    hub.report("gpu01", via="gpu-cluster-status", target="192.0.2.7")
+    hub.restart()
+    hub.hub.fleet.expect(targets)
+    finish(hub.hub.fleet.dismiss_recalled())
+    assert [(host.name, host.target, host.status) for host in hub.hub.fleet.ordered()] == [
+        ("gpu01", "192.0.2.7", "late")
+    ]
+    # Its agent has taken the place of the node, and tells the machine's id and the GPUs' UUIDs.
+    hub.hub.fleet.expect([Target(name="192.0.2.7", via="pull")])
+    hub.report("gpu01", via="pull", target="192.0.2.7", host_id="m1", gpus=[make_gpu(uuid="GPU-new")])
+    assert [(host.id, host.name, host.status) for host in hub.hub.fleet.ordered()] == [("m1", "gpu01", "up")]
+
+
 def test_host_that_is_no_longer_configured_is_dismissed_and_one_that_pushes_stays(hub: Restarting) -> None:
     hub.hub.fleet.expect([Target(name="gpu01", via="ssh")])
     hub.report("gpu01", via="ssh", target="gpu01")

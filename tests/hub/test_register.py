@@ -255,3 +255,19 @@ def test_token_for_one_host_does_not_fill_the_fleet_with_machines(hub: Station) 
         hub.push("gpu07", "another", only="gpu07")
     assert hub.push("gpu07", "m0", only="gpu07")
     assert hub.push("gpu08", "another", only="gpu*")
+
+
+@pytest.mark.parametrize("machines", [("m1", "m2"), ("", "")])
+def test_second_host_of_a_name_that_is_read_by_its_address_keeps_the_address(
+    hub: Station, machines: tuple[str, str]
+) -> None:
+    addresses = ("192.0.2.7", "192.0.2.8")
+    hub.expect(*addresses, via="pull")
+    for _ in range(2):
+        hub.wait(2)
+        for address, machine in zip(addresses, machines, strict=True):
+            gpus = [make_gpu(uuid=f"GPU-{address}")]
+            envelope = hub._envelope("localhost", machine, run_id=address, gpus=gpus)
+            assert hub.fleet.apply(envelope, via="pull", now=hub.now, target=address)
+    shown = [(host.name, host.target, host.status) for host in hub.fleet.ordered()]
+    assert shown == [("192.0.2.8", "192.0.2.8", "up"), ("localhost", "192.0.2.7", "up")]

@@ -121,6 +121,10 @@ def test_a_real_agent_is_read_under_the_name_that_people_gave_it(agent: Agent) -
     assert envelope.collected_at <= arrival.sent_at
 
 
+def test_a_host_that_is_given_by_its_address_alone_keeps_the_name_that_it_reports(agent: Agent) -> None:
+    assert read_once(agent.target(name="127.0.0.1", address="")).envelope.host == "itself"
+
+
 def test_the_same_report_is_given_until_there_is_a_newer_one(agent: Agent) -> None:
     async def read() -> list[int]:
         async with source_of(agent.target()) as source:

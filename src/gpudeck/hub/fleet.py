@@ -86,6 +86,7 @@ class Fleet:
         it. `only` are the names, or the pattern of names, that its sender may report as, `token` is what it showed.
         Raises ReportRefused.
         """
+        envelope = self._register.keep_apart(envelope, target)
         host, host_id = self._register.find(envelope, via, target, only, token)
         if self._has_better_way(host, via):
             self.counters["reports_second_way"] += 1
@@ -185,9 +186,10 @@ class Fleet:
         """A host that is not in the fleet yet."""
         return self._register.make(host_id, via)
 
-    def recall(self, host: HostState) -> bool:
-        """Put back a host of before this start. False where it reports already, or where there is no room."""
-        is_back = self._register.recall(host)
+    def recall(self, host: HostState, target: str = "") -> bool:
+        """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
+        False where it reports already, or where there is no room."""
+        is_back = self._register.recall(host, target)
         if is_back:
             self._recalled |= dict.fromkeys(host.gpus, host)
         return is_back

@@ -31,7 +31,8 @@ class RememberedGpu(Struct, frozen=True, omit_defaults=True):
 
 
 class RememberedHost(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What of a host seldom changes. `token` is the id of the agent token that reported it, None where none did."""
+    """What of a host seldom changes. `token` is the id of the agent token that reported it, None where none did;
+    `target` is what it is configured as, where that is not its name."""
 
     id: str
     name: str
@@ -44,6 +45,7 @@ class RememberedHost(Struct, frozen=True, omit_defaults=True, kw_only=True):
     labels: dict[str, str] = {}
     addresses: list[str] = []
     token: int | None = None
+    target: str = ""
     gpus: list[RememberedGpu] = []
 
 

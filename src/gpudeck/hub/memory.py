@@ -127,7 +127,7 @@ class HostMemory:
             placed.update(gpu.uuid for gpu in known.gpus)
             host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until, models=models)
             host.token = known.token
-            if fleet.recall(host):
+            if fleet.recall(host, known.target):
                 self._facts[host.id] = _mark(host)
             self._reports[host.id] = report
         self._is_loaded = True
@@ -176,6 +176,7 @@ def remember(host: HostState) -> RememberedHost:
         labels=view["labels"],
         addresses=view["addresses"],
         token=host.token,
+        target=host.target if host.target and host.target != host.name else "",
         gpus=[_remember_gpu(gpu.view) for gpu in host.gpus.values()],
     )
 
@@ -240,4 +241,4 @@ def _mark(host: HostState) -> object:
         (uuid, gpu.view["label"], gpu.view["name"], gpu.view["memory_total_bytes"]) for uuid, gpu in host.gpus.items()
     ]
     facts = (view["agent_version"], view["driver_version"], view["os"], view["labels"], view["addresses"])
-    return host.name, host.via, host.interval, host.boot_id, host.token, facts, gpus
+    return host.name, host.via, host.interval, host.boot_id, host.token, host.target, facts, gpus

@@ -34,6 +34,7 @@ class Register:
         self._marks = marks
         self._targets: dict[str, Target] = {}
         self._targeted: dict[str, HostState] = {}
+        self._formerly: dict[str, HostState] = {}
         self._named: dict[str, set[str]] = {}
         self.tokens = TokenLimit(settings.max_hosts_per_token)
 
@@ -65,8 +66,9 @@ class Register:
         """A host that is not in the fleet yet."""
         return HostState(host_id, via, self._settings, self._names, self._marks)
 
-    def recall(self, host: HostState) -> bool:
-        """Put back a host of before this start. False where it reports already, or where there is no room."""
+    def recall(self, host: HostState, target: str) -> bool:
+        """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
+        False where it reports already, or where there is no room."""
         known = self.hosts.get(host.id)
         if known is not None and known.status == "never":
             self.remove(known.id)
@@ -75,7 +77,9 @@ class Register:
         token, host.token = host.token, None
         self._add(host)
         self.tokens.charge(host, token)
-        self._link(host, host.name)
+        if target:
+            self._formerly[target] = host
+        self._link(host, target or host.name)
         self.dirty.add(host.id)
         return True
 
@@ -90,6 +94,15 @@ class Register:
             return envelope
         self._explain_absence(envelope.host, host)
         return msgspec.structs.replace(envelope, host=target.name)
+
+    def keep_apart(self, envelope: Envelope, target: str | None) -> Envelope:
+        """The report under the address by which its host is read, where the name that the host reports is already that
+        of another configured host."""
+        asked = self._targets.get(target or "")
+        if asked is None or envelope.host == asked.name or asked.is_named:
+            return envelope
+        is_taken = any(host.target not in {None, asked.name} for host in self._called(envelope.host))
+        return msgspec.structs.replace(envelope, host=asked.name) if is_taken else envelope
 
     def settle(self, host: HostState, host_id: str, envelope: Envelope, target: str | None) -> None:
         """Give the host of a report that is taken its place: its id, its name, its target."""
@@ -173,7 +186,10 @@ class Register:
         return host.status == "never" or is_asked or host.has_gpu_of(envelope)
 
     def _find_own(self, name: str) -> HostState | None:
-        """The host of that name that no other target stands for."""
+        """The host of that name, or that was configured so before this start, that no other target stands for."""
+        former = self._formerly.get(name)
+        if former is not None and former.target is None and self.hosts.get(former.id) is former:
+            return former
         return next((host for host in self._called(name) if host.target in {None, name}), None)
 
     def _check_claim(self, host: HostState, target: str | None) -> None:

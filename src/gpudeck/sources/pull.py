@@ -101,12 +101,16 @@ def _open(answer: Answer, url: str) -> Envelope:
 
 
 def _name(envelope: Envelope, target: Target, interval: float) -> Envelope:
-    """The report as that of the target: people know the host by the name and the labels that they gave it."""
+    """The report as that of the target: people know the host by the name and the labels that they gave it. Where they
+    gave its address alone, the host keeps the name that its agent reports."""
     report = envelope.report
     if target.labels:
         report = msgspec.structs.replace(report, labels=report.labels | target.labels)
     return msgspec.structs.replace(
-        envelope, host=target.name, report=report, interval_seconds=max(envelope.interval_seconds, interval)
+        envelope,
+        host=target.name if target.is_named else envelope.host,
+        report=report,
+        interval_seconds=max(envelope.interval_seconds, interval),
     )
 
 

@@ -67,18 +67,13 @@ class NodeSource:
         report, facts = await parse_aside(self._read_answer, await self._ask(), now)
         read_at = self._age.check(facts.last_update, now)
         self._nodes[self._target.name] = facts
-        return Arrival(self._sealer.seal(report, read_at, self._find_name(facts.hostname)), now)
+        # Where hosts.txt has its address alone, a node is called what it calls itself.
+        is_own = not self._target.is_named and is_host_name(facts.hostname)
+        return Arrival(self._sealer.seal(report, read_at, facts.hostname if is_own else None), now)
 
     async def close(self) -> None:
         self._nodes.pop(self._target.name, None)
         await self._fetcher.close()
-
-    def _find_name(self, hostname: str) -> str | None:
-        """The node's own name for itself, where hosts.txt has its address alone; None where another node has it."""
-        if self._target.is_named or not is_host_name(hostname):
-            return None
-        others = (name for name, facts in self._nodes.items() if facts.hostname == hostname)
-        return hostname if next(others, None) == self._target.name else None
 
     async def _ask(self) -> bytes:
         try:
