@@ -135,7 +135,8 @@ def test_data_disks_are_in_the_report(root: Path) -> None:
 def test_addresses_are_looked_up_again_after_a_while(root: Path) -> None:
     collector = HostCollector(root)
     write(root, "proc/1/net/if_inet6", "fd000000000000000000000000000001 04 40 00 82 eth0\n")
-    assert collector.collect(0.0).addresses == ["fd00::1"]
+    first = collector.collect(0.0)
+    assert (first.addresses, first.interfaces) == (["fd00::1"], {"fd00::1": "eth0"})
     write(root, "proc/1/net/if_inet6", "fd000000000000000000000000000002 04 40 00 82 eth0\n")
     assert collector.collect(1.0).addresses == ["fd00::1"]
     assert collector.collect(61.0).addresses == ["fd00::2"]

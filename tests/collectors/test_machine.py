@@ -241,8 +241,9 @@ def test_otherwise_the_driver_is_asked_and_one_that_does_not_answer_has_gpus(
 
 def test_disks_and_addresses_of_the_host_are_kept() -> None:
     disks, addresses = [Disk("/data", 1, 2)], ["192.0.2.7"]
-    whole = combine([gpus("GPU-a"), Report(disks=disks, addresses=addresses)])
-    assert (whole.disks, whole.addresses) == (disks, addresses)
+    interfaces = {"192.0.2.7": "eno1"}
+    whole = combine([gpus("GPU-a"), Report(disks=disks, addresses=addresses, interfaces=interfaces)])
+    assert (whole.disks, whole.addresses, whole.interfaces) == (disks, addresses, interfaces)
 
 
 def test_an_amd_card_is_enough(tmp_path: Path) -> None:

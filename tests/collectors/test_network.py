@@ -104,7 +104,7 @@ def test_container_with_its_own_network_says_nothing_of_the_hosts(net: Path, tmp
     (net / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82     eth0\n")
     with pytest.raises(ValueError, match=NO_INTERFACE):
         network.read_rates(0.0)
-    assert network.find_addresses() == []
+    assert network.find_addresses() == {}
 
 
 def test_container_in_the_hosts_network_reports_it(net: Path, tmp_path: Path) -> None:
@@ -112,20 +112,21 @@ def test_container_in_the_hosts_network_reports_it(net: Path, tmp_path: Path) ->
     network = Network(net, tmp_path / "devices", is_container=True)
     write(net, eth0=(0, 0))
     (net / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82     eth0\n")
-    assert network.find_addresses() == ["fd00::2"]
+    assert network.find_addresses() == {"fd00::2": "eth0"}
 
 
 def test_addresses_are_those_others_can_use() -> None:
     network = Network(CAPTURES / "gpu-server-with-docker", CAPTURES / "nothing")
-    assert network.find_addresses() == ["192.0.2.17", "198.51.100.9", "2001:db8:0:5::17"]
+    addresses = {"192.0.2.17": "eno1", "198.51.100.9": "ib0", "2001:db8:0:5::17": "eno1"}
+    assert network.find_addresses() == addresses
 
 
 def test_addresses_are_none_where_the_files_cannot_be_understood(net: Path, network: Network) -> None:
     write(net, eth0=(0, 0))
     (net / "fib_trie").write_text("|-- 10.0.0.1\n   /32 host LOCAL\n")
     (net / "route").write_text("Iface Destination\neth0 zz zz zz\n")
-    assert network.find_addresses() == []
+    assert network.find_addresses() == {}
 
 
 def test_machine_that_shows_no_files_has_no_addresses(network: Network) -> None:
-    assert network.find_addresses() == []
+    assert network.find_addresses() == {}

@@ -111,9 +111,8 @@ def test_host_that_was_down_is_down_since_its_last_report_after_a_restart(hub: R
 
 def test_recalled_host_has_exactly_the_fields_of_the_contract(hub: Restarting) -> None:
     mig = make_gpu(1, uuid="MIG-1", parent="GPU-1", instance=2, pci_address="0000:01:00.0")
-    hub.report(
-        report=Report(gpus=[mig], labels={"rack": "3"}, addresses=["10.0.0.1"], os="Debian", driver_version="580")
-    )
+    place = {"addresses": ["10.0.0.1"], "interfaces": {"10.0.0.1": "eno1"}}
+    hub.report(report=Report(gpus=[mig], labels={"rack": "3"}, os="Debian", driver_version="580", **place))  # type: ignore[arg-type]
     hub.restart()
     view = hub.host()
     decoded = msgspec.convert(msgspec.to_builtins(view), Host)
@@ -127,6 +126,8 @@ def test_recalled_host_has_exactly_the_fields_of_the_contract(hub: Restarting) -
         "Debian",
         "580",
     )
+    (host,) = hub.hub.fleet.hosts.values()
+    assert host.interfaces == {"10.0.0.1": "eno1"}
 
 
 def test_host_that_was_up_has_time_to_come_back_and_then_is_down_since_its_last_report(hub: Restarting) -> None:

@@ -54,7 +54,7 @@ class HostCollector:
         self._network = network or Network(
             process / "net", root / "sys/class/net", is_container=self._container is not None
         )
-        self._addresses: list[str] = []
+        self._addresses: dict[str, str] = {}
         self._addresses_at: float | None = None
         self._readings: tuple[tuple[tuple[str, ...], Callable[[float], Values]], ...] = (
             (("cpu_percent", "cpu_count"), self._read_cpu),
@@ -81,20 +81,22 @@ class HostCollector:
         if "cpu_percent" not in metrics:
             unknown.setdefault("cpu_percent", NEEDS_TWO)
         disks, problems = self._disks.read(now)
+        addresses = self._find_addresses(now)
         return Report(
             metrics=metrics,
             unknown=unknown,
             os=self._os,
             labels={"container": self._container} if self._container else {},
             disks=disks,
-            addresses=self._find_addresses(now),
+            addresses=list(addresses),
+            interfaces={address: interface for address, interface in addresses.items() if interface},
             problems=problems,
         )
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _find_addresses(self, now: float) -> list[str]:
+    def _find_addresses(self, now: float) -> dict[str, str]:
         if self._addresses_at is None or abs(now - self._addresses_at) >= _ADDRESSES_SECONDS:
             self._addresses, self._addresses_at = self._network.find_addresses(), now
         return self._addresses

@@ -158,6 +158,7 @@ def combine(parts: Sequence[Report]) -> Report:
         labels={key: value for part in reversed(parts) for key, value in part.labels.items()},
         disks=[disk for part in parts for disk in part.disks],
         addresses=[address for part in parts for address in part.addresses],
+        interfaces={address: name for part in parts for address, name in part.interfaces.items()},
         problems=[problem for part in parts for problem in part.problems][:_PROBLEMS_AT_MOST],
     )
 

@@ -7,6 +7,7 @@ them count. Where the kernel shows no device for any, all count that are not vir
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from gpudeck.model.report import Number
@@ -55,17 +56,18 @@ class Network:
             raise ValueError(RESET)
         return {name: sum(growth) / (now - before[0]) for name, growth in zip(RATES, grown, strict=True)}
 
-    def find_addresses(self) -> list[str]:
-        """Where others may reach this machine: no loopback, no link-local address, none of a virtual bridge.
+    def find_addresses(self) -> dict[str, str]:
+        """Where others may reach this machine: no loopback, no link-local address, none of a virtual bridge. Each with
+        the name of its interface, empty where that is not known.
 
         Empty where that cannot be read. Costs more than the rates, and hardly ever changes.
         """
         try:
             self._read_totals()  # raises where nothing of the host's network is seen
-            found = dict.fromkeys([*self._find_ipv4(), *self._find_ipv6()])
+            found = dict(chain(self._find_ipv4(), self._find_ipv6()))
         except (OSError, ValueError, IndexError):
-            return []
-        return list(found)[:_ADDRESSES_AT_MOST]
+            return {}
+        return dict(islice(found.items(), _ADDRESSES_AT_MOST))
 
     def _read_totals(self) -> Totals:
         totals = parse_interfaces((self._net / "dev").read_text())
@@ -81,23 +83,23 @@ class Network:
         with_device = [name for name in likely if (self._devices / name / "device").exists()]
         return with_device or ([] if self._is_container else likely)
 
-    def _find_ipv4(self) -> Iterator[str]:
+    def _find_ipv4(self) -> Iterator[tuple[str, str]]:
         networks = parse_routes(_read(self._net / "route"))
         for text in _LOCAL_IPV4.findall(_read(self._net / "fib_trie")):
             address = ipaddress.IPv4Address(text)
             # The kernel gives addresses without their interface: the network they lie in has one.
             through = max((at for at in networks if address in at[0]), key=lambda at: at[0].prefixlen, default=None)
-            is_virtual = through is not None and _VIRTUAL.fullmatch(through[1])
-            if not (address.is_loopback or address.is_link_local or is_virtual):
-                yield str(address)
+            interface = "" if through is None else through[1]
+            if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
+                yield str(address), interface
 
-    def _find_ipv6(self) -> Iterator[str]:
+    def _find_ipv6(self) -> Iterator[tuple[str, str]]:
         for line in _read(self._net / "if_inet6").splitlines():
             digits, *_, interface = line.split() or [""]
             if len(digits) == 32:
                 address = ipaddress.IPv6Address(int(digits, 16))
                 if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
-                    yield str(address)
+                    yield str(address), interface
 
 
 def parse_interfaces(text: str) -> Totals:

@@ -70,6 +70,7 @@ class HostState:
         self._recalled_until: float | None = None
         self._target_labels: dict[str, str] = {}
         self._flags: dict[str, str] = {}
+        self.interfaces: dict[str, str] = {}
         self._said: list[str] = []
         self._settings = settings
         self._names = names
@@ -265,7 +266,7 @@ class HostState:
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
         _note_skew(self._flags, skew)
-        self._said = report.problems
+        self._said, self.interfaces = report.problems, report.interfaces
         changes: View = {}
         reasons, rejected = note_metrics(self.view, changes, report.metrics, report.unknown, _BOUNDS)
         facts = self._facts(envelope, skew)

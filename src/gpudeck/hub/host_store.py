@@ -44,6 +44,7 @@ class RememberedHost(Struct, frozen=True, omit_defaults=True, kw_only=True):
     os: str | None = None
     labels: dict[str, str] = {}
     addresses: list[str] = []
+    interfaces: dict[str, str] = {}
     token: int | None = None
     target: str = ""
     gpus: list[RememberedGpu] = []

@@ -175,6 +175,7 @@ def remember(host: HostState) -> RememberedHost:
         os=view["os"],
         labels=view["labels"],
         addresses=view["addresses"],
+        interfaces=host.interfaces,
         token=host.token,
         target=host.target if host.target and host.target != host.name else "",
         gpus=[_remember_gpu(gpu.view) for gpu in host.gpus.values()],
@@ -190,6 +191,7 @@ def make_envelope(known: RememberedHost) -> Envelope:
         os=known.os,
         labels=known.labels,
         addresses=known.addresses,
+        interfaces=known.interfaces,
     )
     return Envelope(
         version=1,
@@ -241,4 +243,4 @@ def _mark(host: HostState) -> object:
         (uuid, gpu.view["label"], gpu.view["name"], gpu.view["memory_total_bytes"]) for uuid, gpu in host.gpus.items()
     ]
     facts = (view["agent_version"], view["driver_version"], view["os"], view["labels"], view["addresses"])
-    return host.name, host.via, host.interval, host.boot_id, host.token, host.target, facts, gpus
+    return host.name, host.via, host.interval, host.boot_id, host.token, host.target, host.interfaces, facts, gpus

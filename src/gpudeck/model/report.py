@@ -92,7 +92,8 @@ class Disk(Struct, frozen=True, gc=False):
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
-    `problems` are sentences for the admin ("driver not answering for 12 s").
+    `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
+    the admin ("driver not answering for 12 s").
     """
 
     gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None
@@ -106,4 +107,5 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     )
     disks: Annotated[list[Disk], Meta(max_length=64)] = field(default_factory=list)
     addresses: Annotated[list[Word], Meta(max_length=64)] = field(default_factory=list)
+    interfaces: Annotated[dict[Word, Word], Meta(max_length=64)] = field(default_factory=dict)
     problems: Annotated[list[Sentence], Meta(max_length=64)] = field(default_factory=list)

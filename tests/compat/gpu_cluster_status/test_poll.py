@@ -16,6 +16,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.doors import make_door
+from fakes.reports import make_envelope, make_gpu
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
 from gpudeck.compat.gpu_cluster_status.main import MainDoor
@@ -24,6 +25,7 @@ from gpudeck.compat.gpu_cluster_status.poll import NodeSource
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Arrival
 
@@ -109,6 +111,7 @@ def test_a_node_becomes_a_report() -> None:
         envelope = read(port).envelope
     first, second = envelope.report.gpus or ()
     assert (envelope.host, envelope.report.labels, envelope.report.addresses) == ("gpu01", {"rack": "b"}, ["192.0.2.2"])
+    assert envelope.report.interfaces == {"192.0.2.2": NODE["ips"][0][0]}
     assert (first.index, first.name, first.metrics["memory_used_bytes"]) == (0, "GeForce GTX 1080 Ti", 8018 << 20)
     assert (first.metrics["utilization_percent"], first.metrics["temperature_celsius"]) == (92, 80)
     assert [(process.pid, process.user, process.command) for process in first.processes or ()] == [
@@ -267,6 +270,20 @@ def test_the_hub_answers_as_the_main_did(tmp_path: Path) -> None:
     assert (status, {one["hostname"]: one for one in told}) == (200, {one["hostname"]: one for one in captured})
     # Byte by byte, but for the order of the hosts: by name.
     assert text == json.dumps({"Nodes": [captured[1], captured[0]]}, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def test_a_host_with_an_agent_keeps_its_name_and_the_names_of_its_interfaces(tmp_path: Path) -> None:
+    main = Main(tmp_path)
+    main.hub.fleet.expect([Target(name="192.0.2.2", via="pull")])
+    report = Report(
+        gpus=[make_gpu()],
+        addresses=["192.0.2.20", "192.0.2.2", "192.0.2.21", "198.51.100.9", "2001:db8::2"],
+        interfaces={"192.0.2.2": "eno2", "192.0.2.20": "eno1", "192.0.2.21": "eno1", "2001:db8::2": "eno1"},
+    )
+    main.hub.ingest.take_fetched(make_envelope("gputest001", report=report), via="pull", target="192.0.2.2")
+    (told,) = json.loads(main.ask()[1])["Nodes"]
+    assert told["hostname"] == "gputest001"
+    assert told["ips"] == [["eno2", "192.0.2.2"], ["eno1", "192.0.2.20"], ["", "198.51.100.9"]]
 
 
 def test_a_node_that_fell_silent_is_down_with_its_last_values(tmp_path: Path) -> None:

@@ -1780,7 +1780,8 @@ export interface components {
          * Report
          * @description A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
          *
-         *         `problems` are sentences for the admin ("driver not answering for 12 s").
+         *         `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
+         *         the admin ("driver not answering for 12 s").
          */
         Report: {
             /** @default [] */
@@ -1793,6 +1794,10 @@ export interface components {
             gpus: components["schemas"]["GpuReading"][] | null;
             /** @default null */
             gpus_reason: string | null;
+            /** @default {} */
+            interfaces: {
+                [key: string]: string;
+            };
             /** @default {} */
             labels: {
                 [key: string]: string;

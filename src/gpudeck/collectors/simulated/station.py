@@ -44,6 +44,7 @@ class Station:
             labels=host.labels.copy(),
             disks=self._system.disks(now),
             addresses=list(host.addresses),
+            interfaces=dict(zip(host.addresses, ("eno1", "eno2"), strict=False)),
             problems=[f"GPU {index} {FELL_OFF}" for index, gpu in self._missing.items() if gpu.is_missing(now)],
         )
 

@@ -68,11 +68,20 @@ class MainDoor:
         return {
             "gpus": [_describe_gpu(gpu) for gpu in view.gpus],
             "hostname": host.name if facts is None else facts.hostname,
-            "ips": [["", address] for address in view.addresses] if facts is None else facts.ips,
+            "ips": _describe_ips(view.addresses, host.interfaces),
             "last_update": (facts.last_update if facts is not None else "") or (write_time(at) if at else None),
             "status": host.status == "up",
             "version": view.gpus[0].name if view.gpus else "",
         }
+
+
+def _describe_ips(addresses: list[str], interfaces: dict[str, str]) -> list[list[str]]:
+    """Pairs of interface and address as a node lists them: IPv4, the first address of each interface, by address."""
+    pairs: dict[str, str] = {}
+    for address in addresses:
+        if ":" not in address:
+            pairs.setdefault(interfaces.get(address) or address, address)
+    return [[interfaces.get(address, ""), address] for address in sorted(pairs.values())]
 
 
 def _describe_gpu(gpu: Gpu) -> dict[str, Any]:

@@ -24,6 +24,8 @@ PATH: Final = "/get-status"
 LONGEST_COMMAND: Final = 500
 _MIB: Final = 1024 * 1024
 _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR
+_GET_FLAGS: Final = 0x8913  # SIOCGIFFLAGS
+_RUNNING: Final = 0x40  # IFF_RUNNING
 _JSON: Final = {"Content-Type": "application/json"}
 _NOT_FOUND: Final = answer_error(404, "not_found", "there is nothing here")
 _NOT_READ_YET: Final = answer_error(503, "unavailable", "this host has not been read yet", Retry_After="1")
@@ -33,13 +35,17 @@ Interfaces = list[list[str]]
 
 
 def find_interfaces() -> Interfaces:
-    """Of this machine by address, as a node lists them: without the loopback and Docker's. Empty where none is told."""
+    """Of this machine by address, as a node lists them: without the loopback, Docker's and those that are down. Empty
+    where none is told."""
     found = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                told = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
-                found.append([name, socket.inet_ntoa(told[20:24])])
+                request = struct.pack("256s", name.encode()[:15])
+                flags = struct.unpack_from("H", fcntl.ioctl(asked, _GET_FLAGS, request), 16)[0]
+                told = fcntl.ioctl(asked, _GET_ADDRESS, request)
+                if flags & _RUNNING:
+                    found.append([name, socket.inet_ntoa(told[20:24])])
     kept = [pair for pair in found if not pair[1].startswith("127.") and "docker" not in pair[0]]
     return sorted(kept, key=lambda pair: pair[1])
 

@@ -8,10 +8,9 @@ Json = dict[str, Any]
 
 
 class NodeFacts(Struct, frozen=True):
-    """`ips` are pairs of interface and address; `last_update` is on the node's own clock, in its own words."""
+    """`last_update` is on the node's own clock, in its own words."""
 
     hostname: str
-    ips: list[list[str]]
     last_update: str
 
 

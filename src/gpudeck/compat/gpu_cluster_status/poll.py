@@ -91,11 +91,13 @@ class NodeSource:
         gpus = told.get("gpus")
         if not isinstance(gpus, list) or len(gpus) > GPUS_AT_MOST:
             raise Temporary(f"{self._url} answers no list of GPUs.", _ADVICE)
+        ips = _read_ips(told.get("ips"))
         report = Report(
             gpus=[self._read_gpu(number, gpu, processes_at_most(len(gpus)), now) for number, gpu in enumerate(gpus)],
             unknown=Figures(HOST_METRICS, WHO).unknown,
             labels=self._target.labels,
-            addresses=[pair[1] for pair in _read_ips(told.get("ips"))],
+            addresses=[address for _, address in ips],
+            interfaces={address: interface for interface, address in ips if interface},
         )
         return report, _read_facts(told, self._target.name)
 
@@ -198,7 +200,6 @@ def _read_facts(told: dict[str, Any], name: str) -> NodeFacts:
     update = told.get("last_update")
     return NodeFacts(
         hostname=read_word(told.get("hostname")) or name,
-        ips=_read_ips(told.get("ips")),
         last_update=update[:64] if isinstance(update, str) else "",
     )
 
