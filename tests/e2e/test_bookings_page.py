@@ -1,11 +1,13 @@
 """Who has which GPUs when, on the page: booking by a drag, by keys and by a form, seen at once by others."""
 
+import contextlib
 import json
 import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -91,6 +93,12 @@ def desk(one_desk: Desk) -> Desk:
 
 @pytest.fixture
 def opened(chromium: Browser, desk: Desk) -> Iterator[Opens]:
+    with opening(chromium, desk) as open_page:
+        yield open_page
+
+
+@contextlib.contextmanager
+def opening(chromium: Browser, desk: Desk) -> Iterator[Opens]:
     """Opens a page of the desk as somebody. Refusals are no mistakes of a page; scripts that fail and warnings are."""
     pages: list[Page] = []
     mistakes: list[str] = []
@@ -466,3 +474,58 @@ def test_page_fits_a_phone(desk: Desk, opened: Opens) -> None:
     expect(page.get_by_role("dialog")).to_be_visible()
     assert not is_wider_than_its_window(page)
     assert serious_violations(page) == []
+
+
+def test_without_an_account_a_name_is_enough_where_the_hub_allows_it(tmp_path: Path, chromium: Browser) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(
+        "read: open\ndemo: never\nlocal: never\nreservations: {without_account: true}\n"
+    )
+    with running_hub(tmp_path) as hub:
+        desk = Desk(hub)
+        made = desk.book("eve", 3, time.time() + HOUR, note="thesis")
+        with opening(chromium, desk) as opened:
+            page = opened(None)
+            page.get_by_role("button", name="Book", exact=True).click()
+            form = page.get_by_role("dialog", name="Book GPUs")
+            name, submit = form.get_by_label("Your name"), form.get_by_role("button", name="Book", exact=True)
+            form.get_by_role("checkbox", name="3").check()
+            submit.click()
+            expect(form).to_contain_text("Enter your name")
+            expect(name).to_be_focused()
+            name.fill("ada")
+            submit.click()
+            expect(form).to_contain_text("ada has an account here: log in to book by that name.")
+            name.fill("Père Noël")
+            submit.click()
+            expect(form).to_contain_text("eve has gpu01: 3")
+            form.get_by_role("checkbox", name="3").uncheck()
+            form.get_by_role("checkbox", name="0").check()
+            form.get_by_label("For", exact=True).fill("1d 6h")
+            submit.click()
+            expect(form).to_have_count(0)
+            marks(page).filter(has_text="Père Noël").click()
+            card = page.get_by_role("dialog", name=f"Booking {made['id'] + 1}")
+            expect(card).to_contain_text("Père Noël, booked without an account")
+
+            # Anybody else without an account may change it and give it back; what has an owner stays theirs.
+            phone = opened(None, width=390)
+            assert not is_wider_than_its_window(phone)
+            phone.get_by_role("listitem").filter(has_text="eve").get_by_role("link").click()
+            card = phone.get_by_role("dialog", name=f"Booking {made['id']}")
+            expect(card.get_by_role("button", name="Edit")).to_have_count(0)
+            card.get_by_role("button", name="Close").click()
+            phone.get_by_role("listitem").filter(has_text="Père Noël").get_by_role("link").click()
+            card = phone.get_by_role("dialog", name=f"Booking {made['id'] + 1}")
+            card.get_by_role("button", name="Give it back").click()
+            card.get_by_role("button", name="Give it back").click()
+            wait_until(lambda: [one["id"] for one in desk.bookings()] == [made["id"]], "what was given back")
+            card.get_by_role("button", name="Close").click()
+
+            phone.get_by_role("button", name="Next slot").click()
+            finder = phone.get_by_role("dialog", name="Next slot")
+            finder.get_by_role("button", name="Find").click()
+            finder.get_by_role("button", name="Book it").click()
+            expect(finder).to_contain_text("Enter your name")
+            finder.get_by_label("Your name").fill("carol")
+            finder.get_by_role("button", name="Book it").click()
+            wait_until(lambda: "carol" in {one["user"] for one in desk.bookings()}, "carol's booking")

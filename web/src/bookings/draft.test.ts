@@ -46,6 +46,11 @@ describe('what is wrong is said where it stands', () => {
     ['an end that is past', { by: 'until', until: '2026-11-15T11:00' }, ['until']],
     ['no end', { by: 'until', until: '' }, ['until']],
   ])('%s', (_, changes, fields) => expect(wrong(changes)).toEqual(fields))
+
+  test('no name where there is no account to book by', () => {
+    const named = (user: string): string[] => Object.keys(mistakesOf({ ...newDraft(['a'], null, null, NOW), user }, NOW, true))
+    expect([named(' '), named('ada')]).toEqual([['user'], []])
+  })
 })
 
 describe('a change', () => {

@@ -16,7 +16,7 @@ export interface Draft {
   length: string
   until: string
   note: string
-  /** Whose it is; only admins choose. */
+  /** Whose it is; admins choose, and who books without an account gives a name. */
   user: string
 }
 
@@ -28,7 +28,7 @@ export interface WishDraft {
   sameHost: boolean
 }
 
-export type Field = 'gpus' | 'count' | 'memory' | 'from' | 'length' | 'until'
+export type Field = 'gpus' | 'count' | 'memory' | 'from' | 'length' | 'until' | 'user'
 export type Mistakes = Partial<Record<Field, string>>
 
 const USUAL_LENGTH = '4h'
@@ -36,6 +36,7 @@ const MOST_GPUS = 1024
 /** What the hub takes for now, seconds. */
 const LATE = 60
 const MEMORY = /^\d{1,18}(?:\.\d{1,9})? ?(?:[kmgt]i?)?b?$/i
+export const NO_NAME = 'Enter your name: others see by it who has the GPUs.'
 const SKIPPED = 'There is no such time: give a day and a time that the clock shows.'
 
 export const noWish = (): WishDraft => ({ count: '1', memory: '', model: '', sameHost: false })
@@ -72,9 +73,10 @@ export function lengthShown(draft: Draft, now: number): string {
   return start === null || end === null || end <= start ? '' : lengthText(end - start)
 }
 
-/** What can be seen without asking the hub, which knows everything else better. */
-export function mistakesOf(draft: Draft, now: number): Mistakes {
+/** What can be seen without asking the hub, which knows everything else better. `needsName`: there is no account to book by. */
+export function mistakesOf(draft: Draft, now: number, needsName = false): Mistakes {
   const mistakes: Mistakes = draft.mode === 'any' ? wishMistakes(draft.wish) : draft.gpus.length === 0 ? { gpus: 'Choose at least one GPU.' } : {}
+  if (needsName && draft.user.trim() === '') mistakes.user = NO_NAME
   const start = startOf(draft, now)
   if (start === null) mistakes.from = SKIPPED
   if (draft.by === 'length') {
