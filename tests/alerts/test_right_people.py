@@ -6,6 +6,7 @@ import email
 import email.policy
 import json
 import os
+import re
 import signal
 import sqlite3
 from collections import Counter
@@ -22,6 +23,8 @@ from gpudeck.collectors.simulated.people import _FIRST_NAMES
 
 RULES = f"{quick.RULES}    gpu_held_idle: {{for: 1s}}\n"
 LIST = "gpus@lab.example"
+Holdings = set[tuple[str, str]]
+"""Users, each with the place of a GPU, such as gpu02:7."""
 FAULTS = ("cannot be read", "uncorrected memory errors", "no process is on it", "% full", "°C")
 
 
@@ -30,6 +33,7 @@ class Lab:
 
     def __init__(self, folder: Path, hook: Webhook, mail: MailServer, slack: FakeSlack) -> None:
         self.folder, self.hook, self.mail, self.slack = folder, hook, mail, slack
+        self.held: Holdings = set()
         people = [f"  {name}: {{mail: {name}@lab.example, slack: U0{name.upper()}}}" for name in _FIRST_NAMES]
         tokens = f"{{app_token: {APP_TOKEN}, bot_token: {BOT_TOKEN}, api_url: '{slack.api}'}}"
         notify = f"""
@@ -55,26 +59,30 @@ notify:
         hub = HubProcess(self.folder, ["--listen", "127.0.0.1:0", "--demo", "8", "--config", config])
         try:
             yield hub
-            wait_until(lambda: self._stands_still(hub.process.pid), "nothing being on its way")
+            wait_until(lambda: self._stands_still(hub), "nothing being on its way")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(hub.process.pid, signal.SIGKILL)
             hub.stop(signal.SIGKILL)
 
-    def _stands_still(self, hub: int) -> bool:
+    def _stands_still(self, hub: HubProcess) -> bool:
         """Stop it, and let it go on where it was sending something."""
-        os.killpg(hub, signal.SIGSTOP)
+        self.look(hub)
+        os.killpg(hub.process.pid, signal.SIGSTOP)
         question = "SELECT 1 FROM outbox WHERE state = 'waiting' AND claimed_until IS NOT NULL"
         with contextlib.closing(sqlite3.connect(self.folder / "gpudeck.db", timeout=10)) as database:
             is_sending = database.execute(question).fetchone() is not None
         if is_sending:
-            os.killpg(hub, signal.SIGCONT)
+            os.killpg(hub.process.pid, signal.SIGCONT)
         return not is_sending
 
     def mails(self) -> list[tuple[str, str]]:
         """To whom, and the subject."""
+        return [(to, text.partition("\n")[0]) for to, text in self.whole_mails()]
+
+    def whole_mails(self) -> list[tuple[str, str]]:
         read_mail = [(to, email.message_from_string(text, policy=email.policy.default)) for to, text in self.mail.mails]
-        return [(",".join(to), str(one["Subject"])) for to, one in read_mail]
+        return [(",".join(to), f"{one['Subject']}\n{one.get_content()}") for to, one in read_mail]
 
     def direct(self) -> list[tuple[str, str]]:
         """To whom in Slack, and the title."""
@@ -84,20 +92,36 @@ notify:
         return [text.splitlines()[0].strip("*") for text in self.hook.texts(path)]
 
     def personal(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """What people got by themselves, by mail and in Slack: who, and the title."""
-        mails = [(to.partition("@")[0], title) for to, title in self.mails() if to != LIST]
-        return mails, [(to.removeprefix("D0").lower(), title) for to, title in self.direct()]
+        """What people got by themselves, by mail and in Slack: who, and the whole text."""
+        mails = [(to.partition("@")[0], text) for to, text in self.whole_mails() if to != LIST]
+        return mails, [(said["channel"].removeprefix("D0").lower(), read(said)) for said in self.slack.said]
+
+    def look(self, hub: HubProcess) -> Holdings:
+        """Who holds which GPU idle at this moment. All that was ever seen is in `held`."""
+        hosts = json.loads(hub.get("/api/v1/fleet"))["hosts"]
+        gpus = [(f"{host['name']}:{gpu['label']}", gpu) for host in hosts for gpu in host["gpus"]]
+        seen = {(user, place) for place, gpu in gpus if gpu["availability"] == "held" for user in gpu["users"]}
+        self.held |= seen
+        return seen
 
     def are_owners_told(self, hub: HubProcess) -> bool:
-        """Everybody who holds a GPU idle at this moment, in both ways."""
-        hosts = json.loads(hub.get("/api/v1/fleet"))["hosts"]
-        held = [gpu for host in hosts for gpu in host["gpus"] if gpu["availability"] == "held"]
-        owners = {user for gpu in held for user in gpu["users"]}
-        return all(owners <= {who for who, _ in told} for told in self.personal())
+        """Everybody who holds a GPU idle at this moment of just that GPU, in both ways."""
+        now = self.look(hub)
+        return all(now <= {holding for who, text in told for holding in named(who, text)} for told in self.personal())
 
     def is_all_told(self) -> bool:
         listed = [title for to, title in self.mails() if to == LIST]
         return all(any(fault in title for title in told) for told in (self.titles(), listed) for fault in FAULTS)
+
+
+def named(who: str, text: str) -> Holdings:
+    """The GPUs that a message to somebody names. Those in the title of several are those of its lines."""
+    lines = re.findall(r"(\S+) holds GPU (\S+) of (\S+) idle", text)
+    assert {user for user, _, _ in lines} == {who}, text
+    places = {f"{host}:{label}" for _, label, host in lines}
+    several = re.search(r"GPUs are held idle: ([^\n*]+)", text)
+    assert several is None or set(several[1].split(", ")) == places, text
+    return {(who, place) for place in places}
 
 
 @pytest.fixture
@@ -109,8 +133,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 @pytest.mark.slow
 def test_the_right_people_get_the_right_messages_once(lab: Lab) -> None:
     for messages in (1, 3):
-        with lab.running():
-            wait_until(lambda messages=messages: len(lab.titles()) >= messages, "a message", 60)
+        with lab.running() as hub:
+
+            def is_begun(hub: HubProcess = hub, messages: int = messages) -> bool:
+                lab.look(hub)
+                return len(lab.titles()) >= messages
+
+            wait_until(is_begun, "a message", 60)
     with lab.running() as hub:
         wait_until(lab.is_all_told, "the rest of the messages", 60)
         wait_until(lambda: lab.are_owners_told(hub), "a message to everybody who holds a GPU idle", 60)
@@ -121,7 +150,6 @@ def test_the_right_people_get_the_right_messages_once(lab: Lab) -> None:
     assert len(public) == len(FAULTS)
     assert [title for title in critical if "cannot be read" not in title and "°C" not in title] == []
     assert not any("hold" in title and "idle" in title for title in public + critical)
+    # Each message to a user names GPUs of that user, and no other.
     personal = [told for way in lab.personal() for told in way]
-    # Of several GPUs at once the title names the GPUs: whose they are says who got it.
-    alone = [(who, title) for who, title in personal if "GPUs are held idle: " not in title]
-    assert [title for who, title in alone if who not in title or not title.endswith(" idle")] == []
+    assert {holding for who, text in personal for holding in named(who, text)} <= lab.held
