@@ -80,7 +80,9 @@ class BookingDesk:
         """The name by which somebody without an account books. Raises ValidationException where none is given, and
         NotAuthorizedException for that of an account."""
         if user is None:
-            raise ValidationException("user: a reservation without an account needs a name")
+            raise ValidationException(
+                "user: a reservation without an account needs a name: gpudeck reserve --user NAME"
+            )
         if await self._auth.accounts.find(user) or await self._auth.accounts.find(user.lower()):
             raise NotAuthorizedException(f"{user} has an account here: log in to book by that name")
         return user
