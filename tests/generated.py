@@ -30,7 +30,7 @@ def api_document() -> str:
 
 def page_catalog() -> str:
     """What the page has to know of a metric to show one that it was not written for."""
-    rows = [{"name": m.name, "scope": m.scope.value, "unit": m.unit, "label": m.label} for m in CATALOG]
+    rows = [{"name": m.name, "scope": m.scope.value, "unit": m.unit, "label": m.label, "live": m.live} for m in CATALOG]
     return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
 
 

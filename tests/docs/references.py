@@ -26,7 +26,8 @@ Made from the catalog, `src/gpudeck/model/catalog.py`: every figure that gpudeck
 told in [what is read on a machine](machines.md), and how Prometheus gets them in [Prometheus](prometheus.md).
 
 A value outside the range is not believed: it becomes unknown, with that as its reason. *Of many* is how the values of
-several devices, or of several moments, become one.
+several devices, or of several moments, become one. *In the stream*: each change of the value is sent to viewers, or the
+value only comes with the whole host (`/api/v1/hosts/{host}`).
 """
 _ROUTES = """\
 # Routes
@@ -98,7 +99,8 @@ def metrics_page() -> str:
     for scope, title in ((Scope.GPU, "Of a GPU"), (Scope.HOST, "Of a host")):
         parts.append(f"## {title}\n")
         parts.append(
-            "| metric | what | unit | range | kind | of many | for Prometheus |\n|---|---|---|---|---|---|---|"
+            "| metric | what | unit | range | kind | of many | in the stream | for Prometheus |\n"
+            "|---|---|---|---|---|---|---|---|"
         )
         parts.append("\n".join(_write_metric(metric) for metric in CATALOG if metric.scope is scope) + "\n")
     return "\n".join(parts)
@@ -106,7 +108,8 @@ def metrics_page() -> str:
 
 def _write_metric(metric: Metric) -> str:
     between = f"{metric.low:.0f} to {metric.high:.0f}"
-    cells = (f"`{metric.name}`", metric.label, metric.unit, between, metric.kind.value, metric.rollup.value)
+    sent = "each change" if metric.live else "with the host"
+    cells = (f"`{metric.name}`", metric.label, metric.unit, between, metric.kind.value, metric.rollup.value, sent)
     return f"| {' | '.join(cells)} | `{expose(metric).name}` |"
 
 

@@ -43,6 +43,7 @@ class Rollup(Enum):
 class Metric(Struct, frozen=True):
     """`precision` is the smallest step worth keeping; readings are rounded to it before they leave the machine.
 
+    `live` says whether viewers are sent each change; the others, which no list shows, are read with the host.
     `name` and `scope` are those of the field that it describes.
     """
 
@@ -53,6 +54,7 @@ class Metric(Struct, frozen=True):
     kind: Kind = Kind.GAUGE
     rollup: Rollup = Rollup.MEAN
     precision: float = 1.0
+    live: bool = True
     name: str = ""
     scope: Scope = Scope.GPU
 
@@ -76,7 +78,7 @@ class GpuMetrics(Struct, kw_only=True):
     """What is measured on a GPU; None is unknown."""
 
     utilization_percent: Annotated[Value, Metric("percent", "Utilization", 100)] = None
-    memory_utilization_percent: Annotated[Value, Metric("percent", "Memory bandwidth in use", 100)] = None
+    memory_utilization_percent: Annotated[Value, Metric("percent", "Memory bandwidth in use", 100, live=False)] = None
     memory_used_bytes: Annotated[Value, Metric("bytes", "Memory used", 4 * TIB, rollup=_SUM, precision=MIB)] = None
     memory_total_bytes: Annotated[
         Value, Metric("bytes", "Memory", 4 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB)
@@ -84,38 +86,44 @@ class GpuMetrics(Struct, kw_only=True):
     temperature_celsius: Annotated[Value, Metric("celsius", "Temperature", 150, low=-50, rollup=_MAX)] = None
     power_watts: Annotated[Value, Metric("watts", "Power", 10_000, rollup=_SUM, precision=0.1)] = None
     power_limit_watts: Annotated[Value, Metric("watts", "Power limit", 10_000, kind=_CONSTANT, rollup=_SUM)] = None
-    fan_percent: Annotated[Value, Metric("percent", "Fan", 150, rollup=_MAX)] = None
-    clock_sm_mhz: Annotated[Value, Metric("megahertz", "SM clock", 20_000)] = None
-    clock_memory_mhz: Annotated[Value, Metric("megahertz", "Memory clock", 40_000)] = None
-    encoder_percent: Annotated[Value, Metric("percent", "Video encoder", 100)] = None
-    decoder_percent: Annotated[Value, Metric("percent", "Video decoder", 100)] = None
-    memory_temperature_celsius: Annotated[Value, Metric("celsius", "Memory temperature", 150, low=-50, rollup=_MAX)] = (
-        None
-    )
-    performance_state: Annotated[Value, Metric("state", "Performance state (0 is fastest)", 15, rollup=_MAX)] = None
-    throttled_power: Annotated[Value, Metric("flag", "Slowed by its power limit", 1, rollup=_MAX)] = None
-    throttled_thermal: Annotated[Value, Metric("flag", "Slowed by heat", 1, rollup=_MAX)] = None
+    fan_percent: Annotated[Value, Metric("percent", "Fan", 150, rollup=_MAX, live=False)] = None
+    clock_sm_mhz: Annotated[Value, Metric("megahertz", "SM clock", 20_000, live=False)] = None
+    clock_memory_mhz: Annotated[Value, Metric("megahertz", "Memory clock", 40_000, live=False)] = None
+    encoder_percent: Annotated[Value, Metric("percent", "Video encoder", 100, live=False)] = None
+    decoder_percent: Annotated[Value, Metric("percent", "Video decoder", 100, live=False)] = None
+    memory_temperature_celsius: Annotated[
+        Value, Metric("celsius", "Memory temperature", 150, low=-50, rollup=_MAX, live=False)
+    ] = None
+    performance_state: Annotated[
+        Value, Metric("state", "Performance state (0 is fastest)", 15, rollup=_MAX, live=False)
+    ] = None
+    throttled_power: Annotated[Value, Metric("flag", "Slowed by its power limit", 1, rollup=_MAX, live=False)] = None
+    throttled_thermal: Annotated[Value, Metric("flag", "Slowed by heat", 1, rollup=_MAX, live=False)] = None
     throttled_hardware: Annotated[
-        Value, Metric("flag", "Slowed by the hardware (power brake, slowdown)", 1, rollup=_MAX)
+        Value, Metric("flag", "Slowed by the hardware (power brake, slowdown)", 1, rollup=_MAX, live=False)
     ] = None
     ecc_corrected_count: Annotated[
-        Value, Metric("count", "Memory errors corrected since start", 1e15, kind=_COUNTER, rollup=_SUM)
+        Value, Metric("count", "Memory errors corrected since start", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
     ] = None
     ecc_uncorrected_count: Annotated[
-        Value, Metric("count", "Memory errors not corrected", 1e15, kind=_COUNTER, rollup=_SUM)
+        Value, Metric("count", "Memory errors not corrected", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
     ] = None
     remapped_rows_count: Annotated[
-        Value, Metric("count", "Memory rows replaced by spares", 1e9, kind=_COUNTER, rollup=_SUM)
+        Value, Metric("count", "Memory rows replaced by spares", 1e9, kind=_COUNTER, rollup=_SUM, live=False)
     ] = None
-    remapped_rows_pending: Annotated[Value, Metric("flag", "Row replacement waits for a reset", 1, rollup=_MAX)] = None
-    nvlink_active_count: Annotated[Value, Metric("count", "NVLinks up", 64, rollup=_SUM)] = None
-    nvlink_inactive_count: Annotated[Value, Metric("count", "NVLinks down", 64, rollup=_SUM)] = None
-    energy_joules: Annotated[Value, Metric("joules", "Energy since start", 1e15, kind=_COUNTER, rollup=_SUM)] = None
+    remapped_rows_pending: Annotated[
+        Value, Metric("flag", "Row replacement waits for a reset", 1, rollup=_MAX, live=False)
+    ] = None
+    nvlink_active_count: Annotated[Value, Metric("count", "NVLinks up", 64, rollup=_SUM, live=False)] = None
+    nvlink_inactive_count: Annotated[Value, Metric("count", "NVLinks down", 64, rollup=_SUM, live=False)] = None
+    energy_joules: Annotated[
+        Value, Metric("joules", "Energy since start", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
+    ] = None
     pcie_receive_bytes_per_second: Annotated[
-        Value, Metric("bytes_per_second", "PCIe in", 1e13, rollup=_SUM, precision=1e6)
+        Value, Metric("bytes_per_second", "PCIe in", 1e13, rollup=_SUM, precision=1e6, live=False)
     ] = None
     pcie_transmit_bytes_per_second: Annotated[
-        Value, Metric("bytes_per_second", "PCIe out", 1e13, rollup=_SUM, precision=1e6)
+        Value, Metric("bytes_per_second", "PCIe out", 1e13, rollup=_SUM, precision=1e6, live=False)
     ] = None
 
 
@@ -133,15 +141,17 @@ class HostMetrics(Struct, kw_only=True):
     disk_total_bytes: Annotated[
         Value, Metric("bytes", "Disk", 1e6 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB)
     ] = None
-    swap_used_bytes: Annotated[Value, Metric("bytes", "Swap used", 4096 * TIB, rollup=_SUM, precision=MIB)] = None
+    swap_used_bytes: Annotated[
+        Value, Metric("bytes", "Swap used", 4096 * TIB, rollup=_SUM, precision=MIB, live=False)
+    ] = None
     swap_total_bytes: Annotated[
         Value, Metric("bytes", "Swap", 4096 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB)
     ] = None
     network_receive_bytes_per_second: Annotated[
-        Value, Metric("bytes_per_second", "Network in", 1e13, rollup=_SUM, precision=1e3)
+        Value, Metric("bytes_per_second", "Network in", 1e13, rollup=_SUM, precision=1e3, live=False)
     ] = None
     network_transmit_bytes_per_second: Annotated[
-        Value, Metric("bytes_per_second", "Network out", 1e13, rollup=_SUM, precision=1e3)
+        Value, Metric("bytes_per_second", "Network out", 1e13, rollup=_SUM, precision=1e3, live=False)
     ] = None
     uptime_seconds: Annotated[Value, Metric("seconds", "Up for", 1e10, kind=_COUNTER, rollup=_LAST, precision=60)] = (
         None
