@@ -3,6 +3,7 @@
 import pytest
 
 from alerts.watched import NOW, Watched
+from fakes.views import show
 from gpudeck.alerts.message import Message
 from gpudeck.collectors.simulated.fleet import SimulatedFleet
 
@@ -43,7 +44,7 @@ class Lab:
     def _note_owners(self) -> None:
         """By the fleet itself: whose GPU has been held for two hours."""
         now = self.watched.clock.now
-        gpus = [gpu for host in self.watched.hub.fleet.hosts.values() for gpu in host.view["gpus"]]
+        gpus = [gpu for host in self.watched.hub.fleet.hosts.values() for gpu in show(host)["gpus"]]
         held = [gpu for gpu in gpus if gpu["availability"] == "held" and now - gpu["since"] >= 7200]
         self.owners |= {(user, gpu["uuid"]) for gpu in held for user in gpu["users"]}
 
@@ -54,7 +55,7 @@ class Lab:
         """Hosts whose drivers told of something that is nobody's program's fault."""
         found = set()
         for host in self.watched.hub.fleet.hosts.values():
-            kinds = {event["kind"] for gpu in host.view["gpus"] for event in gpu["events"]}
+            kinds = {event["kind"] for gpu in show(host)["gpus"] for event in gpu["events"]}
             found |= {("xid", host.name) for _ in kinds - {"application"}}
         return found
 

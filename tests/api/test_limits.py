@@ -21,10 +21,10 @@ from gpudeck.api.limits import BYTES_A_REQUEST, FILES_A_REQUEST, LimitedApp, Mea
 from gpudeck.api.questions import Questions
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.model.turns import HOSTS_AT_ONCE
+from gpudeck.model.view import Gpu
 from gpudeck.wire import encode
 from gpudeck.wire.codec import MAX_DECODED_BYTES
 
@@ -470,7 +470,7 @@ def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatc
     turn, made = 0, Counter[int]()
     see = Sight.gpu
 
-    def see_and_count(sight: Sight, gpu: View) -> View:
+    def see_and_count(sight: Sight, gpu: Gpu) -> Gpu:
         made[turn] += 1
         return see(sight, gpu)
 

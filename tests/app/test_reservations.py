@@ -12,6 +12,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.views import show
 from gpudeck.app.reservations import Bookings
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
@@ -65,7 +66,7 @@ class House:
     @property
     def gpu(self) -> dict[str, Any]:
         (host,) = self.hub.fleet.hosts.values()
-        return dict(host.view["gpus"][0])
+        return dict(show(host)["gpus"][0])
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.told]
@@ -85,7 +86,7 @@ def test_booking_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Path) -
         await house.bookings.open()
         made = await house.book()
         assert house.gpu["availability"] == "booked"
-        assert (house.gpu["reservation"].id, house.gpu["reservation"].until) == (made.id, NOW + 4 * HOUR)
+        assert (house.gpu["reservation"]["id"], house.gpu["reservation"]["until"]) == (made.id, NOW + 4 * HOUR)
         house.clock.advance(4 * HOUR)
         house.bookings.look()
         assert (house.gpu["availability"], house.gpu["reservation"]) == ("free", None)

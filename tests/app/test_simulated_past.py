@@ -6,8 +6,10 @@ import pytest
 
 from gpudeck.app.simulated_past import DAY, HOUR, Slice, sample_span, slices
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.history.sample import STATES, HostSample, sample_host
+from gpudeck.history.sample import STATES, HostSample
 from gpudeck.hub.host import HostState
+from gpudeck.hub.recorder import sample_host
+from gpudeck.hub.table import FleetTable
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.report import Report
@@ -23,7 +25,8 @@ def fleet() -> SimulatedFleet:
 
 def seen_live(fleet: SimulatedFleet, host: int, at: float, report: Report) -> HostSample:
     """What a hub that has just been started samples of that report."""
-    state = HostState(fleet.host_id(host), "push", FleetSettings(), Names())
+    table = FleetTable(FleetSettings(), Names(), {})
+    state = HostState(fleet.host_id(host), "push", table)
     envelope = Envelope(
         version=1,
         host=fleet.names[host],
@@ -37,7 +40,8 @@ def seen_live(fleet: SimulatedFleet, host: int, at: float, report: Report) -> Ho
         report=report,
     )
     state.take(envelope, at, 0.0, at)
-    return sample_host(state.view, at, 60.0)
+    table.settle()
+    return sample_host(state, at, 60.0)
 
 
 def dead_spans(fleet: SimulatedFleet, host: int) -> list[float]:

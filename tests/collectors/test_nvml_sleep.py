@@ -118,7 +118,7 @@ def test_sleeping_gpu_is_free(laptop: Laptop) -> None:
     laptop.set_status("suspended")
     fleet = Fleet(FleetSettings())
     fleet.apply(make_envelope(gpus=[laptop.read(0.0)]), via="push", now=0.0)
-    assert fleet.hosts["gpu01"].view["gpus"][0]["availability"] == "free"
+    assert fleet.hosts["gpu01"].view().gpus[0].availability == "free"
 
 
 def test_gpu_that_wakes_up_is_read_on_the_next_beat(laptop: Laptop) -> None:

@@ -81,7 +81,7 @@ def test_process_on_four_gpus_counts_four_times_as_there() -> None:
 
 
 def test_processes_are_listed_with_gpu_user_memory_time_and_pid_as_there() -> None:
-    ada = make_process(24571, "ada", gib=5, started_at=fleet_of()["time"] - 359)
+    ada = make_process(24571, "ada", gib=5, started_at=fleet_of().time - 359)
     nobody = Process(pid=0, user=None, memory_used_bytes=None)
     fleet = fleet_of(("a", [make_gpu(0, processes=[ada, nobody]), make_gpu(1, processes=[ada])]))
     assert list_processes(fleet) == [

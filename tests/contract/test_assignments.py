@@ -37,6 +37,7 @@ DATA = {
     "sources/ssh_connector.py: self._attempt.connection",
     "sources/ssh_connector.py: self._attempt.note",
     "sources/ssh_connector.py: self._attempt.offered",
+    "tui/fleet.py: self.fleet.hosts",
     "tui/top.py: self.prompt.text",
     "tui/top.py: self.shown_order().is_turned",
 }

@@ -34,6 +34,9 @@ class FakeFeed:
     def stop(self) -> None:
         self.is_stopped = True
 
+    def look_at(self, host_id: str | None) -> None:
+        pass
+
     def past(self, subject: dict[str, str], metric: str) -> list[tuple[float, float]]:
         self.pasts.append((subject, metric))
         if self._past is None:

@@ -33,6 +33,7 @@ class Watched:
         made = {"collected_at": self.now} | others
         via = made.pop("via", "push")
         self.fleet.apply(make_envelope(host, self._sequence, gpus, **made), via=via, now=self.now)
+        self.fleet.settle()
 
     def pass_to(self, moment: float) -> None:
         while self.now < moment:

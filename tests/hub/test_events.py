@@ -6,8 +6,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.views import View, show
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.metrics import View
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading
 
@@ -26,7 +26,7 @@ class Stage:
         self.sequence += 1
         envelope = make_envelope(gpus=[gpu], sequence=self.sequence, collected_at=collected_at)
         self.fleet.apply(envelope, via="push", now=collected_at)
-        view: View = self.fleet.hosts["gpu01"].view["gpus"][0]
+        view: View = show(self.fleet.hosts["gpu01"])["gpus"][0]
         return view
 
     def take_changes(self) -> Any:

@@ -8,8 +8,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import GIB, HOST, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.views import View, show
 from gpudeck.hub.fleet import FORGET_TICKS, Fleet
-from gpudeck.hub.metrics import View
 from gpudeck.model.availability import AvailabilitySettings
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
@@ -34,7 +34,7 @@ class Stage:
         self.fleet.age(self.clock())
 
     def host(self, name: str = "gpu01") -> View:
-        return self.fleet.hosts[name].view
+        return show(self.fleet.hosts[name])
 
     def gpu(self, index: int = 0, host: str = "gpu01") -> View:
         gpu: View = self.host(host)["gpus"][index]

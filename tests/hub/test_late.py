@@ -6,11 +6,11 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.views import View, show
 from gpudeck.history.sample import STATES, HostSample
 from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.late import BACKLOG_PAUSE, MOST_RANGES, MissingReports
-from gpudeck.hub.metrics import View
 from gpudeck.hub.recorder import Recorder
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.event import Event
@@ -37,7 +37,9 @@ class Stage:
     def report(self, sequence: int, *gpus: GpuReading, ago: float = 0.0, **others: Any) -> bool:
         now = self.clock()
         envelope = make_envelope(sequence=sequence, gpus=list(gpus) or None, collected_at=now - ago, **others)
-        return self.fleet.apply(envelope, via="push", now=now, sent_at=now)
+        is_taken = self.fleet.apply(envelope, via="push", now=now, sent_at=now)
+        self.fleet.settle()
+        return is_taken
 
     def after(self, seconds: float) -> None:
         """Let every second pass."""
@@ -55,7 +57,7 @@ class Stage:
 
     @property
     def host(self) -> View:
-        return self.fleet.hosts["gpu01"].view
+        return show(self.fleet.hosts["gpu01"])
 
 
 @pytest.fixture

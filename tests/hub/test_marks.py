@@ -1,5 +1,7 @@
 """What reservations say of GPUs is shown with them: at once, and with every later report."""
 
+from msgspec import structs
+
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.fleet import Fleet
@@ -21,7 +23,7 @@ def make_fleet(*gpus: object) -> Fleet:
 
 def gpus_of(fleet: Fleet) -> list[dict[str, object]]:
     (host,) = fleet.hosts.values()
-    return list(host.view["gpus"])
+    return [structs.asdict(gpu) for gpu in host.view().gpus]
 
 
 def test_empty_gpu_becomes_booked_at_once_and_free_again() -> None:
@@ -31,6 +33,7 @@ def test_empty_gpu_becomes_booked_at_once_and_free_again() -> None:
     assert (gpu["availability"], gpu["reservation"], gpu["since"]) == ("booked", BOOKED.reservation, NOW + 1)
     assert fleet.totals().booked == 1
     fleet.mark({}, NOW + 2)
+    (gpu,) = gpus_of(fleet)
     assert (gpu["availability"], gpu["reservation"]) == ("free", None)
     assert (fleet.totals().booked, fleet.totals().free) == (0, 1)
 

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.views import show
 from gpudeck.alerts.engine import Engine
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.snapshot import Around
@@ -70,6 +71,7 @@ class Restarting:
             host, self.sequence, **({"gpus": [make_gpu(uuid=f"GPU-{host}")], "collected_at": now} | others)
         )
         self.hub.fleet.apply(envelope, via=via, now=now, sent_at=now, target=target, token=token)
+        self.hub.fleet.settle()
 
     def after(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -82,7 +84,7 @@ class Restarting:
     def host(self, name: str = "gpu01") -> dict[str, Any]:
         found = self.hub.fleet.find(name)
         assert found is not None
-        return found.view
+        return show(found)
 
     def names(self) -> list[str]:
         return [host.name for host in self.hub.fleet.ordered()]

@@ -94,7 +94,9 @@ class Stage:
         now = self.clock()
         body = encode(make_envelope(sequence=sequence, collected_at=now - ago))
         headers = {"Gpudeck-Sent-At": str(now)} | HEADERS
-        return self._ask("POST", "/api/v1/reports", content=body, headers=headers).status_code
+        status = self._ask("POST", "/api/v1/reports", content=body, headers=headers).status_code
+        self.hub.fleet.settle()
+        return status
 
     def check(self) -> tuple[str, str]:
         """The status of the observers on /readyz, and what is said of them."""
@@ -128,12 +130,12 @@ def test_observers_are_called_in_the_order_of_registration(stage: Stage) -> None
         stage.observers.add(Listing(name, calls))
     stage.send(1)
     assert calls == [
+        "a: unsaved?",
+        "b: unsaved?",
         "a: report of gpu01",
         "b: report of gpu01",
         "a: news of gpu01",
         "b: news of gpu01",
-        "a: unsaved?",
-        "b: unsaved?",
     ]
     calls.clear()
     stage.after(1)
@@ -185,7 +187,7 @@ def test_failure_is_shown_until_it_is_over_and_logged_twice(stage: Stage, caplog
     for sequence in range(1, 4):
         assert stage.send(sequence) == 202
         stage.after(2)
-    problem = "broken failed with a report (ValueError): its data may be incomplete. See the hub's log."
+    problem = "broken failed with saving a backlog (ValueError): its data may be incomplete. See the hub's log."
     assert stage.check() == ("degraded", problem)
     assert problem in stage.hub.fleet.problems
     broken.is_broken = False
@@ -193,7 +195,7 @@ def test_failure_is_shown_until_it_is_over_and_logged_twice(stage: Stage, caplog
     assert stage.check() == ("ok", "")
     assert stage.hub.fleet.problems == []
     assert [(record.levelname, record.getMessage().partition(" (")[0]) for record in caplog.records] == [
-        ("ERROR", "broken failed with a report"),
+        ("ERROR", "broken failed with saving a backlog"),
         ("INFO", f"broken works again: it has not failed for {RECOVERED_SECONDS} s"),
     ]
 
@@ -250,8 +252,9 @@ def test_change_while_observers_are_called_counts_from_the_next_moment(
 
 
 def test_news_stay_until_an_observer_takes_them(stage: Stage) -> None:
-    def report(sequence: int) -> Any:
-        return stage.hub.fleet.apply(make_envelope(sequence=sequence), via="push", now=stage.clock())
+    def report(sequence: int) -> None:
+        stage.hub.fleet.apply(make_envelope(sequence=sequence), via="push", now=stage.clock())
+        stage.hub.fleet.settle()
 
     calls: list[str] = []
     report(1)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.reports import make_envelope, make_gpu
+from fakes.views import show
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.register import MOST_OF_A_NAME
 from gpudeck.model.errors import ReportRefused
@@ -40,7 +41,7 @@ class Station:
         return [(host.id, host.name, host.status, host.via) for host in self.fleet.ordered()]
 
     def problems(self, host_id: str) -> list[str]:
-        found: list[str] = self.fleet.hosts[host_id].view["problems"]
+        found: list[str] = show(self.fleet.hosts[host_id])["problems"]
         return found
 
     def _envelope(self, name: str, machine: str, **others: Any) -> Envelope:
@@ -57,7 +58,7 @@ def hub() -> Station:
 
 def test_configured_host_that_was_never_seen_is_shown_as_such_with_every_reason(hub: Station) -> None:
     hub.expect("gpu01", labels={"rack": "b3"})
-    view = hub.fleet.hosts["gpu01"].view
+    view = show(hub.fleet.hosts["gpu01"])
     assert (view["status"], view["via"], view["labels"]) == ("never", "ssh", {"rack": "b3"})
     unknown = {name for name, value in view.items() if value is None}
     assert unknown <= view["reasons"].keys()
@@ -75,7 +76,7 @@ def test_first_report_of_a_configured_host_takes_its_place(hub: Station) -> None
     hub.fleet.take_changes()
     hub.fetch("gpu01", "ssh", "m1")
     assert hub.shown() == [("m1", "gpu01", "up", "ssh")]
-    assert hub.fleet.hosts["m1"].view["labels"] == {"rack": "b3"}
+    assert show(hub.fleet.hosts["m1"])["labels"] == {"rack": "b3"}
     assert hub.fleet.take_changes()[1] == ["gpu01"]
 
 
@@ -124,7 +125,7 @@ def test_host_keeps_the_name_it_is_read_under_when_its_agent_reports_under_anoth
     hub.fetch("trainer", "pull", "m1")
     hub.push("srv-a17", "m1")
     assert hub.shown() == [("m1", "trainer", "up", "push")]
-    assert hub.fleet.hosts["m1"].view["labels"] == {"rack": "b3"}
+    assert show(hub.fleet.hosts["m1"])["labels"] == {"rack": "b3"}
     hub.expect()
     hub.push("srv-a17", "m1")
     assert hub.shown() == [("m1", "srv-a17", "up", "push")]

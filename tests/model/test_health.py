@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudeck.model.health import OK, Health, HealthSettings, judge_health, judge_wear
+from gpudeck.model.health import OK, Health, HealthSettings, judge_faults, judge_health, judge_wear
 from gpudeck.model.report import GpuEvent
 
 SETTINGS = HealthSettings()
@@ -13,22 +13,25 @@ def faults(*codes: int) -> list[GpuEvent]:
 
 
 def test_critical_fault_is_critical_with_its_code_and_a_next_step() -> None:
-    health = judge_health(None, 40.0, SETTINGS, faults(79))
+    health = judge_health(None, 40.0, SETTINGS, judge_faults(faults(79)))
     assert (health.level, health.reason) == ("critical", "XID 79: it has fallen off the bus")
     assert health.action is not None
 
 
 @pytest.mark.parametrize("code", [63, 94, 9999])
 def test_other_faults_of_the_hardware_are_a_warning(code: int) -> None:
-    assert judge_health(None, 40.0, SETTINGS, faults(code)).level == "warning"
+    assert judge_health(None, 40.0, SETTINGS, judge_faults(faults(code))).level == "warning"
 
 
 def test_fault_of_a_program_leaves_the_gpu_well() -> None:
-    assert judge_health(None, 40.0, SETTINGS, faults(13, 31, 43, 45)) is OK
+    assert judge_health(None, 40.0, SETTINGS, judge_faults(faults(13, 31, 43, 45))) is OK
 
 
 def test_worst_fault_counts_and_of_those_the_newest() -> None:
-    assert judge_health(None, 40.0, SETTINGS, faults(48, 79, 63, 31)).reason == "XID 79: it has fallen off the bus"
+    assert (
+        judge_health(None, 40.0, SETTINGS, judge_faults(faults(48, 79, 63, 31))).reason
+        == "XID 79: it has fallen off the bus"
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,16 +46,16 @@ def test_worst_fault_counts_and_of_those_the_newest() -> None:
     ],
 )
 def test_heat_and_faults_the_worse_counts(celsius: float | None, codes: list[int], reason: str) -> None:
-    assert judge_health(None, celsius, SETTINGS, faults(*codes)).reason == reason
+    assert judge_health(None, celsius, SETTINGS, judge_faults(faults(*codes))).reason == reason
 
 
 def test_missing_gpu_names_the_fault_that_made_it_so() -> None:
-    health = judge_health("the GPU is lost", None, SETTINGS, faults(79))
+    health = judge_health("the GPU is lost", None, SETTINGS, judge_faults(faults(79)))
     assert (health.level, health.reason) == ("critical", "the GPU is lost (XID 79: it has fallen off the bus)")
 
 
 def test_missing_gpu_without_a_fault_is_critical_all_the_same() -> None:
-    health = judge_health("the GPU is lost", None, SETTINGS, faults(31))
+    health = judge_health("the GPU is lost", None, SETTINGS, judge_faults(faults(31)))
     assert (health.level, health.reason) == ("critical", "the GPU is lost")
 
 
@@ -85,5 +88,5 @@ def test_counters_at_zero_or_unknown_say_nothing(value: float | None) -> None:
 def test_wear_does_not_hide_what_is_worse() -> None:
     wear = Health("warning", "worn", "reset it")
     assert judge_health(None, 96.0, SETTINGS, wear=wear).reason == "96 °C"
-    assert judge_health(None, 40.0, SETTINGS, faults(63), wear=wear).reason != "worn"
+    assert judge_health(None, 40.0, SETTINGS, judge_faults(faults(63)), wear=wear).reason != "worn"
     assert judge_health(None, None, SETTINGS, wear=wear).reason == "worn"

@@ -405,7 +405,7 @@ def test_the_hub_shows_what_is_free() -> None:
     fleet = Fleet(FleetSettings())
     fleet.apply(Exporter(load(EIGHT)).seal(), via="scrape", now=NOW)
     (host,) = fleet.ordered()
-    assert [gpu["availability"] for gpu in host.view["gpus"]] == ["busy", "busy", "free", "busy", *["free"] * 4]
+    assert [gpu.availability for gpu in host.view().gpus] == ["busy", "busy", "free", "busy", *["free"] * 4]
 
 
 def test_without_processes_memory_and_load_decide_what_is_free() -> None:

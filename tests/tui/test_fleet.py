@@ -10,7 +10,7 @@ from fakes.fleets import fleet_of, make
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Fleet, Totals
-from gpudeck.tui.fleet import LiveFleet, natural, read_delta
+from gpudeck.tui.fleet import LiveFleet, natural, read_delta, read_snapshot
 from gpudeck.views.reading import read_fleet
 
 
@@ -25,14 +25,16 @@ def test_deltas_lead_to_the_same_fleet_as_a_snapshot() -> None:
         hub.fleet.apply(make_envelope(name, gpus=[make_gpu(uuid=f"GPU-{name}")]), via="push", now=clock())
     hub.stream.tick()
     live = LiveFleet()
-    live.load(read_fleet(data_of(hub.stream.snapshot().plain)))
+    live.load(read_snapshot(data_of(hub.stream.snapshot().plain)))
     clock.advance(2)
     busy = make_busy_gpu(uuid="GPU-gpu01")
     hub.fleet.apply(make_envelope("gpu01", 2, gpus=[busy]), via="push", now=clock())
     hub.fleet.apply(make_envelope("gpu04", gpus=[make_gpu(uuid="GPU-gpu04")]), via="push", now=clock())
     hub.fleet.remove("gpu02")
     live.apply(read_delta(data_of(hub.stream.tick().plain)))
-    assert live.fleet == read_fleet(hub.stream.document())
+    shown = msgspec.to_builtins(live.fleet)
+    del shown["rows"]
+    assert shown == msgspec.to_builtins(read_fleet(hub.stream.document()))
     assert [host.name for host in live.fleet.hosts] == ["gpu01", "gpu03", "gpu04"]
 
 
@@ -44,9 +46,9 @@ def test_fields_of_a_newer_hub_are_left_out_and_a_value_that_does_not_fit_is_ref
     live = LiveFleet()
     live.load(fleet_of(("gpu01", [make_gpu(uuid="GPU-0")])))
     host = live.fleet.hosts[0]
-    newer = {"id": host.id, "colour": "red", "gpus": [{"uuid": "GPU-0", "taste": 1, "utilization_percent": 7}]}
+    newer = {"id": host.id, "colour": "red", "gpus": [{"uuid": "GPU-0", "taste": 1, "users": ["ann"]}]}
     live.apply(read_delta(delta(changes=[newer])))
-    assert host.gpus[0].utilization_percent == 7
+    assert host.gpus[0].users == ["ann"]
     with pytest.raises(msgspec.ValidationError, match="lent"):
         read_delta(delta(changes=[{"id": host.id, "gpus": [{"uuid": "GPU-0", "availability": "lent"}]}]))
 

@@ -1,6 +1,6 @@
 /** Hosts and GPUs for the unit tests: ordinary ones, with what a test is about put on top. */
 import type { Alert } from './api/alerts'
-import type { Availability, Fleet, Gpu, Host, Process, Totals } from './api/types'
+import type { Availability, Fleet, Gpu, Host, HostRows, Process, Snapshot, Totals } from './api/types'
 import catalog from './api/catalog.json'
 import { HostEntry } from './state/fleet'
 
@@ -103,7 +103,7 @@ export function host(name: string, gpus: Gpu[], changes: Partial<Host> = {}): Ho
 /** A host with one GPU a state. */
 export function entry(name: string, states: Availability[] = ['free'], changes: Partial<Host> = {}): HostEntry {
   const gpus = states.map((availability) => gpu({ availability }))
-  return new HostEntry(host(name, gpus, changes))
+  return new HostEntry(host(name, gpus, changes), NOW)
 }
 
 export function totals(changes: Partial<Totals> = {}): Totals {
@@ -112,6 +112,13 @@ export function totals(changes: Partial<Totals> = {}): Totals {
 
 export function fleet(hosts: Host[], changes: Partial<Fleet> = {}): Fleet {
   return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), problems: [], alerts: [], hosts, ...changes }
+}
+
+/** The same as the stream's first event: each host and GPU has the row of its place. */
+export function snapshot(hosts: Host[], changes: Partial<Snapshot> = {}): Snapshot {
+  let first = 0
+  const rows = hosts.map(({ id, gpus }, row): HostRows => [id, row, (first += gpus.length) - gpus.length])
+  return { ...fleet(hosts), rows, ...changes }
 }
 
 /** A host that went down. */

@@ -17,12 +17,13 @@ from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.silences import describe
-from gpudeck.alerts.snapshot import HUB, Around, SeenHost, View
+from gpudeck.alerts.snapshot import HUB, Around, SeenHost
 from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
 from gpudeck.model.event import SEVERITIES, Event, make_event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.turns import Steps
 from gpudeck.model.turns import finish as finish_steps
+from gpudeck.model.view import Gpu, Host
 
 RETURN_BEATS: Final = 4.0
 """A host that is read less often than agents return has so many turns to be read again."""
@@ -248,14 +249,14 @@ class Engine(Course):
         """Whether it is too early to say that the host is gone: the hub was away, and has not heard of it since."""
         if host.status == "never" or host.silent_since > self._returning_since:
             return False
-        seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.get("interval_seconds") or 0.0))
+        seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
         return self._around.now < self._returning_since + seconds
 
     def _look_by_model(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
         """Each model has limits of its own. What a rule says of a whole host it says once."""
-        models: dict[str, list[View]] = {}
+        models: dict[str, list[Gpu]] = {}
         for gpu in host.gpus:
-            models.setdefault(gpu["name"], []).append(gpu)
+            models.setdefault(gpu.name, []).append(gpu)
         by_model = {model: self._thresholds.of(host.name, host.labels, model) for model in models}
         everybody = self._thresholds.of(host.name, host.labels)
         for rule, _, _ in self._of_gpus:
@@ -272,7 +273,7 @@ class Engine(Course):
         self,
         rules: Sequence[tuple[Rule, str, Find]],
         host: SeenHost,
-        gpus: Sequence[View],
+        gpus: Sequence[Gpu],
         limits: LimitsByRule,
         active: Mapping[str, Subjects] | None,
     ) -> None:
@@ -286,7 +287,7 @@ class Engine(Course):
                 self._settle(rule, host, [(one, own) for one in found] if own.is_on else (), subjects, own)
 
     def _apply(
-        self, rule: Rule, host: SeenHost, gpus: Sequence[View], limits: Limits, active: Mapping[str, Subjects] | None
+        self, rule: Rule, host: SeenHost, gpus: Sequence[Gpu], limits: Limits, active: Mapping[str, Subjects] | None
     ) -> None:
         found = rule.find(host, gpus, limits, self._around) if limits.is_on else ()
         subjects = active.get(rule.name) if active else None
@@ -325,7 +326,7 @@ class Engine(Course):
 
     def _note_unread(self, host: SeenHost, active: Mapping[str, Subjects]) -> None:
         """None of its GPUs can be read now."""
-        why = (host.view.get("reasons") or {}).get("gpus") or "the host tells of no GPU"
+        why = host.view.reasons.get("gpus") or "the host tells of no GPU"
         for _, name, _ in self._of_gpus:
             for life in list(active.get(name, {}).values()):
                 self._note_unknown(life, why)
@@ -379,15 +380,13 @@ def _why_unknown(rule: Rule, host: SeenHost, life: Life) -> str | None:
         return why
     if rule.scope == "hub":
         return None
-    view: View = host.view
+    view: Host | Gpu = host.view
     if rule.scope == "gpu":
         board = host.boards.get(life.gpu)
         if board is None:
             return "the host does not tell of this GPU"
         if board.missing is not None and not rule.reads_missing:
-            return str(board.missing)
-        view = board.view
-    unread = next((name for name in rule.needs if view.get(name) is None), None)
-    if unread is None:
-        return None
-    return str((view.get("reasons") or {}).get(unread) or "it could not be read")
+            return board.missing
+        view = board.view()
+    unread = next((name for name in rule.needs if getattr(view, name) is None), None)
+    return None if unread is None else view.reasons.get(unread) or "it could not be read"

@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.message import MessageKind
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.model.event import Severity
+from gpudeck.model.view import Gpu
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -34,7 +35,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     is_personal: bool = False
 
 
-Find = Callable[[SeenHost, Sequence[View], Limits, Around], Sequence[Finding]]
+Find = Callable[[SeenHost, Sequence[Gpu], Limits, Around], Sequence[Finding]]
 """All that is so on a host, of these of its GPUs. Called once a second for each host: what is fine is not mentioned."""
 
 WhyUnknown = Callable[[SeenHost, str, str], str | None]
@@ -65,9 +66,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     kind: MessageKind = "alert"
 
 
-def find_at(gpu: View, title: str, **others: Any) -> Finding:
+def find_at(gpu: Gpu, title: str, **others: Any) -> Finding:
     """Something is so of that GPU; `others` are the rest of a finding."""
-    return Finding(title=title, gpu=gpu["uuid"], label=gpu["label"], model=gpu["name"], **others)
+    return Finding(title=title, gpu=gpu.uuid, label=gpu.label, model=gpu.name, **others)
 
 
 def place_of(host: str | None, label: str | None) -> str:

@@ -1,18 +1,20 @@
-"""The fleet and its recent past as rules see them. Pure.
-
-A host's view is that of the hub itself, lent for as long as one rule looks at it: thousands of GPUs are not copied once
-a second. Nobody here changes it or keeps it.
-"""
+"""The fleet and its recent past as rules see them. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from gpudeck.model.history_trouble import HistoryTrouble
-from gpudeck.model.view import HostStatus
+from gpudeck.model.view import Gpu, Host, HostStatus
 
-View = Mapping[str, Any]
+
+class Board(Protocol):
+    """A GPU of the live fleet. `missing` is why it cannot be read, None where it can."""
+
+    missing: str | None
+
+    def view(self) -> Gpu: ...
 
 
 class GoneGpu(Struct, frozen=True):
@@ -33,9 +35,9 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     status: HostStatus
-    view: View
-    gpus: Sequence[View] = ()
-    boards: Mapping[str, Any] = field(default_factory=dict)
+    view: Host
+    gpus: Sequence[Gpu] = ()
+    boards: Mapping[str, Board] = field(default_factory=dict)
     silent_since: float = 0.0
     late_times: int = 0
     failure: str | None = None
@@ -45,7 +47,7 @@ class SeenHost(Struct, frozen=True, kw_only=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        return self.view.get("labels") or {}
+        return self.view.labels
 
 
 class LateBooking(Struct, frozen=True):
@@ -74,5 +76,5 @@ class Around(Struct, frozen=True, kw_only=True):
     known: int = 0
 
 
-HUB = SeenHost(id="", name="", status="up", view={})
+HUB = SeenHost(id="", name="", status="up", view=Host(id="", name="", display_name="", status="up", via=""))
 """The subject of what is no single host's."""

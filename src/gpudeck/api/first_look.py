@@ -52,4 +52,4 @@ def _fleet(hub: Hub, sight: Sight) -> bytes:
 
 def _rank(host: HostState) -> tuple[int, ...]:
     """As the page orders them, unless told otherwise: what may be taken first."""
-    return tuple(-host.counts.get(state, 0) for state in ("free", "booked", "held", "busy"))
+    return tuple(-host.counts().get(state, 0) for state in ("free", "booked", "held", "busy"))

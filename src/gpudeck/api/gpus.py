@@ -13,9 +13,9 @@ from msgspec import Struct
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented, give_way
 from gpudeck.api.errors import ErrorBody
+from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.metrics import View
 from gpudeck.hub.sight import Sight
 from gpudeck.model.availability import Availability
 from gpudeck.model.quantity import AMOUNT, parse_bytes
@@ -72,30 +72,29 @@ async def list_gpus(
     least = _least_memory(min_memory)
     part = None if model is None else model.lower()
 
-    def fits(gpu: View) -> bool:
+    def fits(gpu: GpuState) -> bool:
         return (
-            (not availability or gpu["availability"] in availability)
-            and (least is None or (gpu["memory_total_bytes"] or 0) >= least)
-            and (part is None or part in f"{gpu['name']}\n{gpu['display_name']}".lower())
-            and (user is None or user in gpu["users"])
+            (not availability or gpu.availability in availability)
+            and (least is None or (gpu.value("memory_total_bytes") or 0) >= least)
+            and (part is None or part in f"{gpu.name}\n{gpu.display_name}".lower())
+            and (user is None or user in gpu.users)
         )
 
-    body = await _encode(request, _choose(hub, host), fits, policy.sight(caller_of(request)))
+    body = await _encode(request, hub, _choose(hub, host), fits, policy.sight(caller_of(request)))
     return await answer_json(request, body)
 
 
-async def _encode(request: HubRequest, hosts: Sequence[HostState], fits: Callable[[View], bool], sight: Sight) -> bytes:
+async def _encode(
+    request: HubRequest, hub: Hub, hosts: Sequence[HostState], fits: Callable[[GpuState], bool], sight: Sight
+) -> bytes:
     """Of a few hosts at a time: others are served in between."""
     found: list[bytes] = []
     for at, host in enumerate(hosts):
         if at % HOSTS_AT_ONCE == 0:
             await give_way(request)
-        view = host.view
-        found += [
-            _encoder.encode({"host": view["name"], "host_id": view["id"], **sight.gpu(gpu)})
-            for gpu in view["gpus"]
-            if fits(gpu)
-        ]
+        head = _encoder.encode({"host": host.name, "host_id": host.id})[:-1] + b","
+        hub.fleet.settle()
+        found += [head + _encoder.encode(sight.gpu(gpu.view()))[1:] for gpu in host.gpus.values() if fits(gpu)]
     return b'{"gpus":[' + b",".join(found) + b"]}"
 
 
@@ -108,7 +107,7 @@ def _check_names(request: HubRequest) -> None:
 
 
 def _choose(hub: Hub, name: str | None) -> list[HostState]:
-    return [host for host in hub.fleet.ordered() if name is None or name in {host.view["name"], host.view["id"]}]
+    return [host for host in hub.fleet.ordered() if name is None or name in {host.name, host.id}]
 
 
 def _least_memory(text: str | None) -> int | None:

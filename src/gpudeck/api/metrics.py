@@ -22,7 +22,6 @@ from gpudeck.api.limits import KINDS
 from gpudeck.hub.fleet import PARTS
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.metrics import View
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.exposition import (
@@ -136,24 +135,23 @@ class MetricsPage:
 
     async def _write_gpus(self, hosts: Sequence[_Named]) -> list[list[str]]:
         """The lines of each metric, those of one that is known of no GPU left out."""
-        columns = [(metric.name, exposed, _begin(metric, exposed)) for metric, exposed in _GPU_SERIES]
+        columns = [(exposed, _begin(metric, exposed)) for metric, exposed in _GPU_SERIES]
         states = [*write_head("gpudeck_gpu_state", "gauge", "1: is in that state")]
         users = [*write_head("gpudeck_gpu_users", "gauge", "1: that user is on it")]
         labels: dict[_GpuKey, str] = {}
         for at, (host_name, host) in enumerate(hosts):
             if at % HOSTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            for gpu in _current_gpus(host):
-                key = (host_name, gpu["uuid"], gpu["index"], gpu["name"])
+            for gpu in host.current_gpus() if host.status == "up" else ():
+                key = (host_name, gpu.uuid, gpu.index, gpu.name)
                 shown = labels[key] = self._labels.get(key) or _gpu_labels(*key)
-                for name, exposed, lines in columns:
-                    value = gpu[name]
+                for (exposed, lines), value in zip(columns, gpu.numbers(), strict=True):
                     if value is not None:
                         lines.append(f"{exposed.name}{shown} {exposed.scale(value)!r}")
-                states.append(f"gpudeck_gpu_state{_with(shown, 'state', gpu['availability'])} 1")
-                users += [f"gpudeck_gpu_users{_with(shown, 'user', user)} 1" for user in gpu["users"]]
+                states.append(f"gpudeck_gpu_state{_with(shown, 'state', gpu.availability)} 1")
+                users += [f"gpudeck_gpu_users{_with(shown, 'user', user)} 1" for user in gpu.users]
         self._labels = labels
-        return [lines for lines in (*(lines for _, _, lines in columns), states, users) if len(lines) > 2]
+        return [lines for lines in (*(lines for _, lines in columns), states, users) if len(lines) > 2]
 
 
 def _write_alerts(alerts: Alerts) -> Iterator[str]:
@@ -195,9 +193,9 @@ def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[list[str]]:
         (labels, round(max(0.0, now - host.observed_at), 3)) for labels, host in shown if host.status != "never"
     ]
     yield _write_lines("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
-    current = [(labels, host.view) for labels, host in shown if host.status == "up"]
+    current = [(labels, host) for labels, host in shown if host.status == "up"]
     for metric, exposed in _HOST_SERIES:
-        told = [(labels, view[metric.name]) for labels, view in current]
+        told = [(labels, host.value(metric.name)) for labels, host in current]
         values: list[_Line] = [(labels, exposed.scale(value)) for labels, value in told if value is not None]
         yield _write_lines(exposed.name, exposed.kind, metric.label, values)
 
@@ -206,11 +204,6 @@ def _write_lines(name: str, kind: str, about: str, values: Iterable[_Line]) -> l
     """Like write_family, of labels that are written already; what is None is left out."""
     lines = [f"{name}{labels} {value!r}" for labels, value in values if value is not None]
     return [*write_head(name, kind, about), *lines] if lines else []
-
-
-def _current_gpus(host: HostState) -> Iterable[View]:
-    """Those whose values are of now: not those of a host that is silent, or that could not read them this time."""
-    return (gpu for gpu in host.view["gpus"] if gpu["last_seen"] is None) if host.status == "up" else ()
 
 
 def _gpu_labels(host: str, uuid: str, index: int, model: str) -> str:

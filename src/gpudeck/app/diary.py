@@ -106,6 +106,7 @@ class Diary:
 
     async def close(self) -> None:
         await self.settled()
+        self._hub.fleet.settle()
         if self._detector is not None:
             self._hub.fleet.observers.remove(self._detector)
         self.events.add(make_event(self._now(), "hub_stopped", "The hub was stopped"))

@@ -235,7 +235,6 @@ class Archive:
     def tick(self) -> None:
         """Once a second."""
         if self.store is not None:
-            self._recorder.hand_over()
             problem = self.store.problem
             self._hub.fleet.say("history", [] if problem is None else [problem])
             damage = self.store.damage
@@ -247,6 +246,7 @@ class Archive:
             return
         self._demo = None
         # What is sampled by now is simulated: it goes where the rest of it is.
+        self._hub.fleet.settle()
         self._recorder.hand_over()
         close_old = self.store.exchange(partial(self._open, None))
         closing = asyncio.create_task(self._leave(close_old))
@@ -255,6 +255,7 @@ class Archive:
 
     async def close(self) -> None:
         if self.store is not None:
+            self._hub.fleet.settle()
             self._recorder.hand_over()
             await self._leave(self.store.close)
 

@@ -20,7 +20,6 @@ from gpudeck.auth.parts import Auth
 from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.rows import offers_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
@@ -192,7 +191,7 @@ class Messages:
 
     def _offered(self) -> list[OfferedGpu]:
         """Those that somebody could have now."""
-        return [gpu for host in self._hub.fleet.ordered() for gpu in offers_of(host, only_open=True)]
+        return [gpu for host in self._hub.fleet.ordered() for gpu in host.offers(only_open=True)]
 
 
 def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Message:

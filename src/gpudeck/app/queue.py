@@ -12,7 +12,6 @@ from gpudeck.database.engine import Database
 from gpudeck.database.fleets import name_fleet
 from gpudeck.history.base import HistoryRefused, RunsAsk, Store
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.rows import offers_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
@@ -134,7 +133,7 @@ class WaitingLine:
     def _offered(self) -> list[OfferedGpu]:
         if self.queue.is_empty:
             return []
-        return [gpu for host in self._hub.fleet.ordered() for gpu in offers_of(host)]
+        return [gpu for host in self._hub.fleet.ordered() for gpu in host.offers()]
 
     def _logins_of(self, one: Request) -> Collection[str]:
         return (one.user,) if one.account is None else self._people.logins_of(one.account)

@@ -121,6 +121,10 @@ class Client:
         """The whole fleet as JSON (see model.view.Fleet)."""
         return self._get("/api/v1/fleet")
 
+    def host(self, name: str) -> bytes:
+        """One host, by its id or name, as JSON (see model.view.Host)."""
+        return self._get(f"/api/v1/hosts/{quote(name, safe='')}")
+
     def hosts(self) -> bytes:
         """All hosts as JSON (a list of model.view.Host below `hosts`)."""
         return self._get("/api/v1/hosts")

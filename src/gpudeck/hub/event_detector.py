@@ -219,30 +219,28 @@ def _is_same(one: Portrait, other: Portrait) -> bool:
 
 def portray(host: HostState, before: Portrait | None) -> Portrait:
     """The host as it is now. What could not be read this time is as it was."""
-    view = host.view
+    facts = host.facts
     return Portrait(
         name=host.name,
         via=host.via,
         is_down=host.status == "down",
         silent_since=host.silent_since,
         boot_id=host.boot_id,
-        driver_version=view["driver_version"] or (before.driver_version if before else None),
-        agent_version=view["agent_version"] or (before.agent_version if before else ""),
+        driver_version=facts.driver_version or (before.driver_version if before else None),
+        agent_version=facts.agent_version or (before.agent_version if before else ""),
         twins=host.twins(),
         gpus=dict(_portray_gpus(host.gpus, before.gpus if before else {})),
-        skew=view["clock_skew_seconds"] or 0.0,
+        skew=facts.clock_skew_seconds or 0.0,
     )
 
 
 def _portray_gpus(gpus: Mapping[str, GpuState], before: Mapping[str, GpuPortrait]) -> Iterator[tuple[str, GpuPortrait]]:
     for uuid, gpu in gpus.items():
-        view, last = gpu.view, before.get(uuid)
-        health, reason, action = view["health"], view["health_reason"], view["health_action"]
-        if health == "unknown" and last is not None:
-            health, reason, action = last.health, last.reason, last.action
+        health, last = gpu.health, before.get(uuid)
+        level, reason, action = health.level, health.reason, health.action
+        if level == "unknown" and last is not None:
+            level, reason, action = last.health, last.reason, last.action
         yield (
             uuid,
-            GpuPortrait(
-                view["label"], view["display_name"], view["parent"], gpu.missing, health, reason, action, gpu.faults
-            ),
+            GpuPortrait(gpu.label, gpu.display_name, gpu.parent, gpu.missing, level, reason, action, gpu.faults),
         )

@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.hub.host import HostState
-from gpudeck.hub.late import BACKLOG_SECONDS, LateReports
+from gpudeck.hub.host import BACKLOG_SECONDS, HostState
+from gpudeck.hub.late import LateReports
 from gpudeck.hub.observers import SOURCE, Observers
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.hub.table import FleetTable, Pending
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.alert import Alert
-from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
@@ -58,13 +58,14 @@ class Fleet:
         self._retention = retention
         self.counters: Counter[str] = Counter()
         self._marks: dict[str, Mark] = {}
-        self._register = Register(settings, names or Names(), self._marks)
+        self.table = FleetTable(settings, names or Names(), self._marks, self._note_settled)
+        self._register = Register(settings, self.table)
         self.hosts = self._register.hosts
         self.problems: list[str] = []
         self._said: dict[str, list[str]] = {}
         self.alerts: list[Alert] = []
         self.observers = Observers(self.say, self.counters)
-        self._late = LateReports(self._marks, self.observers)
+        self._late = LateReports(self._marks, self.table, self.observers)
         self._recalled: dict[str, HostState] = {}
         self._ticks = 0
 
@@ -112,16 +113,17 @@ class Fleet:
             self._register.tokens.charge(host, token.id)
         if self._recalled:
             self._take_over(host, envelope)
-        self.counters["values_rejected"] += host.take(envelope, now - waited, skew, now)
-        host.hear(now, uptime)
-        self.observers.on_report(host, host.observed_at, is_backlog=waited > BACKLOG_SECONDS)
-        if host.has_news:
-            self.observers.on_news(host, now)
-        # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
-        host.age(now, uptime)
+        host.take(envelope, now - waited, skew, now, uptime)
         self.counters["reports_taken"] += 1
         self._register.dirty.add(host.id)
+        if waited > BACKLOG_SECONDS:
+            # Its sender is answered only when it is stored.
+            self.settle()
         return True
+
+    def settle(self) -> None:
+        """Judge the reports that wait, and tell the observers of them. Whoever looks at the fleet does this first."""
+        self.table.settle()
 
     def say(self, source: str, problems: list[str]) -> None:
         """What some part of the hub has to tell the admin now; an empty list takes back what it said before."""
@@ -145,6 +147,7 @@ class Fleet:
             return
         for uuid in changed:
             self._late.marks.note_end(uuid, marks.get(uuid), now)
+        self.settle()
         self._marks.clear()
         self._marks.update(marks)
         for host in self.hosts.values():
@@ -208,11 +211,12 @@ class Fleet:
         finish(self.age_in_steps(now))
 
     def age_in_steps(self, now: float) -> Steps[None]:
-        """The same, one step a host."""
+        """The same, one step a host whose status may be another by now."""
+        self.settle()
         self.observers.on_time(now)
         uptime = now if self._uptime is None else self._uptime()
         self._late.pass_time(uptime)
-        for host in list(self.hosts.values()):
+        for host in self.table.find_aged(now, uptime):
             if self.hosts.get(host.id) is host:
                 self._age(host, now, uptime)
             yield
@@ -243,25 +247,7 @@ class Fleet:
 
     def totals(self) -> Totals:
         """Counts over all hosts; the power is None when no host reports any."""
-        counts = dict.fromkeys(AVAILABILITIES, 0)
-        users: set[str] = set()
-        power: list[float] = []
-        up = 0
-        for host in self.hosts.values():
-            up += host.status == "up"
-            users |= host.users
-            for word, number in host.counts.items():
-                counts[word] += number
-            if host.power_watts is not None:
-                power.append(host.power_watts)
-        return Totals(
-            gpus=sum(counts.values()),
-            **counts,
-            hosts=len(self.hosts),
-            hosts_up=up,
-            users=len(users),
-            power_watts=round(sum(power), 1) if power else None,
-        )
+        return self.table.totals()
 
     def encoded(self, time: float, *, demo: bool, sight: Sight = EVERYTHING) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
@@ -276,6 +262,17 @@ class Fleet:
         }
         hosts = b",".join(host.encoded(sight) for host in self.ordered())
         return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
+
+    def _note_settled(self, reports: list[Pending]) -> None:
+        self.counters["values_rejected"] = self.table.rejected
+        uptime = None if self._uptime is None else self._uptime()
+        for report in reports:
+            host = report.host
+            self.observers.on_report(host, report.observed_at, is_backlog=report.is_backlog)
+            if host.has_news:
+                self.observers.on_news(host, report.now)
+            # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
+            host.age(report.now, uptime)
 
     def _age(self, host: HostState, now: float, uptime: float) -> None:
         if host.age(now, uptime):

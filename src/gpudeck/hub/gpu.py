@@ -1,35 +1,47 @@
-"""One GPU of the live fleet: its readings become what everybody outside sees.
+"""One GPU of the live fleet: what of it is text, and its row among the columns with its numbers.
 
-Each update touches only what differs and returns it: at thousands of GPUs a second, copying what stays the same is what
-costs. So a view is changed in place; whoever needs a moment to stand still encodes it (see hub.stream).
+What a report says in numbers waits for the fleet's table to judge it with others (see hub.table); what it says in words
+is compared with what is known, which nearly always is the same.
 """
 
 from collections.abc import Mapping
-from copy import copy
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import astuple
 
-from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
-from gpudeck.model.availability import Availability, Verdict, is_occupied, judge
-from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.health import Health, judge_health, judge_wear
+from gpudeck.fleet.columns import AVAILABILITY_CODES, AVAILABILITY_WORDS, HEALTH_WORDS, NAN, NOBODY
+from gpudeck.fleet.judging import LOST, MISSING, NO_RESERVATIONS, SILENT, UNHEARD, WHY_AVAILABLE
+from gpudeck.model.availability import Availability
+from gpudeck.model.catalog import Value
+from gpudeck.model.health import Health, judge_faults, judge_health, judge_wear
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.reservation import Mark
-from gpudeck.model.view import Gpu
+from gpudeck.model.view import Gpu, ShownEvent, ShownProcess
 from gpudeck.model.xid import find_xid
 
-_BOUNDS = bounds_of(GPU_METRICS)
-_BLANK: View = dict.fromkeys(sorted(Gpu.__struct_fields__, key=GPU_METRICS.__contains__))
-"""What a GPU is comes before what is measured on it."""
-_EVENT_SECONDS = 24 * 3600.0
-_UNMARKED = Mark(None)
-_UNREAD = "whether it is reserved is not known"
+if TYPE_CHECKING:
+    from gpudeck.hub.table import FleetTable
+
+_EVENT_SECONDS: Final = 24 * 3600.0
+_UNMARKED: Final = Mark(None)
+_SILENT_ACTION: Final = "See the host's status and problems."
+_HEALTH_CODES: Final = {word: code for code, word in enumerate(HEALTH_WORDS)}
+_STATE_FIELDS: Final = (
+    "availability",
+    "availability_reason",
+    "last_seen",
+    "since",
+    "health",
+    "health_reason",
+    "health_action",
+)
+_WEAR: Final = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inactive_count")
+NO_REASONS: Final[dict[str, str]] = {}
 
 
-class Crowd(Struct, frozen=True):
+class Occupancy(Struct, frozen=True):
     """Who is on a GPU, as far as its state depends on them: display servers do not count.
 
     `workers` is None when the list could not be read, `display_bytes` when a display server's share could not,
@@ -42,283 +54,341 @@ class Crowd(Struct, frozen=True):
 
 
 class GpuState:
-    """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked.
+    """A GPU between reports. `row` is its place among the columns of `table`.
 
     `missing` is why it cannot be read, None where it can. `faults` are the driver's, with whose process each was.
-    `has_news` says that one of both, or its health, changed since whoever tells of it last looked.
+    `unknown` says why metrics are unknown, `rejected` which values of the last report were not believed. `changed` are
+    the fields of its view in words that viewers have not been sent yet.
     """
 
-    def __init__(
-        self,
-        reading: GpuReading,
-        collected_at: float,
-        now: float,
-        settings: FleetSettings,
-        names: Names,
-        *,
-        marks: Mapping[str, Mark] | None = None,
-    ) -> None:
-        """Its first report: `view` is complete at once. `marks` is what reservations say, by UUID, kept up to date by
-        the fleet."""
-        self.view: View = _BLANK | {"users": [], "events": [], "reasons": {}}
-        self.rejected = 0
+    __slots__ = (
+        "_fault",
+        "_mark",
+        "_processes_reason",
+        "_shown",
+        "_table",
+        "changed",
+        "display_name",
+        "faults",
+        "index",
+        "label",
+        "missing",
+        "name",
+        "parent",
+        "pci_address",
+        "processes",
+        "rejected",
+        "row",
+        "silent_reason",
+        "unknown",
+        "users",
+        "uuid",
+        "vendor",
+    )
+
+    def __init__(self, table: "FleetTable", row: int, reading: GpuReading) -> None:
+        self._table = table
+        self.row = row
+        self.uuid = reading.uuid
+        self._identify(reading)
         self.missing: str | None = None
-        self.has_news = True
-        self._settings = settings
-        self._names = names
-        self._marks = {} if marks is None else marks
-        self._mark = _UNMARKED
-        self._is_new = True
-        # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
-        # be fetched back from memory, which is what most of an update's time goes into.
-        self._processes: list[Process] | None = None
         self.faults: dict[GpuEvent, str | None] = {}
-        self._availability: Availability | None = None
-        self._since = now
-        # The agent has often watched for longer than this hub has been running. Later the hub's own eyes count: what
-        # is work is decided here.
-        self._last_work_at = now - (reading.idle_seconds or 0.0)
-        self._occupied_since: float | None = None
-        self._crowd = Crowd()
-        self._verdict: tuple[Availability, str | None, float, Health] | None = None
-        self.update(reading, collected_at, now)
+        self.unknown: dict[str, str] = NO_REASONS
+        self.rejected: dict[str, str] = NO_REASONS
+        self.users: list[str] = []
+        self.processes: list[Process] | None = None
+        self.silent_reason = ""
+        self.changed: set[str] = set()
+        self._fault = Health("ok")
+        self._processes_reason: str | None = None
+        self._mark = _UNMARKED
+        self._shown: list[ShownProcess] | None = None
 
-    def update(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> View:
-        """Take a reading of this GPU; returns the fields of its view that changed.
+    def begin(self, reading: GpuReading, now: float) -> None:
+        """It was not known before. The agent has often watched for longer than this hub has been running. Later the
+        hub's own eyes count: what is work is decided here."""
+        self._table.gpus.last_work_at[self.row] = now - (reading.idle_seconds or 0.0)
 
-        `collected_at` is the host's clock, on which the starts of its processes were read; `now` is the same moment on
-        ours. `after_gap`: readings are missing between the last one and this, and its agent has made them: what it
-        says of the work in between counts.
+    def recall(self, reading: GpuReading, reason: str) -> None:
+        """Be the GPU of before this start of the hub, of which little but its identity is known."""
+        self.unknown, self._processes_reason, self.silent_reason = reading.unknown, reading.processes_reason, reason
+        for name, value in reading.metrics.items():
+            self._table.gpus.values[self.row, self._table.gpus.place[name]] = value
+        if self._table.marks:
+            self._take_mark()
+
+    def describe(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> bool:
+        """Take what a report says of it in words; returns whether that may be news.
+
+        `collected_at` is the host's clock, `now` is the same moment on ours. `after_gap`: readings are missing between
+        the last one and this, and its agent has made them: what it says of the work in between counts.
         """
-        view = self.view
+        is_news = False
+        gpus = self._table.gpus
         if after_gap and reading.idle_seconds is not None:
-            self._last_work_at = max(self._last_work_at, now - reading.idle_seconds)
-        changes: View = {}
-        if reading.events != list(self.faults):
-            self._take_events(reading)
-            note(view, changes, {"events": [_show_event(event, user) for event, user in self.faults.items()]})
-        if self._is_new or reading.processes != self._processes:
-            self._processes = reading.processes
-            self._crowd = _look_at(reading.processes)
-            note(view, changes, _show_processes(reading.processes))
-        reasons, self.rejected = note_metrics(
-            view, changes, reading.metrics, reading.unknown, _BOUNDS, absent=reading.missing or "not reported"
+            gpus.last_work_at[self.row] = max(gpus.last_work_at[self.row], now - reading.idle_seconds)
+        if reading.events or self.faults:
+            is_news = self._take_events(reading, collected_at)
+        if reading.processes != self.processes or reading.processes_reason != self._processes_reason:
+            self._take_processes(reading)
+        if reading.missing != self.missing:
+            self.missing = reading.missing
+            gpus.is_missing[self.row] = reading.missing is not None
+            gpus.is_state_changed[self.row] = is_news = True
+            self.changed.add("reasons")
+        if reading.unknown != self.unknown:
+            self.unknown = reading.unknown
+            gpus.is_state_changed[self.row] = is_news = True
+            self.changed.add("reasons")
+        if reading.name != self.name or reading.index != self.index or _label(reading) != self.label:
+            self._identify(reading)
+            self.changed.update(("index", "label", "name", "display_name", "vendor", "parent", "pci_address"))
+        if self._table.marks or self._mark is not _UNMARKED:
+            self._take_mark()
+        return is_news
+
+    def rename(self, names: Names) -> None:
+        """Models are called by these names from here on."""
+        self.display_name = names.of_model(self.name)
+        self.changed.add("display_name")
+
+    def remark(self, now: float) -> None:
+        """What reservations say of it has changed: a GPU that nobody is on becomes reserved, or free again, at once."""
+        self._take_mark()
+        gpus, row = self._table.gpus, self.row
+        is_empty = self.availability in {"free", "booked"} or gpus.why_available[row] == NO_RESERVATIONS
+        word, why = self._name_empty()
+        if is_empty and word != self.availability:
+            is_first_sight = self.availability == "unknown"
+            gpus.availability[row], gpus.why_available[row] = AVAILABILITY_CODES[word], why
+            gpus.since[row] = round(min(now, gpus.last_work_at[row]) if is_first_sight else now, 3)
+            gpus.is_state_changed[row] = True
+
+    @property
+    def availability(self) -> Availability:
+        return AVAILABILITY_WORDS[self._table.gpus.availability[self.row]] or "unknown"
+
+    @property
+    def availability_reason(self) -> str | None:
+        why = int(self._table.gpus.why_available[self.row])
+        if why == MISSING:
+            return self.missing
+        return self.silent_reason if why == SILENT else WHY_AVAILABLE.get(why)
+
+    @property
+    def last_seen(self) -> Availability | None:
+        """The availability before its host fell silent; None while its values are of now."""
+        word: Availability | None = AVAILABILITY_WORDS[self._table.gpus.last_seen[self.row]]
+        return word
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its values are of now."""
+        return self.last_seen is None
+
+    @property
+    def health(self) -> Health:
+        """With the reason and the next step."""
+        gpus, row = self._table.gpus, self.row
+        level = HEALTH_WORDS[gpus.health[row]]
+        if level == "ok":
+            return Health("ok")
+        if gpus.why_healthy[row] == UNHEARD:
+            return Health("unknown", self.silent_reason, _SILENT_ACTION)
+        celsius = self.value("temperature_celsius")
+        wear = judge_wear({name: self.value(name) for name in _WEAR})
+        missing = self.missing if gpus.why_healthy[row] == LOST else None
+        why = None if celsius is not None else self.why("temperature_celsius")
+        return judge_health(missing, celsius, self._table.settings.health, self._fault, why, wear=wear)
+
+    @property
+    def reservation_conflict(self) -> str | None:
+        return self._mark.conflict
+
+    @property
+    def mark(self) -> Mark:
+        """What reservations say of it."""
+        return self._mark
+
+    def value(self, metric: str) -> Value:
+        """None where it is unknown: `why` tells the reason."""
+        gpus = self._table.gpus
+        return gpus.number(self.row, gpus.place[metric])
+
+    def numbers(self) -> list[Value]:
+        """All metrics, in the catalog's order."""
+        return self._table.gpus.numbers(self.row)
+
+    def why(self, metric: str) -> str:
+        """Of a metric that is unknown."""
+        return self.rejected.get(metric) or self.unknown.get(metric) or self.missing or "not reported"
+
+    def view(self) -> Gpu:
+        """As everybody outside sees it now."""
+        gpus, row, health = self._table.gpus, self.row, self.health
+        numbers = dict(zip(gpus.names, gpus.numbers(row), strict=True))
+        reasons = {name: self.why(name) for name, value in numbers.items() if value is None}
+        if self.processes is None:
+            reasons["processes"] = self._processes_reason or self.missing or "not reported"
+        return Gpu(
+            uuid=self.uuid,
+            index=self.index,
+            label=self.label,
+            name=self.name,
+            display_name=self.display_name,
+            vendor=self.vendor,
+            parent=self.parent,
+            pci_address=self.pci_address,
+            availability=self.availability,
+            availability_reason=self.availability_reason,
+            last_seen=self.last_seen,
+            since=float(gpus.since[row]),
+            health=health.level,
+            health_reason=health.reason,
+            health_action=health.action,
+            users=self.users,
+            processes=self.shown_processes(),
+            events=[_show_event(event, user) for event, user in self.faults.items()],
+            reservation=self._mark.reservation,
+            reservation_conflict=self._mark.conflict,
+            reasons=reasons,
+            **numbers,
         )
-        if reading.processes is None:
-            reasons["processes"] = reading.processes_reason or reading.missing or "not reported"
-        if reasons != view["reasons"]:
-            changes["reasons"] = reasons
-        if _label(reading) != view["label"] or reading.name != view["name"]:
-            note(view, changes, _identity(reading, self._names))
-        self._take_mark(reading.uuid, changes)
-        view.update(changes)
-        self._take_verdict(reading, changes, collected_at, now)
-        self._is_new = False
-        return changes
 
-    def rename(self, names: Names) -> View:
-        """Models are called by these names from here on; returns what changed of its view."""
-        self._names = names
-        changes: View = {}
-        note(self.view, changes, {"display_name": names.of_model(self.view["name"])})
-        self.view.update(changes)
-        return changes
+    def shown_processes(self) -> list[ShownProcess] | None:
+        if self._shown is None and self.processes is not None:
+            self._shown = [ShownProcess(*astuple(process)) for process in self.processes]
+        return self._shown
 
-    def remark(self, now: float) -> View:
-        """What reservations say of it has changed: a GPU that nobody is on becomes booked, or free again, at once."""
-        changes: View = {}
-        self._take_mark(self.view["uuid"], changes)
-        self.view.update(changes)
-        word, reason = self._name_empty()
-        was_empty = self._availability in {"free", "booked"} or self.view["availability_reason"] == _UNREAD
-        if self._verdict is not None and was_empty and word != self._availability:
-            since = self._settle(word, None, now)
-            self._verdict = (word, reason, since, self._verdict[3])
-            note(self.view, changes, {"availability": word, "availability_reason": reason, "since": since})
-            self.view.update(changes)
-        return changes
+    def take_changes(self, *, is_state_changed: bool) -> dict[str, object]:
+        """What of its view other than metrics viewers have not been sent yet."""
+        names, self.changed = self.changed, set()
+        if is_state_changed:
+            self._table.gpus.is_state_changed[self.row] = False
+            names.update(_STATE_FIELDS)
+        view = self.view()
+        return {"uuid": self.uuid, **{name: getattr(view, name) for name in names}}
 
-    def silence(self, reason: str, now: float) -> View:
-        """Its host fell silent: the last values stay to be read, but nothing is claimed any more."""
-        self._verdict = None
-        changes: View = {}
-        facts = {
-            "availability": "unknown",
-            "availability_reason": reason,
-            "last_seen": self.view["last_seen"] or self.view["availability"],
-            "since": self._settle("unknown", None, now),
-            "health": "unknown",
-            "health_reason": reason,
-            "health_action": "See the host's status and problems.",
-        }
-        note(self.view, changes, facts)
-        self.view.update(changes)
-        return changes
+    def release(self) -> None:
+        """Its row is nobody's any more."""
+        self._table.other_processes.discard(self)
+        self._table.shared.discard(self)
 
-    def fork(self, marks: Mapping[str, Mark]) -> "GpuState":
-        """A second state that goes on from this one by itself. What is in a view is replaced, never changed in place,
-        so that both may share it."""
-        other = copy(self)
-        other.view, other._marks = dict(self.view), marks
-        return other
-
-    def copy_for(self, reading: GpuReading, now: float) -> "GpuState":
-        """Another GPU in the same state since `now`: all that is known of both is the same, but for their identity. A
-        quarter of the cost of making one from its reading."""
+    def fork(self, table: "FleetTable", row: int) -> "GpuState":
+        """A second state, in a row of another table, that goes on from this one by itself."""
         other = GpuState.__new__(GpuState)
-        other.__dict__.update(self.__dict__)
-        other._mark, other._last_work_at, other._since = _UNMARKED, now, round(now, 3)
-        own = {"since": other._since, "reservation": None, "reservation_conflict": None}
-        other.view = self.view | _identity(reading, self._names) | own
-        changes: View = {}
-        other._take_mark(reading.uuid, changes)
-        other.view.update(changes)
+        for name in GpuState.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._table, other.row, other.changed = table, row, set()
+        table.gpus.copy(row, self.row, self._table.gpus)
         return other
 
-    def _take_mark(self, uuid: str, changes: View) -> None:
+    def _identify(self, reading: GpuReading) -> None:
+        self.index, self.label, self.name = reading.index, _label(reading), reading.name
+        self.display_name = self._table.names.of_model(reading.name)
+        self.vendor, self.parent, self.pci_address = reading.vendor, reading.parent, reading.pci_address
+
+    def _take_mark(self) -> None:
         """Of those that count now, also where the values were read before one of them began."""
-        mark = self._marks.get(uuid) or self._marks.get("", _UNMARKED)
+        marks = self._table.marks
+        mark = marks.get(self.uuid) or marks.get("", _UNMARKED)
         if mark is not self._mark:
             self._mark = mark
-            note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})
+            gpus = self._table.gpus
+            gpus.is_reserved[self.row] = mark.reservation is not None
+            gpus.is_unreserved_unknown[self.row] = mark.is_unknown
+            self.changed.update(("reservation", "reservation_conflict"))
 
-    def _name_empty(self) -> Verdict:
+    def _name_empty(self) -> tuple[Availability, int]:
         """What a GPU is that nobody is on."""
         if self._mark.reservation is not None:
-            return "booked", None
-        return ("unknown", _UNREAD) if self._mark.is_unknown else ("free", None)
+            return "booked", 0
+        return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)
 
-    def _take_events(self, reading: GpuReading) -> None:
+    def _take_events(self, reading: GpuReading, collected_at: float) -> bool:
         """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
-        self.has_news = True
-        there = {process.pid: process for process in (*(self._processes or ()), *(reading.processes or ()))}
-        self.faults = {
-            event: self.faults[event] if event in self.faults else _find_user(event, there) for event in reading.events
-        }
+        is_news = reading.events != list(self.faults)
+        if is_news:
+            there = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
+            self.faults = {
+                event: self.faults[event] if event in self.faults else _find_user(event, there)
+                for event in reading.events
+            }
+            self.changed.add("events")
+        fault = judge_faults([event for event in reading.events if collected_at - event.at <= _EVENT_SECONDS])
+        if fault != self._fault:
+            self._fault = fault
+            self._table.gpus.fault[self.row] = _HEALTH_CODES[fault.level]
+            self._table.gpus.is_state_changed[self.row] = is_news = True
+        return is_news
 
-    def _take_verdict(self, reading: GpuReading, changes: View, collected_at: float, now: float) -> None:
-        oldest = self._crowd.oldest_start
-        began = None if oldest is None else now - max(0.0, collected_at - oldest)
-        availability, reason = self._judge(reading, began, now)
-        since = self._settle(availability, began, now)
-        events = [event for event in reading.events if collected_at - event.at <= _EVENT_SECONDS]
-        celsius, why = self.view["temperature_celsius"], self.view["reasons"].get("temperature_celsius")
-        health = judge_health(reading.missing, celsius, self._settings.health, events, why, wear=judge_wear(self.view))
-        verdict = (availability, reason, since, health)
-        if verdict == self._verdict:
-            return
-        self._verdict = verdict
-        self.missing = reading.missing
-        self.has_news |= (health.level, health.reason) != (self.view["health"], self.view["health_reason"])
-        facts = {
-            "availability": availability,
-            "availability_reason": reason,
-            "last_seen": None,
-            "since": since,
-            "health": health.level,
-            "health_reason": health.reason,
-            "health_action": health.action,
-        }
-        note(self.view, changes, facts)
-        self.view.update(changes)
-
-    def _judge(self, reading: GpuReading, began: float | None, now: float) -> Verdict:
-        """`began` is when the oldest process on it was started, by our clock."""
-        if reading.missing is not None:
-            return "unknown", reading.missing
-        rules, view, crowd = self._settings.availability, self.view, self._crowd
-        utilization = view["utilization_percent"]
-        memory = view["memory_used_bytes"]
-        if memory is not None and crowd.display_bytes != 0:
-            # Where a display server's share is not known, what is left for others is not known either.
-            memory = None if crowd.display_bytes is None else memory - crowd.display_bytes
-        self._watch(utilization, is_occupied(crowd.workers, memory, rules), now)
-        # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
-        occupied_since = began if began is not None else self._occupied_since
-        idle_since = self._last_work_at if occupied_since is None else max(self._last_work_at, occupied_since)
-        verdict = judge(
-            processes=crowd.workers,
-            memory_used_bytes=memory,
-            utilization_percent=utilization,
-            idle_seconds=now - idle_since,
-            booked=self._mark.reservation is not None,
-            settings=rules,
-        )
-        return self._name_empty() if verdict[0] == "free" else verdict
-
-    def _watch(self, utilization: float | None, occupied: bool | None, now: float) -> None:
-        """Remember when work was last seen and when somebody came. A clock that was set back starts both anew."""
-        if utilization is None or utilization >= self._settings.availability.work_percent or self._last_work_at > now:
-            self._last_work_at = now
-        if not occupied:
-            self._occupied_since = None
-        elif self._occupied_since is None:
-            # Somebody who was there when the hub first looked may have come at any time before.
-            self._occupied_since = 0.0 if self._is_new else now
-
-    def _settle(self, availability: Availability, began: float | None, now: float) -> float:
-        """Since when it is in this state. On first sight, and after a silence, the reading itself may know better."""
-        if availability != self._availability:
-            is_first_sight = self._availability in {None, "unknown"} and availability != "unknown"
-            beginning = self._last_work_at if availability != "busy" else began
-            self._since = round(now if beginning is None or not is_first_sight else min(now, beginning), 3)
-            self._availability = availability
-        return self._since
+    def _take_processes(self, reading: GpuReading) -> None:
+        if (reading.processes is None) != (self.processes is None) or reading.processes is None:
+            self.changed.add("reasons")
+        if _without_numbers(reading.processes) == _without_numbers(self.processes):
+            self._table.other_processes.add(self)
+        else:
+            self.changed.add("processes")
+        self.processes, self._processes_reason = reading.processes, reading.processes_reason
+        self._shown = None
+        there, gpus, row = look_at(reading.processes), self._table.gpus, self.row
+        gpus.workers[row] = -1 if there.workers is None else there.workers
+        gpus.display_bytes[row] = NAN if there.display_bytes is None else there.display_bytes
+        gpus.oldest_start[row] = NAN if there.oldest_start is None else there.oldest_start
+        users = users_of(reading.processes)
+        if users != self.users:
+            self.users = users
+            self.changed.add("users")
+            gpus.user[row] = self._table.user_code(users[0]) if users else NOBODY
+            (self._table.shared.add if len(users) > 1 else self._table.shared.discard)(self)
 
 
 def _label(reading: GpuReading) -> str:
     return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
-def _identity(reading: GpuReading, names: Names) -> View:
-    return {
-        "uuid": reading.uuid,
-        "index": reading.index,
-        "label": _label(reading),
-        "name": reading.name,
-        "display_name": names.of_model(reading.name),
-        "vendor": reading.vendor,
-        "parent": reading.parent,
-        "pci_address": reading.pci_address,
-    }
-
-
-def _find_user(event: GpuEvent, there: dict[int, Process]) -> str | None:
+def _find_user(event: GpuEvent, there: Mapping[int, Process]) -> str | None:
     """A process that was started later has only been given the same pid."""
     process = None if event.process is None else there.get(event.process)
     is_later = process is not None and process.started_at is not None and process.started_at > event.at + 1
     return None if process is None or is_later else process.user
 
 
-def _show_event(event: GpuEvent, user: str | None) -> View:
+def _show_event(event: GpuEvent, user: str | None) -> ShownEvent:
     xid = find_xid(event.code)
-    return {
-        "at": event.at,
-        "code": event.code,
-        "kind": xid.kind,
-        "text": xid.text,
-        "message": event.text,
-        "process": event.process,
-        "user": user,
-    }
+    return ShownEvent(
+        at=event.at,
+        code=event.code,
+        kind=xid.kind,
+        text=xid.text,
+        message=event.text,
+        process=event.process,
+        user=user,
+    )
 
 
-def _show_processes(processes: list[Process] | None) -> View:
-    shown = None if processes is None else [asdict(process) for process in processes]
-    return {"users": _users(processes), "processes": shown}
-
-
-def _look_at(processes: list[Process] | None) -> Crowd:
+def look_at(processes: list[Process] | None) -> Occupancy:
+    """Who is on a GPU."""
     workers = [process for process in processes or () if not process.display]
     displays = [process.memory_used_bytes for process in processes or () if process.display]
-    return Crowd(
+    return Occupancy(
         workers=None if processes is None else len(workers),
         display_bytes=None if None in displays else sum(share or 0 for share in displays),
         oldest_start=min((process.started_at for process in workers if process.started_at is not None), default=None),
     )
 
 
-def _users(processes: list[Process] | None) -> list[str]:
+def _without_numbers(processes: list[Process] | None) -> list[tuple[object, ...]] | None:
+    """What of processes is sent to viewers only when it changes."""
+    if processes is None:
+        return None
+    return [
+        (one.pid, one.user, one.command, one.started_at, one.container, one.job, one.evidence, one.display, one.reasons)
+        for one in processes
+    ]
+
+
+def users_of(processes: list[Process] | None) -> list[str]:
     """The distinct users on the GPU, most memory first; display servers do not count."""
     memory: dict[str, int] = {}
     for process in processes or ():

@@ -1,40 +1,82 @@
-"""One host of the live fleet: the order of its reports, its status, its view, and what of it is not published yet."""
+"""One host of the live fleet: the order of its reports, its status, and what of it is text. Its numbers, and those of
+its GPUs, are rows of the fleet's table."""
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from typing import Any, Final
 
 import msgspec
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from gpudeck.hub.gpu import GpuState
-from gpudeck.hub.metrics import View, bounds_of, note, note_metrics
+from gpudeck.fleet.columns import AVAILABILITY_WORDS, NO_ROWS, NONE, STATUS_CODES, UNKNOWN, UNREAD
+from gpudeck.fleet.judging import SILENT, UNHEARD, silence
+from gpudeck.hub.gpu import NO_REASONS, GpuState
 from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
-from gpudeck.model.availability import AVAILABILITIES, Availability
-from gpudeck.model.catalog import HOST_METRICS
-from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
+from gpudeck.hub.table import FleetTable, Pending
+from gpudeck.model.availability import Availability
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, HostIdentity, Value
+from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.names import Names
-from gpudeck.model.report import GpuReading
-from gpudeck.model.reservation import Mark
+from gpudeck.model.report import Disk, GpuReading
 from gpudeck.model.view import Host, HostStatus
+from gpudeck.model.wanted import OfferedGpu, offer
 from gpudeck.wire import Envelope
 
-LATE_BEATS = 3.0
-SKEW_SECONDS = 5.0
+LATE_BEATS: Final = 3.0
+BACKLOG_SECONDS: Final = 5.0
+"""A report that is older than this when it arrives comes from a backlog."""
+SKEW_SECONDS: Final = 5.0
 """A clock that is off by more than this is a problem worth showing."""
-MOST_ENCODED = 4
+MOST_ENCODED: Final = 4
 """Sights for which a host's JSON is kept: strangers, those who have logged in, and a few who see their own."""
-_REMEMBERED_RUNS = 16
-_BOUNDS = bounds_of(HOST_METRICS)
-_FACTS = tuple(name for name in Host.__struct_fields__ if name not in {*HOST_METRICS, "gpus", "reasons"})
-_BLANK: View = dict.fromkeys((*_FACTS, "reasons", *HOST_METRICS, "gpus"))
-"""What a host is comes before what is measured on it."""
-_MAY_BE_ABSENT = ("clock_skew_seconds", "driver_version", "os")
-_NEVER = "this host has not reported yet"
+_REMEMBERED_RUNS: Final = 16
+_MAY_BE_ABSENT: Final = ("clock_skew_seconds", "driver_version", "os")
+_IN_REASONS: Final = {"unknown", "gpus_reason", *_MAY_BE_ABSENT}
+_NEVER: Final = "this host has not reported yet"
+_UNREAD: Final = "the GPUs of this host could not be read"
+_HOST_NAMES: Final = tuple(HOST_METRICS)
+_GPU_NAMES: Final = tuple(GPU_METRICS)
+_HOST_BLANK: Final = (float("nan"),) * len(_HOST_NAMES)
+_GPU_BLANK: Final = (float("nan"),) * len(_GPU_NAMES)
+_UNKNOWN: Final = (None,) * len(_HOST_NAMES)
 _encoder = msgspec.json.Encoder()
 
 
+class HostFacts(Struct, frozen=True):
+    """What a host's last report said of it in words, by the names of its view. `unknown` is why metrics are unknown,
+    `gpus_reason` why there are no GPUs."""
+
+    name: str
+    via: str
+    interval_seconds: float | None = None
+    clock_skew_seconds: float | None = None
+    agent_version: str = ""
+    driver_version: str | None = None
+    os: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    disks: list[Disk] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+    gpus_reason: str | None = None
+
+    def differences(self, before: "HostFacts") -> set[str]:
+        """The fields of the view that are other than before."""
+        names = {name for name in HostFacts.__struct_fields__ if getattr(self, name) != getattr(before, name)}
+        if names & _IN_REASONS:
+            names = (names | {"reasons"}) - {"unknown", "gpus_reason"}
+        return names | {"display_name"} if "name" in names else names
+
+
 class HostState:
-    """A host as the hub knows it. `view` is changed in place; `encoded` is how others get it.
+    """A host as the hub knows it. `view` is how others get it.
+
+    `row` is its place among the table's hosts, -1 as long as nothing is known of it, and `rows` are those of its GPUs.
+    `is_pending`: its newest report waits to be judged. `changed` are the fields of its view other than metrics that
+    viewers have not been sent yet.
 
     `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
     id of the agent token that last reported it. `sampled_slot` is the recorder's: of which moment it was sampled last.
@@ -44,46 +86,38 @@ class HostState:
     late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
     """
 
-    def __init__(
-        self,
-        host_id: str,
-        via: str,
-        settings: FleetSettings,
-        names: Names,
-        marks: Mapping[str, Mark] | None = None,
-    ) -> None:
+    def __init__(self, host_id: str, via: str, table: FleetTable) -> None:
         self.id = host_id
         self.via = via
         self.name = host_id
         self.status: HostStatus = "never"
         self.observed_at = self.heard_at = self.run_began_at = 0.0
         self.interval = 0.0
-        self.view: View = _BLANK | {"gpus": []}
-        self.counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
-        self.power_watts: float | None = None
-        self.users: frozenset[str] = frozenset()
+        self.gpus: dict[str, GpuState] = {}
+        self.row = -1
+        self.rows = NO_ROWS
+        self.is_pending = False
+        self.changed: set[str] = set()
         self.target: str | None = None
         self.token: int | None = None
         self.sampled_slot = -1.0
         self.portrait: Portrait | None = None
         self.has_news = True
-        self._recalled_until: float | None = None
-        self._target_labels: dict[str, str] = {}
-        self._flags: dict[str, str] = {}
+        self.last_report_at: float | None = None
+        self.facts = HostFacts(host_id, via)
         self.interfaces: dict[str, str] = {}
+        self.rejected: dict[str, str] = NO_REASONS
+        self._target_labels: dict[str, str] = {}
+        self._recalled_until: float | None = None
+        self._flags: dict[str, str] = {}
         self._said: list[str] = []
-        self._settings = settings
-        self._names = names
-        self._marks = {} if marks is None else marks
+        self._table = table
         self._heard_uptime = float("-inf")
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
-        self._gpus: dict[str, GpuState] = {}
         self._encoded: dict[Sight, bytes] = {}
-        self._host_changes: View = {}
-        self._gpu_changes: dict[str, View] = {}
-        self._other_gpus = True
+        self._synced: tuple[int, float, HostStatus, bool] | None = None
 
     def accepts(self, envelope: Envelope) -> bool:
         """Whether the report is news: not one seen before, and not from an agent that another has replaced.
@@ -109,7 +143,7 @@ class HostState:
 
     def has_gpu_of(self, envelope: Envelope) -> bool:
         """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
-        return any(gpu.uuid in self._gpus for gpu in envelope.report.gpus or ())
+        return any(gpu.uuid in self.gpus for gpu in envelope.report.gpus or ())
 
     @property
     def boot_id(self) -> str:
@@ -137,24 +171,45 @@ class HostState:
         return max(self.observed_at, self.heard_at)
 
     @property
-    def gpus(self) -> dict[str, GpuState]:
-        """By UUID, in the order in which the host tells them."""
-        return self._gpus
-
-    @property
     def is_recalled(self) -> bool:
         """Whether it is known from before this start of the hub alone: it has not reported since."""
         return self._recalled_until is not None
 
     @property
-    def last_report_at(self) -> float:
-        """By the hub's clock, as everybody is shown it; only of a host that has reported."""
-        return float(self.view["last_report_at"])
-
-    @property
     def failure(self) -> str | None:
         """Why the hub cannot read it, or why it will never report by itself; None where neither is known."""
         return self._flags.get("read")
+
+    @property
+    def problems(self) -> list[str]:
+        """What the host and the hub have to tell the admin."""
+        return [*self._said, *self._flags.values()] if self._flags else self._said
+
+    @property
+    def display_name(self) -> str:
+        return self._table.names.of_host(self.name)
+
+    def current_gpus(self) -> list[GpuState]:
+        """Those whose values are of now: not those of a host that is silent, or that could not read them this time."""
+        self._table.settle()
+        last_seen = self._table.gpus.last_seen[self.rows]
+        return [gpu for gpu, seen in zip(self.gpus.values(), last_seen.tolist(), strict=True) if seen == NONE]
+
+    def counts(self) -> dict[Availability, int]:
+        """How many of its GPUs are in each state."""
+        self._table.settle()
+        numbers = np.bincount(self._table.gpus.availability[self.rows], minlength=len(AVAILABILITY_WORDS)).tolist()
+        return {word: numbers[code] for code, word in enumerate(AVAILABILITY_WORDS) if word is not None}
+
+    def users(self) -> set[str]:
+        """Who is on its GPUs, as far as their state is known."""
+        states = self._table.gpus.availability[self.rows].tolist()
+        return {
+            user
+            for gpu, state in zip(self.gpus.values(), states, strict=True)
+            if state != UNKNOWN
+            for user in gpu.users
+        }
 
     def twins(self) -> dict[str, str]:
         """The problems that say that it cannot be told from another host, by kind."""
@@ -172,7 +227,7 @@ class HostState:
         else:
             self._flags[kind] = problem
         self.has_news |= kind in TWIN_FLAGS
-        self._show({"problems": self._problems()})
+        self._change("problems")
         return True
 
     def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
@@ -181,121 +236,106 @@ class HostState:
         One that was never seen is shown as such.
         """
         self.target, self._target_labels = target, labels
-        if self.status != "never":
-            if labels.items() - self.view["labels"].items():
-                self._show({"labels": {**self.view["labels"], **labels}})
-            return
-        self.via = via
-        changes: View = {}
-        reasons, _ = note_metrics(self.view, changes, {}, {}, _BOUNDS, absent=_NEVER)
-        reasons |= dict.fromkeys((*_MAY_BE_ABSENT, "gpus", "last_report_at", "interval_seconds"), _NEVER)
-        facts = dict.fromkeys(_FACTS) | {
-            "id": self.id,
-            "name": self.name,
-            "display_name": self._names.of_host(self.name),
-            "status": "never",
-            "via": via,
-            "agent_version": "",
-            "labels": labels,
-            "disks": [],
-            "addresses": [],
-            "problems": self._problems(),
-        }
-        note(self.view, changes, facts | {"reasons": reasons})
-        self._show(changes)
+        if self.status == "never":
+            self.via = via
+            self.facts = HostFacts(self.name, via, labels=labels)
+            self._place()
+            self._change("via", "labels", "status", "reasons")
+        elif labels.items() - self.facts.labels.items():
+            self.facts = replace(self.facts, labels={**self.facts.labels, **labels})
+            self._change("labels")
 
-    def recall(
-        self,
-        envelope: Envelope,
-        gpus: Iterable[GpuReading],
-        last_report_at: float,
-        *,
-        until: float,
-        models: dict[object, GpuState],
-    ) -> None:
+    def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
         """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
-        until then or, after `until`, down. With 0.0 it was down already. `models` keeps one GPU of each kind for the
-        next hosts: others of its kind are copied from it."""
-        self.take(envelope, last_report_at, None, last_report_at)
+        until then or, after `until`, down. With 0.0 it was down already."""
+        self._describe(envelope, last_report_at, None, last_report_at)
         self._recalled_until = until
         self.status = "late" if until else "down"
-        for gpu in gpus:
-            kind = (self.status, gpu.name, gpu.vendor, gpu.metrics.get("memory_total_bytes"))
-            known = models.get(kind)
-            if known is None:
-                known = models[kind] = GpuState(
-                    gpu, 0.0, last_report_at, self._settings, self._names, marks=self._marks
-                )
-                why = f"the host is {self.status}: it has not reported since the hub was started"
-                known.silence(why, last_report_at)
-                known.has_news = False
-            self._gpus[gpu.uuid] = known.copy_for(gpu, last_report_at)
-        self.view["gpus"] = [gpu.view for gpu in self._gpus.values()]
-        self._show({"status": self.status})
+        self._place_gpus([GpuState(self._table, -1, reading) for reading in gpus])
+        columns, rows = self._table.gpus, self.rows
+        for reading, gpu in zip(gpus, self.gpus.values(), strict=True):
+            gpu.recall(reading, f"the host is {self.status}: it has not reported since the hub was started")
+        columns.availability[rows] = columns.last_seen[rows] = UNKNOWN
+        columns.since[rows], columns.last_work_at[rows] = round(last_report_at, 3), last_report_at
+        columns.why_available[rows], columns.health[rows], columns.why_healthy[rows] = SILENT, UNREAD, UNHEARD
+        columns.is_new[rows] = False
+        self._sync()
 
     def release_gpu(self, uuid: str) -> None:
         """That GPU is in another host now."""
-        del self._gpus[uuid]
-        self._other_gpus = self.has_news = True
-        self.view["gpus"] = [state.view for state in self._gpus.values()]
-        self._show({})
+        self._table.settle()
+        self._place_gpus([gpu for gpu in self.gpus.values() if gpu.uuid != uuid])
+        self.has_news = True
+        self._change()
+
+    def release(self) -> None:
+        """It is no longer in the fleet: its rows are nobody's."""
+        self._table.settle()
+        self._place_gpus([])
+        if self.row >= 0:
+            self._table.host_at[self.row] = None
+            self._table.hosts.give_back(slice(self.row, self.row + 1))
+            self.row = -1
 
     def rename_id(self, host_id: str) -> None:
         """The same host under another id, now that its machine id is known."""
         self.id = host_id
-        self._other_gpus = True
+        self._unpublish()
 
     def hear(self, now: float, uptime: float | None = None) -> None:
         """Any report of it has arrived: it is not down. `uptime` is a clock that nobody sets."""
         self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        self._sync()
 
-    def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
-        """Make the report this host's state as of its own time; returns how many of its values were not believed."""
+    def take(
+        self, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float | None = None
+    ) -> None:
+        """Make the report that arrived at `now` this host's state as of its own time. It is judged with others: see
+        FleetTable.settle. `uptime` is a clock that nobody sets."""
+        if self.is_pending:
+            self._table.settle()
+        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        self._describe(envelope, observed_at, skew, now)
         report = envelope.report
-        after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
-        self.name = envelope.host
-        self.interval = envelope.interval_seconds
-        if self.is_recalled and report.gpus is not None:
-            # Of GPUs known from before a start only the identity is: the agent knows for how long they are idle.
-            self._gpus = {}
-        self._recalled_until = None
-        # Where the hub's clock was set back, the times from before are worth nothing.
-        self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
-        self.has_news |= self.status == "down"
-        self.status = "up"
-        self._flags.pop("rival", None)
-        self._flags.pop("read", None)
-        _note_skew(self._flags, skew)
-        self._said, self.interfaces = report.problems, report.interfaces
-        changes: View = {}
-        reasons, rejected = note_metrics(self.view, changes, report.metrics, report.unknown, _BOUNDS)
-        facts = self._facts(envelope, skew)
-        reasons |= {name: "not reported" for name in _MAY_BE_ABSENT if facts[name] is None}
-        if report.gpus is None:
-            reasons["gpus"] = report.gpus_reason or "the GPUs of this host could not be read"
-            self._silence_gpus(reasons["gpus"], self.observed_at)
-        else:
-            self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap)
-            rejected += sum(gpu.rejected for gpu in self._gpus.values())
-        note(self.view, changes, facts | {"reasons": reasons})
-        self.has_news |= "driver_version" in changes or "agent_version" in changes
-        self._show(changes)
-        self._advance(envelope)
-        return rejected
+        numbers = array("d", map(report.metrics.get, _HOST_NAMES, _HOST_BLANK))
+        gpu_numbers = array("d")
+        for reading in report.gpus or ():
+            gpu_numbers.extend(map(reading.metrics.get, _GPU_NAMES, _GPU_BLANK))
+        is_backlog = now - observed_at > BACKLOG_SECONDS
+        self.is_pending = True
+        self._table.put(
+            Pending(
+                self,
+                numbers,
+                gpu_numbers,
+                report.metrics,
+                report.gpus,
+                self.observed_at,
+                envelope.collected_at,
+                now,
+                is_backlog,
+            )
+        )
 
-    def fork(self, marks: Mapping[str, Mark]) -> "HostState":
-        """A second state that goes on from this one by itself, with what reservations say to it."""
+    def fork(self, table: FleetTable) -> "HostState":
+        """A second state, in rows of another table, that goes on from this one by itself."""
+        self._table.settle()
         other = copy(self)
-        other._marks = marks
-        other._gpus = {uuid: gpu.fork(marks) for uuid, gpu in self._gpus.items()}
-        other.view = self.view | {"gpus": [gpu.view for gpu in other._gpus.values()]}
-        other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
-        other._encoded, other._host_changes, other._gpu_changes = {}, {}, {}
+        other._table, other.row, other.changed, other._synced = table, -1, set(), None
+        other._place()
+        table.hosts.copy(other.row, self.row, self._table.hosts)
+        other.rows = table.gpus.take(len(self.gpus))
+        other.gpus = {
+            uuid: gpu.fork(table, row)
+            for (uuid, gpu), row in zip(self.gpus.items(), range(other.rows.start, other.rows.stop), strict=True)
+        }
+        other._own_rows()
+        other._flags, other._ended_runs, other._encoded = dict(self._flags), dict(self._ended_runs), {}
         return other
 
-    def start_anew(self, marks: Mapping[str, Mark]) -> "HostState":
-        """The same host as if nothing had been reported of it yet."""
-        return HostState(self.id, self.via, self._settings, self._names, marks)
+    def start_anew(self, table: FleetTable) -> "HostState":
+        """The same host, in another table, as if nothing had been reported of it yet."""
+        return HostState(self.id, self.via, table)
 
     def age(self, now: float, uptime: float | None = None) -> bool:
         """Let time pass: up becomes late becomes down. Returns whether anything changed."""
@@ -306,45 +346,195 @@ class HostState:
         self.status = status
         if status != "up":
             self._silence_gpus(f"the host is {status}: it has stopped reporting", now)
-        self._show({"status": status})
+        self._sync()
+        self._change("status")
         return True
 
     def rename(self, names: Names) -> None:
         """Hosts and models are called by these names from here on."""
-        self._names = names
-        for uuid, gpu in self._gpus.items():
-            self._note(uuid, gpu.rename(names))
-        changes: View = {}
-        note(self.view, changes, {"display_name": names.of_host(self.name)})
-        self._show(changes)
+        for gpu in self.gpus.values():
+            gpu.rename(names)
+        self._change("display_name")
 
     def remark(self, uuids: Iterable[str], now: float) -> None:
         """What reservations say of these GPUs of its has changed."""
+        self._table.settle()
         for uuid in uuids:
-            self._note(uuid, self._gpus[uuid].remark(now))
-        self._show({})
+            self.gpus[uuid].remark(now)
+        self._change()
+
+    def value(self, metric: str) -> Value:
+        """None where it is unknown."""
+        hosts = self._table.hosts
+        return hosts.number(self.row, hosts.place[metric]) if self.row >= 0 else None
+
+    def numbers(self) -> list[Value]:
+        """All metrics, in the catalog's order."""
+        return self._table.hosts.numbers(self.row)
+
+    def why(self, name: str) -> str:
+        """Of a metric or another field that is unknown."""
+        if self.status == "never":
+            return _NEVER
+        return self.rejected.get(name) or self.facts.unknown.get(name, "not reported")
+
+    def view(self) -> Host:
+        """As everybody outside sees it now."""
+        self._table.settle()
+        return Host(gpus=[gpu.view() for gpu in self.gpus.values()], **self._own_view())
+
+    def offers(self, *, only_open: bool = False) -> Iterator[OfferedGpu]:
+        """Its GPUs for those who look for one; with `only_open` those that nobody is on. Of thousands that are in use
+        none is looked at closer."""
+        self._table.settle()
+        own = HostIdentity(id=self.id, name=self.name, display_name=self.display_name)
+        for gpu in self.gpus.values():
+            if not only_open or gpu.availability in {"free", "booked"}:
+                yield offer(own, gpu.view())
 
     def encoded(self, sight: Sight = EVERYTHING) -> bytes:
         """The view as JSON: made when first asked for, kept until something changes."""
+        self._table.settle()
         kept = self._encoded.get(sight)
         if kept is None:
             if len(self._encoded) >= MOST_ENCODED:
                 self._encoded = {}
-            kept = self._encoded[sight] = _encoder.encode(sight.host(self.view))
+            kept = self._encoded[sight] = _encoder.encode(sight.host(self.view()))
         return kept
 
-    def take_changes(self) -> View | None:
-        """What changed since the last call, its GPUs' changes below `gpus`; None when the whole host has to be sent.
+    def note_settled(self) -> None:
+        """Its report is judged: what was encoded before is old."""
+        self.is_pending = False
+        self._forget_encoded()
 
-        A patch that holds nothing but `id` says that nothing changed.
-        """
-        patch = self._host_changes
-        patch["id"] = self.id
-        if self._gpu_changes:
-            patch["gpus"] = list(self._gpu_changes.values())
-        whole = self._other_gpus
-        self._host_changes, self._gpu_changes, self._other_gpus = {}, {}, False
-        return None if whole else patch
+    def _forget_encoded(self) -> None:
+        if self._encoded:
+            self._encoded = {}
+
+    def take_changes(self) -> dict[str, object] | None:
+        """What other than metrics changed since the last call, its GPUs' changes below `gpus`; None when the whole host
+        has to be sent. A patch that holds nothing but `id` says that nothing changed."""
+        names, self.changed = self.changed, set()
+        is_whole = not self._table.hosts.is_published[self.row]
+        self._table.hosts.is_published[self.row] = True
+        patch: dict[str, object] = {"id": self.id}
+        if names and not is_whole:
+            view = self._own_view()
+            patch |= {name: view[name] for name in names}
+        is_state_changed = self._table.gpus.is_state_changed[self.rows].tolist()
+        gpus = [
+            gpu.take_changes(is_state_changed=changed)
+            for gpu, changed in zip(self.gpus.values(), is_state_changed, strict=True)
+            if changed or gpu.changed
+        ]
+        if gpus:
+            patch["gpus"] = gpus
+        return None if is_whole else patch
+
+    def _describe(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> None:
+        """Take what a report says in words, and its place in the order of reports."""
+        report = envelope.report
+        after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
+        was_recalled = self.is_recalled
+        self._recalled_until = None
+        # Where the hub's clock was set back, the times from before are worth nothing.
+        self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
+        self.last_report_at = round(self.observed_at, 3)
+        self.has_news |= self.status == "down"
+        if self.status != "up":
+            self.status = "up"
+            self.changed.update(("status", "reasons"))
+        self._place()
+        self._take_facts(envelope, skew)
+        if report.gpus is None:
+            self._silence_gpus(self.facts.gpus_reason or "", self.observed_at)
+        else:
+            self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap, is_new=was_recalled)
+        self._advance(envelope)
+        self._sync()
+        self._forget_encoded()
+
+    def _take_facts(self, envelope: Envelope, skew: float | None) -> None:
+        report = envelope.report
+        self.name, self.interval = envelope.host, envelope.interval_seconds
+        facts = HostFacts(
+            name=envelope.host,
+            via=self.via,
+            interval_seconds=envelope.interval_seconds,
+            clock_skew_seconds=skew,
+            agent_version=envelope.agent_version,
+            driver_version=report.driver_version,
+            os=report.os,
+            labels={**report.labels, **self._target_labels} if self._target_labels else report.labels,
+            disks=report.disks,
+            addresses=report.addresses,
+            unknown=report.unknown,
+            gpus_reason=None if report.gpus is not None else report.gpus_reason or _UNREAD,
+        )
+        if facts != self.facts:
+            changed = facts.differences(self.facts)
+            self.has_news |= not changed.isdisjoint(("driver_version", "agent_version"))
+            self.changed |= changed
+            self.facts = facts
+        before = self.problems
+        self._flags.pop("rival", None)
+        self._flags.pop("read", None)
+        _note_skew(self._flags, skew)
+        self._said, self.interfaces = report.problems, report.interfaces
+        if before != self.problems:
+            self.changed.add("problems")
+
+    def _own_view(self) -> dict[str, Any]:
+        """Without its GPUs."""
+        hosts = self._table.hosts
+        numbers = dict(zip(hosts.names, hosts.numbers(self.row) if self.row >= 0 else _UNKNOWN, strict=True))
+        reasons = {name: self.why(name) for name, value in numbers.items() if value is None}
+        facts, is_known = self.facts, self.status != "never"
+        absent = _MAY_BE_ABSENT if is_known else (*_MAY_BE_ABSENT, "interval_seconds")
+        reasons |= {name: self.why(name) for name in absent if getattr(facts, name) is None}
+        if facts.gpus_reason is not None or not is_known:
+            reasons["gpus"] = facts.gpus_reason or _NEVER
+        if self.last_report_at is None:
+            reasons["last_report_at"] = _NEVER
+        return {
+            "id": self.id,
+            "name": self.name,
+            "display_name": self.display_name,
+            "status": self.status,
+            "via": self.via,
+            "last_report_at": self.last_report_at,
+            "interval_seconds": facts.interval_seconds,
+            "clock_skew_seconds": facts.clock_skew_seconds,
+            "agent_version": facts.agent_version,
+            "driver_version": facts.driver_version,
+            "os": facts.os,
+            "labels": facts.labels,
+            "disks": facts.disks,
+            "addresses": facts.addresses,
+            "problems": self.problems,
+            "reasons": reasons,
+            **numbers,
+        }
+
+    def _place(self) -> None:
+        if self.row < 0:
+            table = self._table
+            self.row = table.hosts.take(1).start
+            table.host_at.extend([None] * (table.hosts.end - len(table.host_at)))
+            table.host_at[self.row] = self
+            self._sync()
+
+    def _sync(self) -> None:
+        """Tell the columns what its status hangs on."""
+        if self.row < 0:
+            return
+        hosts, row = self._table.hosts, self.row
+        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, self._heard_uptime
+        rest = (row, self.interval, self.status, self.is_recalled)
+        if rest != self._synced:
+            self._synced = rest
+            hosts.late_after[row], hosts.down_after[row] = self.late_after, self._down_after
+            hosts.status[row], hosts.is_recalled[row] = STATUS_CODES[self.status], self.is_recalled
 
     def _advance(self, envelope: Envelope) -> None:
         run = (envelope.boot_id, envelope.run_id)
@@ -364,98 +554,87 @@ class HostState:
         run = (envelope.boot_id, envelope.run_id)
         return run == self._run and envelope.sequence > self._sequence + 1
 
+    @property
+    def _down_after(self) -> float:
+        return max(self._table.settings.down_after, self.late_after + self.interval)
+
     def _status_at(self, now: float, uptime: float) -> HostStatus:
-        """Down is who is not heard of: by the clock that nobody sets. Late is also who sends nothing but old values."""
+        """Down is who is not heard of: by the clock that nobody sets. Late is also who sends nothing but old values.
+
+        `FleetTable.find_aged` is the same for all hosts at once.
+        """
         if self.status == "never":
             return "never"
         self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
-        down_after = max(self._settings.down_after, self.late_after + self.interval)
         if self._recalled_until is not None:
-            is_overdue = now - self.observed_at > down_after
+            is_overdue = now - self.observed_at > self._down_after
             is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
             return "late" if self._recalled_until and is_awaited else "down"
         silent = uptime - self._heard_uptime
-        if silent > down_after:
+        if silent > self._down_after:
             return "down"
         return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
 
-    def _facts(self, envelope: Envelope, skew: float | None) -> View:
-        report = envelope.report
-        return {
-            "id": self.id,
-            "name": envelope.host,
-            "display_name": self._names.of_host(envelope.host),
-            "status": self.status,
-            "via": self.via,
-            "last_report_at": round(self.observed_at, 3),
-            "interval_seconds": envelope.interval_seconds,
-            "clock_skew_seconds": skew,
-            "agent_version": envelope.agent_version,
-            "driver_version": report.driver_version,
-            "os": report.os,
-            "labels": {**report.labels, **self._target_labels} if self._target_labels else report.labels,
-            "disks": report.disks,
-            "addresses": report.addresses,
-            "problems": self._problems(),
-        }
+    def _take_gpus(self, readings: list[GpuReading], collected_at: float, *, after_gap: bool, is_new: bool) -> None:
+        """Describe the GPUs that are known; where the set of them changed, the host is sent whole.
 
-    def _problems(self) -> list[str]:
-        return [*self._said, *self._flags.values()] if self._flags else self._said
-
-    def _take_gpus(self, readings: list[GpuReading], collected_at: float, *, after_gap: bool) -> None:
-        """Update the GPUs that are known; where the set of them changed, the host is sent whole."""
-        states: dict[str, GpuState] = {}
-        now = self.observed_at
+        `is_new`: of GPUs known from before a start only the identity is: the agent knows for how long they are idle.
+        """
+        known, now = {} if is_new else self.gpus, self.observed_at
+        if is_new or [reading.uuid for reading in readings] != list(known):
+            before = set(known)
+            self._place_gpus([known.get(reading.uuid) or GpuState(self._table, -1, reading) for reading in readings])
+            for reading in readings:
+                if reading.uuid not in before:
+                    self.gpus[reading.uuid].begin(reading, now)
+            self.has_news = True
         for reading in readings:
-            state = self._gpus.get(reading.uuid)
-            if state is None:
-                state = GpuState(reading, collected_at, now, self._settings, self._names, marks=self._marks)
-            else:
-                self._note(reading.uuid, state.update(reading, collected_at, now, after_gap=after_gap))
-            if state.has_news:
-                self.has_news, state.has_news = True, False
-            states[reading.uuid] = state
-        if list(states) != list(self._gpus):
-            self._other_gpus = self.has_news = True
-            self.view["gpus"] = [state.view for state in states.values()]
-        self._gpus = states
+            if self.gpus[reading.uuid].describe(reading, collected_at, now, after_gap=after_gap):
+                self.has_news = True
+
+    def _place_gpus(self, gpus: list[GpuState]) -> None:
+        """These are its GPUs from here on, in new rows: what is known of those that stay goes with them."""
+        columns, before = self._table.gpus, self.rows
+        self.rows = columns.take(len(gpus))
+        for row, gpu in enumerate(gpus, self.rows.start):
+            if gpu.row >= 0:
+                columns.copy(row, gpu.row)
+            gpu.row = row
+        for gpu in self.gpus.values():
+            if gpu not in gpus:
+                gpu.release()
+        self.gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._table.gpu_at[before] = [None] * (before.stop - before.start)
+        columns.give_back(before)
+        self._own_rows()
+        self._unpublish()
+
+    def _unpublish(self) -> None:
+        """Viewers have to be sent it whole."""
+        if self.row >= 0:
+            self._table.hosts.is_published[self.row] = False
+
+    def _own_rows(self) -> None:
+        """These rows are its GPUs'."""
+        table = self._table
+        table.gpu_at.extend([None] * (table.gpus.end - len(table.gpu_at)))
+        table.gpu_at[self.rows] = self.gpus.values()
+        table.gpus.host[self.rows] = self.row
 
     def _silence_gpus(self, reason: str, now: float) -> None:
         """A failed reading is no empty host: its GPUs stay, as unknown."""
-        for uuid, gpu in self._gpus.items():
-            self._note(uuid, gpu.silence(reason, now))
+        if self.is_pending:
+            self._table.settle()
+        silence(self._table.gpus, self.rows, now)
+        self._name_silence(reason)
 
-    def _note(self, uuid: str, changes: View) -> None:
-        if changes:
-            changes["uuid"] = uuid
-            waiting = self._gpu_changes.get(uuid)
-            if waiting is None:
-                self._gpu_changes[uuid] = changes
-            else:
-                waiting.update(changes)
+    def _name_silence(self, reason: str) -> None:
+        for gpu in self.gpus.values():
+            gpu.silent_reason = reason
 
-    def _show(self, changes: View) -> None:
-        """Change the host's view, after its GPUs' views have been changed."""
-        self._host_changes.update(changes)
-        self.view.update(changes)
-        if self._encoded:
-            self._encoded = {}
-        self._count()
-
-    def _count(self) -> None:
-        """What this host adds to the fleet's totals. A GPU in an unknown state adds no power and no user."""
-        counts = dict.fromkeys(AVAILABILITIES, 0)
-        power: list[float] = []
-        users: set[str] = set()
-        for gpu in self.view["gpus"]:
-            availability, watts = gpu["availability"], gpu["power_watts"]
-            counts[availability] += 1
-            if availability != "unknown":
-                users.update(gpu["users"])
-                if watts is not None:
-                    power.append(watts)
-        self.counts, self.users = counts, frozenset(users)
-        self.power_watts = sum(power) if power else None
+    def _change(self, *fields: str) -> None:
+        self.changed.update(fields)
+        self._forget_encoded()
 
 
 def _note_skew(flags: dict[str, str], skew: float | None) -> None:

@@ -7,18 +7,17 @@ was there then, and begins anew where it was not.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from gpudeck.hub.host import HostState
 from gpudeck.hub.observers import Observers
+from gpudeck.hub.table import FleetTable
 from gpudeck.model.reservation import Mark
 from gpudeck.wire import Envelope
 
-BACKLOG_SECONDS: Final = 5.0
-"""A report that is older than this when it arrives comes from a backlog."""
 BACKLOG_PAUSE: Final = 10.0
 """Seconds without a late report after which a backlog counts as complete."""
 REPLAY_KEPT: Final = 600.0
@@ -32,6 +31,7 @@ _OUT_OF_ORDER: Final = 60.0
 """A backlog whose reports took different times to arrive is still in order; one that is older is another backlog."""
 
 Run = tuple[str, str]
+Replay = TypeVar("Replay", HostState, None)
 
 
 class MissingReports:
@@ -118,8 +118,10 @@ class _Backlog:
 class LateReports:
     """Of all hosts. `uptime` is a clock that nobody sets. One event loop owns it."""
 
-    def __init__(self, marks: Mapping[str, Mark], observers: Observers) -> None:
+    def __init__(self, marks: Mapping[str, Mark], table: FleetTable, observers: Observers) -> None:
         self.marks = MarksThen(marks)
+        self._live = table
+        self._table = FleetTable(table.settings, table.names, self.marks)
         self._observers = observers
         self._backlogs: WeakKeyDictionary[HostState, _Backlog] = WeakKeyDictionary()
         self._open: dict[HostState, _Backlog] = {}
@@ -148,7 +150,7 @@ class LateReports:
         if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.sequence >= 0):
             return
         if not backlog.is_held and host.sequence >= 0 and not host.is_recalled:
-            backlog.replay = host.fork(self.marks)
+            self._replay(backlog, host.fork(self._table))
         self._expect_more(host, backlog, uptime)
 
     def take(
@@ -162,13 +164,14 @@ class LateReports:
             backlog.missing.add(run, envelope.sequence + 1)
         replay = backlog.replay
         if replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
-            replay = backlog.replay = host.start_anew(self.marks)
+            replay = self._replay(backlog, host.start_anew(self._table))
         replay.id = host.id
         observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
         self.marks.move_to(observed_at)
         if envelope.host != host.name:
             envelope = replace(envelope, host=host.name)
         replay.take(envelope, observed_at, skew, observed_at)
+        self._table.settle()
         self._observers.on_late_report(replay, observed_at)
         self._expect_more(host, backlog, uptime)
         if run == host.run and not backlog.missing.knows(run):
@@ -182,8 +185,17 @@ class LateReports:
                 backlog.is_held = False
                 self._observers.on_backlog_end(host, backlog.replay)
             elif uptime >= backlog.until + REPLAY_KEPT:
-                backlog.replay = None
+                self._replay(backlog, None)
                 del self._open[host]
+
+    def _replay(self, backlog: _Backlog, replay: Replay) -> Replay:
+        """What was replayed before is not needed any more."""
+        if backlog.replay is not None:
+            backlog.replay.release()
+        backlog.replay = replay
+        self._table.rename(self._live.names)
+        self._table.recycle()
+        return replay
 
     def _expect_more(self, host: HostState, backlog: _Backlog, uptime: float) -> None:
         backlog.until, backlog.is_held = uptime + BACKLOG_PAUSE, True

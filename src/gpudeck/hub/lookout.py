@@ -32,7 +32,7 @@ class Lookout:
         self._past: dict[str, _Past] = defaultdict(_Past)
 
     def see(self, host: HostState, now: float) -> SeenHost:
-        """The host as it is now. Its view is lent, not copied."""
+        """The host as it is now."""
         past = self._past[host.id]
         if past.status == "late" and host.status == "up":
             past.returns.append(now)
@@ -41,13 +41,13 @@ class Lookout:
         gpus = host.gpus
         if (host.status == "up" or host.is_recalled) and past.had.keys() != gpus.keys():
             self._note_gone(host, past, now)
-        view = host.view
+        view = host.view()
         return SeenHost(
             id=host.id,
             name=host.name,
             status=host.status,
             view=view,
-            gpus=[gpu for gpu in view["gpus"] if gpu["last_seen"] is None],
+            gpus=[gpu for gpu in view.gpus if gpu.last_seen is None],
             boards=gpus,
             silent_since=host.silent_since,
             failure=host.failure,
@@ -71,18 +71,18 @@ class Lookout:
         """The power limit that most GPUs of a model have; of two that as many have, the higher one."""
         counts: dict[str, Counter[float]] = defaultdict(Counter)
         for host in self._fleet.hosts.values():
-            for gpu in host.view["gpus"]:
-                if gpu["power_limit_watts"]:
-                    counts[gpu["name"]][gpu["power_limit_watts"]] += 1
+            for gpu in host.gpus.values():
+                if watts := gpu.value("power_limit_watts"):
+                    counts[gpu.name][watts] += 1
         return {model: max(watts, key=lambda value: (watts[value], value)) for model, watts in counts.items()}
 
     def _note_gone(self, host: HostState, past: _Past, now: float) -> None:
         """A board that is cut into instances is not gone, nor are they when it is whole again, or cut otherwise."""
         gpus = host.gpus
-        boards = {gpu.view["parent"] for gpu in gpus.values()} | gpus.keys()
+        boards = {gpu.parent for gpu in gpus.values()} | gpus.keys()
         for uuid, gpu in past.had.items():
-            if uuid not in boards and gpu.view["parent"] not in boards - {None}:
-                past.gone[uuid] = (GoneGpu(uuid, gpu.view["label"], gpu.view["name"]), now)
+            if uuid not in boards and gpu.parent not in boards - {None}:
+                past.gone[uuid] = (GoneGpu(uuid, gpu.label, gpu.name), now)
         past.had = dict(gpus)
 
     def _gone(self, host: HostState, past: _Past, now: float) -> tuple[GoneGpu, ...]:

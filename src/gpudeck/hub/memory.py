@@ -6,7 +6,7 @@ reports are written once a minute, and at the end. A hub that dies so knows each
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from gpudeck.database.engine import Database
 from gpudeck.hub.gpu import GpuState
@@ -104,7 +104,7 @@ class HostMemory:
             mark = _mark(host)
             if self._facts.get(host.id) != mark:
                 facts.append((mark, remember(host)))
-            written, report = self._reports.get(host.id), LastReport(host.last_report_at, host.status == "down")
+            written, report = self._reports.get(host.id), LastReport(host.last_report_at or 0.0, host.status == "down")
             if written is None or written.is_down != report.is_down or (with_times and written != report):
                 reports[host.id] = report
         return facts, reports
@@ -113,7 +113,6 @@ class HostMemory:
         if self._is_loaded or self._hub.ingest.demo:
             return
         fleet, until = self._hub.fleet, self._hub.started_at + RETURN_SECONDS
-        models: dict[object, GpuState] = {}
         placed = {uuid for host in fleet.hosts.values() for uuid in host.gpus}
         # The one that reported last comes first: a GPU that several told of is in that one.
         for number, (body, report) in enumerate(await self._store.load(), 1):
@@ -125,10 +124,12 @@ class HostMemory:
             host = fleet.make_host(known.id, known.via)
             gpus = [_make_reading(gpu) for gpu in known.gpus if gpu.uuid not in placed]
             placed.update(gpu.uuid for gpu in known.gpus)
-            host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until, models=models)
+            host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until)
             host.token = known.token
             if fleet.recall(host, known.target):
                 self._facts[host.id] = _mark(host)
+            else:
+                host.release()
             self._reports[host.id] = report
         self._is_loaded = True
 
@@ -163,22 +164,22 @@ class HostMemory:
 
 def remember(host: HostState) -> RememberedHost:
     """A host that has reported, as it is kept."""
-    view = host.view
+    facts = host.facts
     return RememberedHost(
         id=host.id,
         name=host.name,
         via=host.via,
         interval=host.interval,
         boot_id=host.boot_id,
-        agent_version=view["agent_version"],
-        driver_version=view["driver_version"],
-        os=view["os"],
-        labels=view["labels"],
-        addresses=view["addresses"],
+        agent_version=facts.agent_version,
+        driver_version=facts.driver_version,
+        os=facts.os,
+        labels=facts.labels,
+        addresses=facts.addresses,
         interfaces=host.interfaces,
         token=host.token,
         target=host.target if host.target and host.target != host.name else "",
-        gpus=[_remember_gpu(gpu.view) for gpu in host.gpus.values()],
+        gpus=[_remember_gpu(gpu) for gpu in host.gpus.values()],
     )
 
 
@@ -206,17 +207,18 @@ def make_envelope(known: RememberedHost) -> Envelope:
     )
 
 
-def _remember_gpu(view: dict[str, Any]) -> RememberedGpu:
-    instance = view["label"].partition(".")[2]
+def _remember_gpu(gpu: GpuState) -> RememberedGpu:
+    memory = gpu.value("memory_total_bytes")
+    instance = gpu.label.partition(".")[2]
     return RememberedGpu(
-        uuid=view["uuid"],
-        index=view["index"],
-        name=view["name"],
-        vendor=view["vendor"],
-        parent=view["parent"],
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        vendor=gpu.vendor,
+        parent=gpu.parent,
         instance=int(instance) if instance else None,
-        pci_address=view["pci_address"],
-        memory_total_bytes=view["memory_total_bytes"],
+        pci_address=gpu.pci_address,
+        memory_total_bytes=None if memory is None else int(memory),
     )
 
 
@@ -238,9 +240,7 @@ def _make_reading(gpu: RememberedGpu) -> GpuReading:
 
 def _mark(host: HostState) -> object:
     """Equal to the one before as long as nothing that is kept has changed. Cheap: it is made for every host again."""
-    view = host.view
-    gpus = [
-        (uuid, gpu.view["label"], gpu.view["name"], gpu.view["memory_total_bytes"]) for uuid, gpu in host.gpus.items()
-    ]
-    facts = (view["agent_version"], view["driver_version"], view["os"], view["labels"], view["addresses"])
+    gpus = [(uuid, gpu.label, gpu.name, gpu.value("memory_total_bytes")) for uuid, gpu in host.gpus.items()]
+    told = host.facts
+    facts = (told.agent_version, told.driver_version, told.os, told.labels, told.addresses)
     return host.name, host.via, host.interval, host.boot_id, host.token, host.target, host.interfaces, facts, gpus

@@ -3,37 +3,33 @@
 from collections.abc import Set
 
 from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.metrics import View
+from gpudeck.hub.gpu import GpuState
 from gpudeck.reservations.observed import ObservedGpu, Occupant
 
 
 def observe(fleet: Fleet, uuids: Set[str] | None = None) -> dict[str, ObservedGpu]:
     """The GPUs with these UUIDs, or all, by host and number. Of a host that is silent nobody is known to be on any."""
+    fleet.settle()
     if uuids is None:
-        return {uuid: _look_at(host.name, gpu.view) for host in fleet.ordered() for uuid, gpu in host.gpus.items()}
+        return {uuid: _look_at(host.name, gpu) for host in fleet.ordered() for uuid, gpu in host.gpus.items()}
     # Few are reserved: walking over all of a large fleet once a second would cost more than all the rest.
     return {
-        uuid: _look_at(host.name, host.gpus[uuid].view)
-        for host in fleet.hosts.values()
-        for uuid in uuids & host.gpus.keys()
+        uuid: _look_at(host.name, host.gpus[uuid]) for host in fleet.hosts.values() for uuid in uuids & host.gpus.keys()
     }
 
 
-def _look_at(host: str, gpu: View) -> ObservedGpu:
-    is_known = gpu["availability"] != "unknown" and gpu["processes"] is not None
+def _look_at(host: str, gpu: GpuState) -> ObservedGpu:
+    availability = gpu.availability
+    processes = None if availability == "unknown" else gpu.processes
     return ObservedGpu(
-        uuid=gpu["uuid"],
+        uuid=gpu.uuid,
         host=host,
-        label=gpu["label"],
-        index=gpu["index"],
-        model=f"{gpu['name']}\n{gpu['display_name']}",
-        memory_total_bytes=gpu["memory_total_bytes"],
-        availability=gpu["availability"],
-        occupants=_occupants(gpu) if is_known else None,
-    )
-
-
-def _occupants(gpu: View) -> tuple[Occupant, ...]:
-    return tuple(
-        Occupant(process["user"], process["started_at"]) for process in gpu["processes"] if not process["display"]
+        label=gpu.label,
+        index=gpu.index,
+        model=f"{gpu.name}\n{gpu.display_name}",
+        memory_total_bytes=gpu.value("memory_total_bytes"),
+        availability=availability,
+        occupants=None
+        if processes is None
+        else tuple(Occupant(process.user, process.started_at) for process in processes if not process.display),
     )

@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from gpudeck.history.sample import HostSample, sample_host
+from gpudeck.history.sample import NOTHING, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
 from gpudeck.hub.observers import FleetObserver
+from gpudeck.model.report import Process
 
 _MOST_WAITING = 20_000
 _GATHER_SECONDS: Final = 0.05
@@ -50,6 +52,10 @@ class Recorder(FleetObserver):
         self._backlog += 1
         self._sample(replay, observed_at)
 
+    def on_time(self, now: float) -> None:
+        """What was sampled in a second is on its way to the disk before anything else is done in the next."""
+        self.hand_over()
+
     async def save_backlog(self) -> None:
         noted = self._backlog
         while self._written < noted:
@@ -71,7 +77,7 @@ class Recorder(FleetObserver):
             self.dropped += 1
             return
         interval = max(self._every, host.interval)
-        self._samples.append(sample_host(host.view, round(observed_at, 3), interval))
+        self._samples.append(sample_host(host, round(observed_at, 3), interval))
 
     async def _write(self) -> None:
         """One at a time: each takes a thread for as long as the disk takes."""
@@ -83,3 +89,32 @@ class Recorder(FleetObserver):
             self._written = noted
         finally:
             self._writing = None
+
+
+def sample_host(host: HostState, at: float, interval: float) -> HostSample:
+    """A host as it is now."""
+    gpus = tuple([_sample_gpu(gpu) for gpu in host.gpus.values()])
+    return HostSample(host.id, host.name, at, interval, tuple(host.numbers()), gpus)
+
+
+def _sample_gpu(gpu: GpuState) -> GpuSample:
+    """Of a GPU in an unknown state the values are old: none is kept."""
+    state = STATE_NUMBERS[gpu.availability]
+    if not gpu.is_current:
+        return GpuSample(gpu.uuid, gpu.label, gpu.name, state, NOTHING, None)
+    processes = gpu.processes
+    sampled = None if processes is None else tuple([_sample_process(one) for one in processes if not one.display])
+    return GpuSample(gpu.uuid, gpu.label, gpu.name, state, tuple(gpu.numbers()), sampled)
+
+
+def _sample_process(one: Process) -> ProcessSample:
+    return ProcessSample(
+        one.pid,
+        one.started_at,
+        one.user,
+        one.command,
+        one.container,
+        one.job,
+        one.memory_used_bytes,
+        one.utilization_percent,
+    )

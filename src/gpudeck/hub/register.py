@@ -3,17 +3,17 @@
 A host is its machine id; its name where none is told. Names are for people: two hosts may share one, and are both told.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
 from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.host import HostState
+from gpudeck.hub.table import FleetTable
 from gpudeck.hub.token_limit import TokenLimit, TokenName
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
-from gpudeck.model.reservation import Mark
 from gpudeck.model.target import Target
 from gpudeck.model.turns import Steps
 from gpudeck.wire import Envelope
@@ -25,13 +25,12 @@ MOST_OF_A_NAME = 8
 class Register:
     """All hosts by id. `dirty` holds the ids whose view changed, `removed` those that left, until both are taken."""
 
-    def __init__(self, settings: FleetSettings, names: Names, marks: Mapping[str, Mark] | None = None) -> None:
+    def __init__(self, settings: FleetSettings, table: FleetTable) -> None:
         self.hosts: dict[str, HostState] = {}
         self.dirty: set[str] = set()
         self.removed: set[str] = set()
         self._settings = settings
-        self._names = names
-        self._marks = marks
+        self._table = table
         self._targets: dict[str, Target] = {}
         self._targeted: dict[str, HostState] = {}
         self._formerly: dict[str, HostState] = {}
@@ -64,7 +63,7 @@ class Register:
 
     def make(self, host_id: str, via: str) -> HostState:
         """A host that is not in the fleet yet."""
-        return HostState(host_id, via, self._settings, self._names, self._marks)
+        return HostState(host_id, via, self._table)
 
     def recall(self, host: HostState, target: str) -> bool:
         """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
@@ -145,7 +144,7 @@ class Register:
 
     def rename(self, names: Names) -> None:
         """What hosts and models are called from here on."""
-        self._names = names
+        self._table.rename(names)
         for host in self.hosts.values():
             host.rename(names)
         self.dirty.update(self.hosts)
@@ -159,6 +158,7 @@ class Register:
         self.dirty.discard(host_id)
         self.removed.add(host_id)
         self._release_name(host.name, host_id)
+        host.release()
 
     def _id_of(self, envelope: Envelope, target: str | None, only: str | None) -> str:
         """The machine id, or the name where there is none. Machines cloned with their id are told apart by their names.

@@ -1,13 +1,11 @@
-"""What of the fleet a viewer may see: command lines are not for everybody everywhere.
-
-A view is changed in place all the time and shared by all: whatever is hidden is left out of a copy.
-"""
+"""What of the fleet a viewer may see: command lines are not for everybody everywhere."""
 
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gpudeck.hub.metrics import View
+from gpudeck.model.view import Gpu, Host, ShownProcess
 
 HIDDEN = "not shown to you: see `commands` in the hub's settings"
 
@@ -18,26 +16,29 @@ class Sight(Struct, frozen=True):
     commands: Literal["all", "none", "own"] = "all"
     logins: frozenset[str] = frozenset()
 
-    def host(self, view: View) -> View:
-        """A host, or what changed of one, as this viewer may see it."""
-        if self.commands == "all" or not view.get("gpus"):
-            return view
-        return {**view, "gpus": [self.gpu(gpu) for gpu in view["gpus"]]}
+    def host(self, host: Host) -> Host:
+        """A host as this viewer may see it."""
+        if self.commands == "all":
+            return host
+        return replace(host, gpus=[self.gpu(gpu) for gpu in host.gpus])
 
-    def gpu(self, view: View) -> View:
-        """A GPU, or what changed of one."""
-        if self.commands == "all" or not view.get("processes"):
-            return view
-        return {**view, "processes": [self._process(process) for process in view["processes"]]}
+    def gpu(self, gpu: Gpu) -> Gpu:
+        """A GPU."""
+        if self.commands == "all" or not gpu.processes:
+            return gpu
+        return replace(gpu, processes=self.processes(gpu.processes))
+
+    def processes(self, processes: list[ShownProcess]) -> list[ShownProcess]:
+        return [self._process(process) for process in processes]
 
     def shows_commands_of(self, user: str | None) -> bool:
         """Whether what that person started is seen with its command line."""
         return self.commands == "all" or (self.commands == "own" and user in self.logins)
 
-    def _process(self, process: View) -> View:
-        if process["command"] is None or self.shows_commands_of(process["user"]):
+    def _process(self, process: ShownProcess) -> ShownProcess:
+        if process.command is None or self.shows_commands_of(process.user):
             return process
-        return {**process, "command": None, "reasons": {**process["reasons"], "command": HIDDEN}}
+        return replace(process, command=None, reasons={**process.reasons, "command": HIDDEN})
 
 
 EVERYTHING = Sight()

@@ -28,6 +28,9 @@ GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 _encoder = msgspec.json.Encoder()
 
+Place = tuple[str, int, int]
+"""The id of a host, its row, and the first of its GPUs' rows."""
+
 
 class Event:
     """One server-sent event.
@@ -123,12 +126,13 @@ class Stream:
         yield from self.fleet.age_in_steps(self.time)
         changed, removed = self.fleet.take_changes()
         parts: dict[Sight, tuple[list[bytes], list[bytes]]] = {sight: ([], []) for sight in self._channels}
+        rows: list[Place] = []
         for host in changed:
             # Of one that left meanwhile the next delta says so.
             if self.fleet.hosts.get(host.id) is host:
-                _encode_changes(host, parts)
+                rows += _encode_changes(host, parts)
             yield
-        facts = self._collect_facts(removed)
+        facts = self._collect_facts(removed, rows)
         yield
         if epoch != self._epoch:
             # Meanwhile everybody got a snapshot of another fleet.
@@ -140,6 +144,7 @@ class Stream:
             self._publish(channel, _join(facts, hosts=hosts, changes=changes))
             if channel.idle_ticks > KEPT_DELTAS and sight is not EVERYTHING:
                 del self._channels[sight]
+        self.fleet.table.recycle()
         return self._channels[EVERYTHING].deltas[-1]
 
     def announce(self, happening: Happening) -> None:
@@ -196,7 +201,9 @@ class Stream:
     def snapshot(self, sight: Sight = EVERYTHING) -> Event:
         channel = self._open(sight)
         if channel.snapshot is None:
-            channel.snapshot = Event("snapshot", self._number, self._epoch, self.document(sight))
+            rows = _encoder.encode([_place(host) for host in self.fleet.ordered()])
+            document = self.document(sight)[:-1] + b',"rows":' + rows + b"}"
+            channel.snapshot = Event("snapshot", self._number, self._epoch, document)
         return channel.snapshot
 
     def watch(self, last_event_id: str = "", sight: Sight = EVERYTHING) -> Viewer:
@@ -234,7 +241,7 @@ class Stream:
         for viewer in channel.viewers:
             viewer.put(event)
 
-    def _collect_facts(self, removed: list[str]) -> bytes:
+    def _collect_facts(self, removed: list[str], rows: list[Place]) -> bytes:
         """What a delta says beside the changes of hosts."""
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         if self.fleet.problems != self._problems:
@@ -244,8 +251,9 @@ class Stream:
         if self._reservation_changes != self._told_reservation_changes:
             delta["reservations"] = self._told_reservation_changes = self._reservation_changes
         happenings, self._happenings = self._happenings, []
-        parts = {"removed": removed, "events": happenings}
-        return _encoder.encode(delta | {name: part for name, part in parts.items() if part})
+        parts = {"removed": removed, "rows": rows, "events": happenings}
+        delta |= {name: part for name, part in parts.items() if part}
+        return _encoder.encode(delta | self.fleet.table.take_numbers())
 
     def _missed_since(self, last_event_id: str, channel: _Channel) -> list[Event] | None:
         epoch, _, number = last_event_id.partition("-")
@@ -257,14 +265,31 @@ class Stream:
         return list(channel.deltas)[len(channel.deltas) - behind :]
 
 
-def _encode_changes(host: HostState, parts: Mapping[Sight, tuple[list[bytes], list[bytes]]]) -> None:
-    """Put the host whole, or what changed of it, into the parts of each sight."""
+def _place(host: HostState) -> Place:
+    return host.id, host.row, host.rows.start
+
+
+def _encode_changes(host: HostState, parts: Mapping[Sight, tuple[list[bytes], list[bytes]]]) -> list[Place]:
+    """Put the host whole, or what changed of it other than numbers, into the parts of each sight. Returns its place
+    where it is whole."""
     patch = host.take_changes()
     for sight, (hosts, changes) in parts.items():
         if patch is None:
             hosts.append(host.encoded(sight))
         elif len(patch) > 1:
-            changes.append(_encoder.encode(sight.host(patch)))
+            changes.append(_encoder.encode(_restrict(patch, sight)))
+    return [_place(host)] if patch is None else []
+
+
+def _restrict(patch: dict[str, Any], sight: Sight) -> dict[str, Any]:
+    """What changed of a host, as viewers with this sight may see it."""
+    if sight.commands == "all" or "gpus" not in patch:
+        return patch
+    gpus = [
+        {**gpu, "processes": sight.processes(gpu["processes"])} if gpu.get("processes") else gpu
+        for gpu in patch["gpus"]
+    ]
+    return {**patch, "gpus": gpus}
 
 
 def _join(facts: bytes, **lists: list[bytes]) -> bytes:

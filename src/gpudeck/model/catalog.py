@@ -74,8 +74,22 @@ _CONSTANT, _COUNTER = Kind.CONSTANT, Kind.COUNTER
 _SUM, _MAX, _LAST = Rollup.SUM, Rollup.MAX, Rollup.LAST
 
 
-class GpuMetrics(Struct, kw_only=True):
-    """What is measured on a GPU; None is unknown."""
+class GpuIdentity(Struct, kw_only=True):
+    """Which GPU it is. `label` is its index, or index.instance for a MIG instance. `name` is its model as the driver
+    calls it, `display_name` as people do."""
+
+    uuid: str
+    index: int
+    label: str
+    name: str
+    display_name: str
+    vendor: str
+    parent: str | None = None
+    pci_address: str | None = None
+
+
+class GpuMetrics(GpuIdentity, kw_only=True):
+    """A GPU and what is measured on it; None is unknown."""
 
     utilization_percent: Annotated[Value, Metric("percent", "Utilization", 100)] = None
     memory_utilization_percent: Annotated[Value, Metric("percent", "Memory bandwidth in use", 100, live=False)] = None
@@ -127,8 +141,16 @@ class GpuMetrics(Struct, kw_only=True):
     ] = None
 
 
-class HostMetrics(Struct, kw_only=True):
-    """What is measured on a host; None is unknown."""
+class HostIdentity(Struct, kw_only=True):
+    """Which host it is. `id` is its machine id where it tells one, `display_name` what people call it."""
+
+    id: str
+    name: str
+    display_name: str
+
+
+class HostMetrics(HostIdentity, kw_only=True):
+    """A host and what is measured on it; None is unknown."""
 
     cpu_percent: Annotated[Value, Metric("percent", "CPU", 100, precision=0.1)] = None
     cpu_count: Annotated[Value, Metric("count", "CPU threads", 100_000, kind=_CONSTANT, rollup=_SUM)] = None
@@ -160,7 +182,11 @@ class HostMetrics(Struct, kw_only=True):
 
 def _read(metrics: type[Struct], scope: Scope) -> dict[str, Metric]:
     hints = get_type_hints(metrics, include_extras=True)
-    return {name: replace(hint.__metadata__[0], name=name, scope=scope) for name, hint in hints.items()}
+    return {
+        name: replace(hint.__metadata__[0], name=name, scope=scope)
+        for name, hint in hints.items()
+        if hasattr(hint, "__metadata__")
+    }
 
 
 GPU_METRICS: dict[str, Metric] = _read(GpuMetrics, Scope.GPU)

@@ -50,24 +50,32 @@ def judge_health(
     missing: str | None,
     temperature_celsius: float | None,
     settings: HealthSettings,
-    events: Sequence[GpuEvent] = (),
+    faults: Health = OK,
     why_unread: str | None = None,
     *,
     wear: Health = OK,
 ) -> Health:
     """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok.
 
-    `events` are those that still count. The reason says nothing of their age: it would be another one on every beat.
-    `why_unread` is the reason why there is no temperature, `wear` what `judge_wear` said.
+    `faults` is what `judge_faults` said, `wear` what `judge_wear` did. `why_unread` is the reason why there is no
+    temperature.
     """
-    faults = _judge_faults(events) if events else OK
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
     heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
-    if faults is OK and wear is OK:
-        return heat
     # Of two that are equally bad the first one here is told: a fault says more than the wear behind it.
     return max((faults, wear, heat), key=lambda health: _SEVERITY[health.level])
+
+
+def judge_faults(events: Sequence[GpuEvent]) -> Health:
+    """What the driver's faults that still count say: by the newest of the worst. A fault of a program says nothing of
+    the GPU. The reason does not tell their age: it would be another one on every beat."""
+    worst = OK
+    for event in events:
+        xid = find_xid(event.code)
+        if xid.kind != "application" and _SEVERITY[xid.kind] >= _SEVERITY[worst.level]:
+            worst = Health(xid.kind, f"XID {event.code}: {xid.text}", xid.action)
+    return worst
 
 
 def judge_wear(metrics: Mapping[str, float | None]) -> Health:
@@ -88,13 +96,3 @@ def _judge_heat(temperature_celsius: float, settings: HealthSettings) -> Health:
         return OK
     level: HealthLevel = "critical" if temperature_celsius >= settings.critical_celsius else "warning"
     return Health(level, f"{temperature_celsius:.0f} °C", "Check the fans and the airflow of the host.")
-
-
-def _judge_faults(events: Sequence[GpuEvent]) -> Health:
-    """By the newest of the worst. A fault of a program says nothing about the GPU."""
-    worst = OK
-    for event in events:
-        xid = find_xid(event.code)
-        if xid.kind != "application" and _SEVERITY[xid.kind] >= _SEVERITY[worst.level]:
-            worst = Health(xid.kind, f"XID {event.code}: {xid.text}", xid.action)
-    return worst

@@ -54,22 +54,13 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(GpuMetrics, kw_only=True):
-    """A GPU with its metrics. `label` is its index, or index.instance for a MIG instance. `name` is its model as the
-    driver calls it, `display_name` as people do.
+    """A GPU with its metrics and its state.
 
     `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
     the host went silent: for showing only, never for counting. `events` are the last day's faults, the newest last.
     `reservation` is the one that counts now; `reservation_conflict` says who is on the GPU and should not be.
     """
 
-    uuid: str
-    index: int
-    label: str
-    name: str
-    display_name: str
-    vendor: str
-    parent: str | None = None
-    pci_address: str | None = None
     availability: Availability
     availability_reason: str | None = None
     last_seen: Availability | None = None
@@ -91,9 +82,6 @@ class Host(HostMetrics, kw_only=True):
     `via` is the way in (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
     """
 
-    id: str
-    name: str
-    display_name: str
     status: HostStatus
     via: str
     last_report_at: float | None = None

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from gpudeck.model.availability import Availability
+from gpudeck.model.catalog import HostIdentity
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.quantity import show_amount
 from gpudeck.model.reservation import GpuReservation
@@ -77,7 +78,7 @@ class OfferedGpu(Struct, frozen=True, kw_only=True):
         return self.host, self.host_id, self.index, int(instance) if instance.isdecimal() else -1, self.uuid
 
 
-def offer(host: Host, gpu: Gpu) -> OfferedGpu:
+def offer(host: HostIdentity, gpu: Gpu) -> OfferedGpu:
     """A GPU of this host."""
     found = gpu.reservation
     return OfferedGpu(

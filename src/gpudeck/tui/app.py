@@ -125,6 +125,7 @@ class TopApp(App[None]):
 
     def _show(self) -> None:
         self.top.arrange()
+        self._feed.look_at(self.top.detail[0] if self.top.detail else None)
         self._canvas.redraw()
 
     def _recall(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Where top's fleet comes from: a hub's stream, or this machine read once a second. Each is a thread that never ends
 by itself: what goes wrong after the first picture is told, and tried again."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,16 +12,19 @@ from msgspec import Struct
 
 from gpudeck.client import Client, Forbidden
 from gpudeck.client.answers import explain_misfit, read_answer
+from gpudeck.client.client import NoSuchThing
 from gpudeck.client.http import TROUBLE
 from gpudeck.client.stream import OpenStream, StreamEvent
 from gpudeck.model.errors import GpudeckError, Unreachable
-from gpudeck.model.view import Fleet
-from gpudeck.tui.fleet import Delta, read_delta
+from gpudeck.model.view import Fleet, Host
+from gpudeck.tui.fleet import Delta, read_delta, read_snapshot
 from gpudeck.tui.trails import EVERY, SPAN, Point
 from gpudeck.views.reading import read_fleet
 
 SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
+HOST_SECONDS = 5.0
+"""So often a host that is looked at in detail is read."""
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
@@ -34,7 +38,13 @@ class Lost(Struct, frozen=True):
     reason: str
 
 
-News = Snapshot | Delta | Lost
+class HostRead(Struct, frozen=True):
+    """The host that is looked at, with the metrics that deltas do not have."""
+
+    host: Host
+
+
+News = Snapshot | Delta | HostRead | Lost
 Take = Callable[[News], None]
 
 
@@ -63,6 +73,10 @@ class Feed(Protocol):
 
     def stop(self) -> None: ...
 
+    def look_at(self, host_id: str | None) -> None:
+        """A host is looked at in detail from here on; None: no host is."""
+        ...
+
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         """The last minutes of a GPU or a host; empty where nobody kept them. Blocks; raises GpudeckError."""
         ...
@@ -82,6 +96,8 @@ class HubFeed:
         self._last_id = ""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._looked_at: str | None = None
+        self._read_at = float("-inf")
 
     def first(self) -> Snapshot:
         self._open()
@@ -99,6 +115,10 @@ class HubFeed:
         self._stopping.set()
         if self._thread is None:
             self._close()
+
+    def look_at(self, host_id: str | None) -> None:
+        if host_id != self._looked_at:
+            self._looked_at, self._read_at = host_id, float("-inf")
 
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
@@ -121,12 +141,22 @@ class HubFeed:
                     self._open()
                 take(self._next())
                 tries = 0
+                self._read_host(take)
             except (GpudeckError, msgspec.DecodeError, *TROUBLE) as error:
                 self._close()
                 take(Lost(_reason(error, self.place)))
                 self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
                 tries += 1
         self._close()
+
+    def _read_host(self, take: Take) -> None:
+        """Now and then, in this thread: the stream waits for it. A host that has gone meanwhile is no trouble."""
+        host_id = self._looked_at
+        if host_id is None or time.monotonic() - self._read_at < HOST_SECONDS:
+            return
+        self._read_at = time.monotonic()
+        with contextlib.suppress(NoSuchThing):
+            take(HostRead(read_answer(self._client.host(host_id), Host, self.place)))
 
     def _open(self) -> None:
         try:
@@ -150,7 +180,7 @@ class HubFeed:
             raise Unreachable(f"{self.place} has ended the stream.")
         self._last_id = event.id
         try:
-            return Snapshot(read_fleet(event.data)) if event.kind == "snapshot" else read_delta(event.data)
+            return Snapshot(read_snapshot(event.data)) if event.kind == "snapshot" else read_delta(event.data)
         except msgspec.DecodeError as error:
             raise explain_misfit(error, event.data, self.place) from error
 
@@ -174,6 +204,9 @@ class LocalFeed:
     def start(self, take: Take) -> None:
         self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)
         self._thread.start()
+
+    def look_at(self, host_id: str | None) -> None:
+        """Every reading has everything."""
 
     def stop(self) -> None:
         """What reads drivers is ended with it; one that hangs is not waited for."""

@@ -110,6 +110,8 @@ class Top:
             self._live.load(news.fleet)
         elif isinstance(news, Delta):
             self._live.apply(news)
+        else:
+            self._live.refresh(news.host)
         self.lost, self._stale, self._news_at = None, None, time.monotonic()
         self.trails.note(self.fleet.time, self.fleet.hosts)
 

@@ -17,6 +17,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
+from fakes.views import show
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
 from gpudeck.compat.gpu_cluster_status.main import MainDoor
@@ -216,7 +217,7 @@ def test_a_gpu_with_a_process_whose_pid_cannot_be_read_is_not_free(tmp_path: Pat
     gpu = NODE["gpus"][0] | {"use_mem": 100, "utilize": 0}
     main = Main(tmp_path)
     main.poll(NODE | {"gpus": [gpu | {"users": [{"pid": "?", "username": "ada"}]}, gpu | {"users": []}]})
-    first, second = main.hub.fleet._register.hosts["gputest001"].view["gpus"]
+    first, second = show(main.hub.fleet._register.hosts["gputest001"])["gpus"]
     assert (first["availability"], first["users"], second["availability"]) == ("busy", ["ada"], "free")
     assert first["processes"][0]["reasons"]["pid"] == "gpu-cluster-status tells no pid"
 

@@ -11,6 +11,7 @@ import pytest
 
 from fakes.reports import make_envelope, make_gpu
 from fakes.vesta import TOKEN, VestaHub, captured_body, captured_posts, make_post
+from fakes.views import show
 from gpudeck import __version__
 
 OK = {"status": "OK", "status_code": 200}
@@ -43,7 +44,7 @@ def test_a_sender_registers_and_posts_as_it_did(vesta: VestaHub) -> None:
     for body in captured_posts():
         answer = vesta.call("POST", f"/update/host/{told['id']}?token={TOKEN}", content=body)
         assert answer.text == '{"status": "OK", "status_code": 200}'
-    view = vesta.hub.fleet.hosts["gputest001"].view
+    view = show(vesta.hub.fleet.hosts["gputest001"])
     assert [gpu["name"] for gpu in view["gpus"]] == ["GeForce GTX 1080 Ti"] * 2
     assert view["addresses"] == ["127.0.0.1"]
 

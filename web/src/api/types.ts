@@ -42,13 +42,28 @@ export type Process = Required<Schemas['ShownProcess']>
 /** A fault that the driver told of. */
 export type GpuEvent = Required<Schemas['ShownEvent']>
 
-/** The changed fields of a GPU; lists and `reasons` come whole. */
+/** A host's rows in the arrays of deltas: its own among hosts, and its first GPU's among GPUs. */
+export type HostRows = [id: string, row: number, firstGpuRow: number]
+
+/** The first event of the stream. */
+export type Snapshot = Fleet & { rows?: HostRows[] }
+
+/** The changed fields of a GPU except its metrics; lists and `reasons` come whole. */
 export type GpuChange = { uuid: string } & Partial<Gpu>
 
-/** The changed fields of a host whose set of GPUs stayed the same. */
+/** The changed fields, except metrics, of a host whose set of GPUs stayed the same. */
 export type HostChange = { id: string; gpus?: GpuChange[] } & Partial<Omit<Host, 'gpus'>>
 
-/** What became different since the event before. `hosts` are inserted or replaced whole. Without changes: a heartbeat. */
+/** One value for each row, or only those at some positions in `rows`. Null is unknown. */
+export type Values = (number | null)[] | { at: number[]; to: (number | null)[] }
+
+/** Values by metric for the hosts or GPUs in `rows`. */
+export type Columns = { rows: number[]; [metric: string]: Values }
+
+/** The numbers of all processes of each GPU in `rows`, in the order of its `processes`. */
+export type ProcessColumns = { rows: number[] } & { [name in 'memory_used_bytes' | 'utilization_percent']?: (number | null)[][] }
+
+/** What changed since the event before, to be applied in this order. Without changes: a heartbeat. */
 export interface Delta {
   time: number
   totals: Totals
@@ -56,13 +71,20 @@ export interface Delta {
   problems?: string[]
   /** Those that fire, whole, where they changed. */
   alerts?: Alert[]
-  hosts?: Host[]
-  changes?: HostChange[]
-  removed?: string[]
-  /** What happened, the oldest first. */
-  events?: HubEvent[]
   /** Another number whenever any reservation was made, changed or given back. */
   reservations?: number
+  /** What happened, the oldest first. */
+  events?: HubEvent[]
+  removed?: string[]
+  /** Whole hosts: new ones, and those whose set of GPUs changed. */
+  hosts?: Host[]
+  /** Of exactly these hosts. */
+  rows?: HostRows[]
+  changes?: HostChange[]
+  gpus?: Columns
+  /** Of hosts that reported: their metrics and `last_report_at`. */
+  reports?: Columns
+  processes?: ProcessColumns
 }
 
 /** What the hub says about the past. Fields that may be missing are so where they are null. */

@@ -1,6 +1,6 @@
 /** Everything known about one host, for its details. */
 import type { Host } from '../api/types'
-import { inUnit, knownMetrics } from './detail'
+import { knownMetrics } from './detail'
 import type { HostEntry } from './fleet'
 import { clockTime, DASH, duration, elapsed, plain } from './format'
 import { hostText } from './hosts'
@@ -39,7 +39,7 @@ export function hostDetail(entry: HostEntry, now: number): HostDetail {
     way: WAYS[host.via] ?? `by ${plain(host.via)}`,
     inventory: host.status === 'never' ? '' : inventory,
     problems: host.problems.map(plain),
-    facts: [...spokenFacts(host, now), ...knownMetrics(host, 'host').map((metric) => ({ label: metric.label, text: inUnit(metric.value, metric.unit) }))],
+    facts: [...spokenFacts(host, now), ...knownMetrics(host, 'host', entry.isRead(now)).map(({ label, text }) => ({ label, text }))],
     removal: removalText(host),
   }
 }

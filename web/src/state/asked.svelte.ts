@@ -32,16 +32,3 @@ export class Asked<T> {
     this.isLoading = false
   }
 }
-
-/** Calls back every so many seconds while the page is in sight, and when it comes back into sight. Returns how to stop. */
-export function whileVisible(seconds: number, listener: () => void): () => void {
-  const onTime = (): void => {
-    if (document.visibilityState === 'visible') listener()
-  }
-  const timer = setInterval(onTime, seconds * 1000)
-  document.addEventListener('visibilitychange', onTime)
-  return () => {
-    clearInterval(timer)
-    document.removeEventListener('visibilitychange', onTime)
-  }
-}

@@ -4,9 +4,9 @@
  * Figures change in place at once. The board itself (which lines, in which order) is arranged anew only while nobody
  * works on it, so that nothing slips away under a pointer.
  */
-import type { Availability, Fleet, Host } from '../api/types'
-import { troubleOf, type Trouble } from '../stream/client'
-import { Follower, type ReadFleet } from '../stream/follower'
+import type { Availability, Host, Snapshot } from '../api/types'
+import { readSnapshot, type Trouble } from '../stream/client'
+import { Follower, type ReadSnapshot } from '../stream/follower'
 import type { Line, LineListener } from '../stream/line'
 import { judgeLink, LOST_AFTER_SECONDS, RESTING } from '../stream/link'
 import { readAddress, type Address } from './address'
@@ -27,15 +27,6 @@ const ATTENDED_SECONDS = 5
 const DRIFT_SECONDS = 2
 
 const seconds = (): number => Date.now() / 1000
-
-const readFleet: ReadFleet = async () => {
-  try {
-    const answer = await fetch('api/v1/fleet', { cache: 'no-store' })
-    return answer.ok ? { text: await answer.text() } : { trouble: troubleOf(answer.status) }
-  } catch {
-    return { trouble: 'unreachable' }
-  }
-}
 
 export class Board {
   readonly fleet = new FleetModel()
@@ -86,7 +77,7 @@ export class Board {
   readonly groups: ReadonlyMap<string, GroupText> = $derived(this.group === 'host' ? new Map() : (this.fleet.pulse.read(), groupTexts(this.placed)))
 
   /** `connect` makes the way on which events come. */
-  constructor(connect: (listener: LineListener) => Line, search: string, read: ReadFleet = readFleet, readTotals?: ReadTotals) {
+  constructor(connect: (listener: LineListener) => Line, search: string, read: ReadSnapshot = () => readSnapshot('api/v1/stream'), readTotals?: ReadTotals) {
     this.glances = new Glances(readTotals)
     this.visit(search)
     const trouble = (trouble: Trouble): void => this.onTrouble(trouble)
@@ -96,7 +87,11 @@ export class Board {
           this.isStreamed = true
           this.onSnapshot(fleet)
         },
-        delta: (delta) => this.onEvent(this.fleet.apply(delta)),
+        delta: (delta) => {
+          const { reshaped, fits } = this.fleet.apply(delta)
+          this.onEvent(reshaped)
+          return fits
+        },
         trouble,
       },
       read,
@@ -212,7 +207,7 @@ export class Board {
     this.onSnapshot(fleet, fleet.is_whole ?? false)
   }
 
-  private onSnapshot(fleet: Fleet, isWhole = true): void {
+  private onSnapshot(fleet: Snapshot, isWhole = true): void {
     this.fleet.load(fleet, isWhole)
     this.labels = labelsOf(this.fleet.entries.values())
     this.onEvent(true)

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { busyGpu, fleet, gpu, host, NOW, totals } from '../samples'
+import { busyGpu, fleet, gpu, host, NOW, snapshot as rowed, totals } from '../samples'
+import { readSnapshot } from '../stream/client'
 import { FakeBrowser } from '../stream/fake'
 import { alone } from '../stream/line'
 import { Board } from './board.svelte'
@@ -9,7 +10,7 @@ let board: Board
 
 function start(search = ''): void {
   browser = new FakeBrowser()
-  board = new Board((listener) => alone('api/v1/stream', listener, browser), search)
+  board = new Board((listener) => alone('api/v1/stream', listener, browser), search, () => readSnapshot('api/v1/stream', browser))
   board.start()
 }
 
@@ -230,6 +231,46 @@ it.each([
   browser.last.fail()
   await vi.advanceTimersByTimeAsync(0)
   expect(board.onRefused).toHaveBeenCalledTimes(times)
+})
+
+describe('a stream as the hub writes it', () => {
+  const SNAPSHOT = rowed([host('a', [gpu()]), host('b', [gpu(), gpu()])])
+  const DELTA = {
+    time: NOW + 1,
+    totals: totals({ gpus: 3 }),
+    changes: [{ id: 'b', gpus: [{ uuid: 'b-1', availability: 'busy', users: ['ann'], processes: [] }] }],
+    gpus: { rows: [0, 2], power_watts: [61.5, 300], temperature_celsius: { at: [1], to: [70] } },
+    reports: { rows: [0, 1], last_report_at: [NOW + 0.4, NOW + 0.9], cpu_percent: { at: [0], to: [null] } },
+  }
+  const hosts = () => [...board.fleet.entries.values()].map((entry) => entry.host)
+
+  it('is applied, and goes on after a broken line', async () => {
+    browser.last.send('snapshot', SNAPSHOT, 'a-7')
+    browser.last.send('delta', DELTA, 'a-8')
+    expect(hosts()).toMatchObject([
+      { last_report_at: NOW + 0.4, cpu_percent: null, gpus: [{ power_watts: 61.5, temperature_celsius: 31 }] },
+      { last_report_at: NOW + 0.9, cpu_percent: 22, gpus: [{ power_watts: 60 }, { power_watts: 300, temperature_celsius: 70, users: ['ann'] }] },
+    ])
+    // The browser connects again by itself and names the last event: what was missed comes, some of it again.
+    browser.last.interrupt()
+    browser.last.send('delta', DELTA, 'a-8')
+    browser.last.send('delta', { time: NOW + 2, totals: totals(), gpus: { rows: [1], power_watts: [90] } }, 'a-9')
+    expect(hosts()[1]?.gpus[0]?.power_watts).toBe(90)
+    expect(browser.sources).toHaveLength(1)
+  })
+
+  it('is begun anew from a connection of its own where a row belongs to nobody', async () => {
+    const line = browser.last
+    line.send('snapshot', SNAPSHOT, 'a-7')
+    line.send('delta', { ...DELTA, gpus: { rows: [0, 3], power_watts: [70, 80] } }, 'a-8')
+    expect(hosts()[0]?.gpus[0]?.power_watts).toBe(70)
+    expect(browser.sources).toHaveLength(2)
+    line.send('delta', { time: NOW + 2, totals: totals(), gpus: { rows: [3], power_watts: [90] } }, 'a-9')
+    browser.last.send('snapshot', rowed([host('a', [gpu()]), host('b', [gpu(), gpu()]), host('c', [gpu()])]), 'a-8')
+    await vi.advanceTimersByTimeAsync(0)
+    expect(hosts().map(({ id, gpus }) => [id, gpus[0]?.power_watts])).toEqual([['a', 60], ['b', 60], ['c', 90]])
+    expect(browser.sources.map(({ closed }) => closed)).toEqual([false, true])
+  })
 })
 
 it('folds and unfolds by hand', () => {

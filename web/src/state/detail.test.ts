@@ -27,6 +27,14 @@ describe('metrics', () => {
     expect(gpuDetail(gpu(), up, NOW).notKnown?.text).toMatch(/^not known: fan, video encoder, .*, \d+ more$/)
   })
 
+  it('says that a figure is being read, rather than show an old one that no delta keeps current', () => {
+    const { metrics } = gpuDetail(gpu(allKnown), up, NOW, false)
+    const textOf = (title: string) => metrics.find((metric) => metric.title === title)?.text
+    expect(metrics).toHaveLength(gpuDetail(gpu(allKnown), up, NOW).metrics.length)
+    expect([textOf('Energy since start'), textOf('SM clock')]).toEqual(['…', '…'])
+    expect(metrics.slice(0, 1)).toEqual(gpuDetail(gpu(allKnown), up, NOW).metrics.slice(0, 1))
+  })
+
   it('have short names, the whole one on demand', () => {
     const { metrics } = gpuDetail(gpu({ performance_state: 0 }), up, NOW)
     expect(metrics).toContainEqual({ label: 'Performance state', title: 'Performance state (0 is fastest)', text: '0' })

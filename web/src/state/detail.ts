@@ -9,6 +9,8 @@ export interface Metric {
   scope: string
   unit: string
   label: string
+  /** Whether deltas bring it; what they do not bring is read with the host while it is shown. */
+  live: boolean
 }
 
 /** Every metric of a GPU in the order of the catalog: a new one shows up without a line here. */
@@ -65,8 +67,11 @@ const MOST_EVENTS = 5
 /** Names in the line of what is not known: the catalog begins with what matters most. */
 const MOST_NOT_KNOWN = 3
 
-/** `now` is the hub's clock. */
-export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
+/** Stands for a figure that is being read. */
+export const READING = '…'
+
+/** `now` is the hub's clock. `isRead`: what is not live is current too. */
+export function gpuDetail(gpu: Gpu, host: Host, now: number, isRead = true): GpuDetail {
   const processes = gpu.processes as Process[] | null
   const shown = processes?.slice(0, MOST_PROCESSES).map((process) => processText(process, now)) ?? null
   const people = peopleOn((processes ?? []).filter((process) => !process.display), now)
@@ -75,7 +80,7 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number): GpuDetail {
     state: stateText(gpu, host, now),
     stateTitle: utcTime(gpu.since),
     reason: gpu.availability_reason ?? undefined,
-    metrics: knownMetrics(gpu, 'gpu').map((metric) => ({ label: shortLabel(metric), title: metric.label, text: inUnit(metric.value, metric.unit) })),
+    metrics: knownMetrics(gpu, 'gpu', isRead).map((metric) => ({ label: shortLabel(metric), title: metric.label, text: metric.text })),
     notKnown: notKnown(gpu),
     people: people.slice(0, MOST_PEOPLE),
     morePeople: Math.max(0, people.length - MOST_PEOPLE),
@@ -100,10 +105,10 @@ function metricOf(owner: Gpu | Host, metric: Metric): number | null {
 }
 
 /** What is known of a GPU or a host, in the order of the catalog. */
-export function knownMetrics(owner: Gpu | Host, scope: string): (Metric & { value: number })[] {
+export function knownMetrics(owner: Gpu | Host, scope: string, isRead: boolean): (Metric & { text: string })[] {
   return catalog.flatMap((metric) => {
     const value = metric.scope === scope ? metricOf(owner, metric) : null
-    return value === null ? [] : [{ ...metric, value }]
+    return value === null ? [] : [{ ...metric, text: isRead || metric.live ? inUnit(value, metric.unit) : READING }]
   })
 }
 

@@ -4,8 +4,10 @@
  * A host that stays keeps its entry, so whatever is drawn for it stays too and only its figures change.
  */
 import type { Alert } from '../api/alerts'
+import catalog from '../api/catalog.json'
 import type { HubEvent } from '../api/events'
-import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, Totals } from '../api/types'
+import type { Availability, Delta, GpuChange, HealthLevel, Host, HostChange, HostRows, Snapshot, Totals } from '../api/types'
+import { FleetRows } from './fleetRows'
 import { inventory } from './models'
 import { Version, WatchedVersion } from './signal.svelte'
 
@@ -31,7 +33,11 @@ export class HostEntry {
   private summaryCache: HostSummary | null = null
   private inventoryCache: string | null = null
 
-  constructor(public host: Host) {
+  /** `readAt`: the hub's time when all of `host` was read. What is not live gets older from then on. */
+  constructor(
+    public host: Host,
+    public readAt = 0,
+  ) {
     this.id = host.id
   }
 
@@ -48,20 +54,32 @@ export class HostEntry {
     return this.inventory.replace(/^\d+× /, '')
   }
 
-  replace(host: Host): void {
+  replace(host: Host, readAt: number): void {
     this.host = host
+    this.readAt = readAt
     this.inventoryCache = null
     this.touch()
   }
 
-  /** True when the host takes another shape on the board: its status or its problems changed. */
-  change(change: HostChange): boolean {
-    // Thousands a second come by here: nothing is made only to be thrown away.
-    const facts = this.host as Record<string, unknown>
-    const changes = change as Record<string, unknown>
-    for (const name in changes) if (name !== 'gpus') facts[name] = changes[name]
-    if (change.gpus !== undefined) this.changeGpus(change.gpus)
+  /** Takes over the metrics that no delta brings from `host`, read at `readAt`. */
+  refresh(host: Host, readAt: number): void {
+    copy(HOST_READ, host, this.host)
+    const byUuid = new Map(host.gpus.map((gpu) => [gpu.uuid, gpu]))
+    for (const gpu of this.host.gpus) copy(GPU_READ, byUuid.get(gpu.uuid), gpu)
+    this.readAt = readAt
     this.touch()
+  }
+
+  /** Whether the metrics that no delta brings may be shown as current. `now` is the hub's clock. */
+  isRead(now: number): boolean {
+    return now - this.readAt < OLD_AFTER_SECONDS
+  }
+
+  /** True when the host takes another shape on the board: its status or its problems changed. Needs `touch` after it. */
+  change(change: HostChange): boolean {
+    const { gpus, ...facts } = change
+    Object.assign(this.host, facts)
+    if (gpus !== undefined) this.changeGpus(gpus)
     return change.status !== undefined || change.problems !== undefined
   }
 
@@ -72,37 +90,38 @@ export class HostEntry {
     for (const change of changes) {
       if (gpus[place]?.uuid !== change.uuid) place = gpus.findIndex(({ uuid }) => uuid === change.uuid)
       const gpu = gpus[place]
-      if (gpu !== undefined) this.changeGpu(gpu, change)
+      if (gpu !== undefined) Object.assign(gpu, change)
+      if (change.display_name !== undefined) this.inventoryCache = null
       place += 1
     }
   }
 
-  /** What changes with nearly every report is written out: a field whose name the engine knows costs it a third. */
-  private changeGpu(gpu: Gpu, change: GpuChange): void {
-    for (const name in change) {
-      if (name === 'utilization_percent') gpu.utilization_percent = change.utilization_percent!
-      else if (name === 'memory_utilization_percent') gpu.memory_utilization_percent = change.memory_utilization_percent!
-      else if (name === 'memory_used_bytes') gpu.memory_used_bytes = change.memory_used_bytes!
-      else if (name === 'temperature_celsius') gpu.temperature_celsius = change.temperature_celsius!
-      else if (name === 'memory_temperature_celsius') gpu.memory_temperature_celsius = change.memory_temperature_celsius!
-      else if (name === 'power_watts') gpu.power_watts = change.power_watts!
-      else if (name === 'energy_joules') gpu.energy_joules = change.energy_joules!
-      else if (name !== 'uuid') this.changeFact(gpu, change, name)
-    }
-  }
-
-  private changeFact(gpu: Record<string, unknown>, change: Record<string, unknown>, name: string): void {
-    gpu[name] = change[name]
-    if (name === 'display_name' || name === 'memory_total_bytes') this.inventoryCache = null
-  }
-
-  private touch(): void {
+  /** Whatever is drawn of this host is drawn again. */
+  touch(hasNewMemory = false): void {
+    if (hasNewMemory) this.inventoryCache = null
     this.summaryCache = null
     this.version.bump()
   }
 }
 
+/** Seconds after which a metric that is only read with the host is too old to be shown: three readings were missed. */
+const OLD_AFTER_SECONDS = 15
+const readOf = (wanted: string): string[] => catalog.filter(({ scope, live }) => scope === wanted && !live).map(({ name }) => name)
+const GPU_READ = readOf('gpu')
+const HOST_READ = readOf('host')
+
+function copy(names: readonly string[], from: Record<string, unknown> | undefined, to: Record<string, unknown>): void {
+  if (from !== undefined) for (const name of names) to[name] = from[name] ?? null
+}
+
 const byName = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
+
+export interface Applied {
+  /** Hosts came, went or changed their shape: the board must be arranged anew. */
+  reshaped: boolean
+  /** False if something was missed: the delta names rows that belong to nobody. */
+  fits: boolean
+}
 
 export class FleetModel {
   readonly entries = new Map<string, HostEntry>()
@@ -125,12 +144,15 @@ export class FleetModel {
   problems: readonly string[] = []
   /** What is wrong, the worst first. */
   alerts: readonly Alert[] = []
+  private readonly rows = new FleetRows()
 
   /** Takes a snapshot, which replaces everything. `isWhole` is false where more hosts than these are on their way. */
-  load(fleet: Fleet, isWhole = true): void {
+  load(fleet: Snapshot, isWhole = true): void {
     const kept = new Set(fleet.hosts.map((host) => host.id))
     for (const id of this.entries.keys()) if (!kept.has(id)) this.entries.delete(id)
-    fleet.hosts.forEach((host) => this.put(host))
+    fleet.hosts.forEach((host) => this.put(host, fleet.time))
+    this.rows.clear()
+    this.claim(fleet.rows)
     this.demo = fleet.demo
     this.isWhole = isWhole
     this.tell([])
@@ -141,20 +163,56 @@ export class FleetModel {
     this.beat(fleet.time, fleet.totals)
   }
 
-  /** Takes a delta. True when hosts came, went or changed their shape: the board must then be arranged anew. */
-  apply(delta: Delta): boolean {
+  /** Takes a delta. What it says of rows that belong to nobody is left out. */
+  apply(delta: Delta): Applied {
+    const changed = new Set<HostEntry>()
     const rebuilt = Boolean(delta.removed?.length || delta.hosts?.length)
-    delta.removed?.forEach((id) => this.entries.delete(id))
-    delta.hosts?.forEach((host) => this.put(host))
-    let reshaped = false
-    for (const change of delta.changes ?? []) reshaped = this.entries.get(change.id)?.change(change) || reshaped
-    if (rebuilt) this.rankByName()
+    if (rebuilt) this.rebuild(delta)
+    let reshaped = rebuilt
+    for (const change of delta.changes ?? []) {
+      const entry = this.entries.get(change.id)
+      if (entry === undefined) continue
+      reshaped = entry.change(change) || reshaped
+      changed.add(entry)
+    }
+    const fits = this.write(delta, changed)
+    const hasNewMemory = delta.gpus?.['memory_total_bytes'] !== undefined
+    for (const entry of changed) entry.touch(hasNewMemory)
     if (delta.problems !== undefined) this.problems = delta.problems
     if (delta.alerts !== undefined) this.alerts = delta.alerts
     if (delta.events !== undefined) this.tell(delta.events)
     if (delta.reservations !== undefined) this.booked.bump()
     this.beat(delta.time, delta.totals)
-    return rebuilt || reshaped
+    return { reshaped, fits }
+  }
+
+  /** Every row of the hosts that come or go is given up before any is claimed: rows may pass from one to another. */
+  private rebuild({ removed = [], hosts = [], rows, time }: Delta): void {
+    for (const id of [...removed, ...hosts.map((host) => host.id)]) {
+      const entry = this.entries.get(id)
+      if (entry !== undefined) this.rows.release(entry)
+    }
+    removed.forEach((id) => this.entries.delete(id))
+    hosts.forEach((host) => this.put(host, time))
+    this.claim(rows)
+    this.rankByName()
+  }
+
+  private claim(rows: readonly HostRows[] = []): void {
+    for (const row of rows) {
+      const entry = this.entries.get(row[0])
+      if (entry !== undefined) this.rows.claim(entry, row)
+    }
+  }
+
+  /** False if a row belongs to nobody. */
+  private write({ gpus, reports, processes }: Delta, changed: Set<HostEntry>): boolean {
+    const fits = [
+      gpus === undefined || this.rows.writeGpus(gpus, changed),
+      reports === undefined || this.rows.writeHosts(reports, changed),
+      processes === undefined || this.rows.writeProcesses(processes, changed),
+    ]
+    return fits.every(Boolean)
   }
 
   private tell(events: readonly HubEvent[]): void {
@@ -168,10 +226,10 @@ export class FleetModel {
     this.pulse.bump()
   }
 
-  private put(host: Host): void {
+  private put(host: Host, time: number): void {
     const entry = this.entries.get(host.id)
-    if (entry === undefined) this.entries.set(host.id, new HostEntry(host))
-    else entry.replace(host)
+    if (entry === undefined) this.entries.set(host.id, new HostEntry(host, time))
+    else entry.replace(host, time)
   }
 
   private rankByName(): void {

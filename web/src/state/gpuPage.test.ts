@@ -20,6 +20,11 @@ test('an unknown figure is a dash with its reason, and has no bar', () => {
   expect(text({ power_watts: null, reasons: { power_watts: 'not supported' } }).figures[2]).toMatchObject({ text: '–', fraction: null, title: 'not supported' })
 })
 
+test('a figure that no delta keeps current is shown when it has been read', () => {
+  const clock = (isRead: boolean) => gpuPageText(gpu(), host('gpu01', []), NOW, isRead).figures[4]
+  expect([clock(true), clock(false)]).toMatchObject([{ text: '210 MHz' }, { text: '…' }])
+})
+
 test('what is wrong is said with what to do', () => {
   expect(text({ health: 'critical', health_reason: 'fell off the bus', health_action: 'Reboot the host' }).alarm).toEqual({ reason: 'fell off the bus', action: 'Reboot the host', isCritical: true })
   expect(text({}).alarm).toBeNull()

@@ -2,7 +2,7 @@
 import type { Run } from '../api/history'
 import type { Gpu, Host } from '../api/types'
 import { bookingText, type BookingText } from './booking'
-import { cudaVisibleDevices, gpuDetail, isMissing, type GpuDetail } from './detail'
+import { cudaVisibleDevices, gpuDetail, isMissing, READING, type GpuDetail } from './detail'
 import { bytes, celsius, DASH, fraction, gib, percent, plain, watts } from './format'
 import { alarmText } from './lines'
 
@@ -27,20 +27,20 @@ export interface GpuPageText {
   booking: BookingText | null
 }
 
-/** `now` is the hub's clock. */
-export function gpuPageText(gpu: Gpu, host: Host, now: number): GpuPageText {
+/** `now` is the hub's clock. `isRead`: what is not live is current too. */
+export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): GpuPageText {
   return {
     title: plain(`GPU ${gpu.label} · ${gpu.name}`),
     host: plain(host.display_name),
-    detail: gpuDetail(gpu, host, now),
-    figures: figuresOf(gpu),
+    detail: gpuDetail(gpu, host, now, isRead),
+    figures: figuresOf(gpu, isRead),
     alarm: alarmText(gpu) === undefined ? null : { reason: plain(gpu.health_reason ?? 'no reason given'), action: gpu.health_action === null ? null : plain(gpu.health_action), isCritical: gpu.health === 'critical' },
     devices: isMissing(gpu) ? null : cudaVisibleDevices(gpu),
     booking: bookingText(gpu, now),
   }
 }
 
-function figuresOf(gpu: Gpu): BigFigure[] {
+function figuresOf(gpu: Gpu, isRead: boolean): BigFigure[] {
   const { memory_used_bytes: used, memory_total_bytes: total, power_watts: power, power_limit_watts: limit } = gpu
   const worked = gpu.utilization_percent
   const figure = (label: string, field: string, text: string, of = '', part: number | null = null): BigFigure => ({
@@ -55,7 +55,7 @@ function figuresOf(gpu: Gpu): BigFigure[] {
     figure('Memory', 'memory_used_bytes', used === null ? DASH : gib(used), total === null ? '' : `of ${bytes(total)}`, fraction(used, total)),
     figure('Power', 'power_watts', watts(power), limit === null ? '' : `of ${watts(limit)}`, fraction(power, limit)),
     figure('Temperature', 'temperature_celsius', celsius(gpu.temperature_celsius).replace('°', ' °C')),
-    figure('SM clock', 'clock_sm_mhz', gpu.clock_sm_mhz === null ? DASH : `${Math.round(gpu.clock_sm_mhz)} MHz`),
+    figure('SM clock', 'clock_sm_mhz', gpu.clock_sm_mhz === null ? DASH : isRead ? `${Math.round(gpu.clock_sm_mhz)} MHz` : READING),
   ]
 }
 

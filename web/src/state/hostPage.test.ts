@@ -5,7 +5,7 @@ import { HostEntry } from './fleet'
 import { hostCharts, hostHeat, hostQuestions } from './hostPast'
 import { hostPageText } from './hostPage'
 
-const text = (changes: Parameters<typeof host>[2] = {}, gpus = [gpu()]): ReturnType<typeof hostPageText> => hostPageText(new HostEntry(host('gpu01', gpus, changes)), NOW)
+const text = (changes: Parameters<typeof host>[2] = {}, gpus = [gpu()]): ReturnType<typeof hostPageText> => hostPageText(new HostEntry(host('gpu01', gpus, changes), NOW), NOW)
 
 test('every GPU has its processes', () => {
   const { gpus } = text({}, [busyGpu('alice', { processes: [{ ...someProcess, user: 'alice' }] }), gpu({ processes: null, reasons: { processes: 'no right to look' } })])
@@ -60,4 +60,11 @@ test('everything that a chart needs is asked for', () => {
   const asked = new Set<string>()
   hostCharts((name) => (asked.add(name), nothing), undefined, BOUNDS)
   expect(Object.keys(hostQuestions('gpu01'))).toEqual(expect.arrayContaining([...asked]))
+})
+
+test('figures that no delta keeps current are shown when they have been read', () => {
+  const rates = (readAt: number) => hostPageText(new HostEntry(host('gpu01', [], { network_receive_bytes_per_second: 5e6, swap_used_bytes: 7 }), readAt), NOW)
+  expect(rates(NOW).figures[3]?.text).toBe('5 MB/s')
+  expect(rates(NOW - 60).figures[3]?.text).toBe('…')
+  expect(rates(NOW - 60).detail.facts.find(({ label }) => label === 'Swap used')?.text).toBe('…')
 })

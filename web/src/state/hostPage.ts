@@ -2,7 +2,7 @@
 import type { Gpu, Host } from '../api/types'
 import { hostDetail, type HostDetail } from './about'
 import { bookingText, type BookingText } from './booking'
-import { inUnit } from './detail'
+import { inUnit, READING } from './detail'
 import type { HostEntry } from './fleet'
 import { bytes, DASH, fraction, gib, percent, plain, watts } from './format'
 import type { BigFigure } from './gpuPage'
@@ -49,7 +49,7 @@ export function hostPageText(entry: HostEntry, now: number): HostPageText {
   return {
     detail: hostDetail(entry, now),
     notes: [...silent, ...host.problems.map(plain)],
-    figures: figuresOf(entry),
+    figures: figuresOf(entry, now),
     gpus: host.gpus.map((gpu) => gpuOf(gpu, host, now)),
     disks: (host.disks as { mount: string; used_bytes: number; total_bytes: number }[]).map((disk) => ({
       mount: plain(disk.mount),
@@ -75,7 +75,9 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
   }
 }
 
-function figuresOf({ host, summary }: HostEntry): BigFigure[] {
+function figuresOf(entry: HostEntry, now: number): BigFigure[] {
+  const { host, summary } = entry
+  const isRead = entry.isRead(now)
   const { memory_used_bytes: used, memory_total_bytes: total, cpu_percent: cpu, cpu_count: threads } = host
   const figure = (label: string, field: string, text: string, of = '', part: number | null = null): BigFigure => ({
     label,
@@ -84,7 +86,7 @@ function figuresOf({ host, summary }: HostEntry): BigFigure[] {
     fraction: part,
     title: text === DASH ? (host.reasons[field] ?? 'not reported') : undefined,
   })
-  const rate = (value: number | null): string => (value === null ? DASH : inUnit(value, 'bytes_per_second'))
+  const rate = (value: number | null): string => (value === null ? DASH : isRead ? inUnit(value, 'bytes_per_second') : READING)
   return [
     figure('CPU', 'cpu_percent', percent(cpu), threads === null ? '' : `of ${threads} threads`, cpu === null ? null : cpu / 100),
     figure('RAM', 'memory_used_bytes', used === null ? DASH : gib(used), total === null ? '' : `of ${bytes(total)}`, fraction(used, total)),

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { fleet, totals } from '../samples'
-import { FleetStream, SILENCE_SECONDS, type Trouble } from './client'
+import { FleetStream, readSnapshot, SILENCE_SECONDS, type Trouble } from './client'
 import { FakeBrowser } from './fake'
 
 const seen: string[] = []
@@ -106,5 +106,24 @@ describe('FleetStream', () => {
     await vi.advanceTimersByTimeAsync(60_000)
     expect(browser.sources).toHaveLength(1)
     expect(browser.last.closed).toBe(true)
+  })
+})
+
+describe('readSnapshot', () => {
+  it('reads the first event of a connection of its own, and closes it', async () => {
+    const answer = readSnapshot('api/v1/stream', browser)
+    const own = browser.last
+    own.send('snapshot', snapshot(1), 'a-1')
+    expect(await answer).toMatchObject({ kind: 'snapshot', id: 'a-1' })
+    expect([own.closed, browser.sources.length]).toEqual([true, 2])
+  })
+
+  it('says why there is none', async () => {
+    browser.status = 401
+    const answer = readSnapshot('api/v1/stream', browser)
+    browser.last.fail()
+    expect(await answer).toEqual({ trouble: 'refused' })
+    await vi.advanceTimersByTimeAsync(2000)
+    expect(browser.sources.filter(({ closed }) => !closed)).toHaveLength(1)
   })
 })

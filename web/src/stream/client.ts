@@ -109,8 +109,20 @@ export class FleetStream {
   }
 }
 
+/** The first event of a stream that is opened for it alone: without an id to resume from it is a snapshot. */
+export function readSnapshot(url: string, parts: Browser = browser): Promise<RawEvent | { trouble: Trouble }> {
+  return new Promise((resolve) => {
+    const end = (answer: RawEvent | { trouble: Trouble }): void => {
+      stream.stop()
+      resolve(answer)
+    }
+    const stream = new FleetStream(url, { event: end, trouble: (trouble) => end({ trouble }) }, parts)
+    stream.start()
+  })
+}
+
 /** What a status that is none of success means. */
-export function troubleOf(status: number): Trouble {
+function troubleOf(status: number): Trouble {
   if (status === 401 || status === 403) return 'refused'
   if (status === 404) return 'not-found'
   return 'failing'

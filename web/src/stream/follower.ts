@@ -1,34 +1,38 @@
 /**
  * The fleet out of a stream of events, without a gap: a tab may come while the stream has long been running, and may
- * miss events while it sleeps or while another tab takes over. What is missing is then asked for once, whole.
- *
- * Deltas hold values, not differences, and the whole fleet says when it was as it is: every delta after that fits.
+ * miss events while it sleeps or while another tab takes over. A snapshot is then read once, from a stream of its own:
+ * only there it has the rows that deltas refer to. Its id says which deltas come after it.
  */
-import type { Delta, Fleet } from '../api/types'
+import type { Delta, Snapshot } from '../api/types'
 import type { RawEvent, Trouble } from './client'
 
 export interface StreamListener {
-  snapshot(fleet: Fleet): void
-  delta(delta: Delta): void
+  snapshot(fleet: Snapshot): void
+  /** False if the delta does not fit what came before it. */
+  delta(delta: Delta): boolean
   trouble(trouble: Trouble): void
 }
 
-/** The whole fleet as text, or why not. */
-export type ReadFleet = () => Promise<{ text: string } | { trouble: Trouble }>
+/** A snapshot as it is now, or why not. */
+export type ReadSnapshot = () => Promise<RawEvent | { trouble: Trouble }>
+
+/** Seconds between two snapshots that are asked for because a delta did not fit. */
+export const RENEW_SECONDS = 10
 
 export class Follower {
   /** Everything up to `last` was taken. */
   private isWhole = false
   private last = ''
-  /** Deltas that wait for the whole fleet, each after the one before it. */
+  /** Deltas that wait for a snapshot, each after the one before it. */
   private waiting: RawEvent[] = []
   private isAsking = false
   /** How often the picture was given up: an answer that was asked for before that is too old. */
   private losses = 0
+  private renewedAt = -Infinity
 
   constructor(
     private readonly listener: StreamListener,
-    private readonly readFleet: ReadFleet,
+    private readonly readSnapshot: ReadSnapshot,
   ) {}
 
   take(event: RawEvent): void {
@@ -36,24 +40,24 @@ export class Follower {
       if (event.kind === 'snapshot') this.takeSnapshot(event)
       else this.takeDelta(event)
     } catch (cause) {
-      // A broken event leaves the picture in doubt: the whole fleet settles it.
-      console.warn('gpudeck: an event could not be read, asking for the whole fleet', cause)
+      // A broken event leaves the picture in doubt: a snapshot settles it.
+      console.warn('gpudeck: an event could not be read, asking for a snapshot', cause)
       this.forget()
       void this.catchUp()
     }
   }
 
-  /** Others have the stream already: without this the whole fleet is asked for when the next delta comes. */
+  /** Others have the stream already: without this a snapshot is asked for when the next delta comes. */
   async catchUp(): Promise<void> {
     if (this.isAsking || this.isWhole) return
     this.isAsking = true
     const losses = this.losses
-    const answer = await this.readFleet()
+    const answer = await this.readSnapshot()
     this.isAsking = false
     if (this.isWhole) return
     if (losses !== this.losses) return this.waiting.length > 0 ? this.catchUp() : undefined
-    if ('trouble' in answer) this.listener.trouble(answer.trouble)
-    else this.takeWhole(answer.text)
+    if ('trouble' in answer) this.giveUp(answer.trouble)
+    else this.takeAnswer(answer)
   }
 
   /** Whatever comes next, the picture is not to be trusted until it is whole again. */
@@ -65,12 +69,8 @@ export class Follower {
   }
 
   private takeSnapshot({ id, text }: RawEvent): void {
-    const fleet = JSON.parse(text) as Fleet
+    const fleet = JSON.parse(text) as Snapshot
     this.forget()
-    this.begin(fleet, id)
-  }
-
-  private begin(fleet: Fleet, id: string): void {
     this.isWhole = true
     this.last = id
     this.listener.snapshot(fleet)
@@ -81,24 +81,34 @@ export class Follower {
     if (step === 'old') return
     if (step === 'gap') this.forget()
     this.last = event.id
-    if (this.isWhole) return this.listener.delta(JSON.parse(event.text) as Delta)
+    if (this.isWhole) return this.listener.delta(JSON.parse(event.text) as Delta) ? undefined : this.renew()
     this.waiting.push(event)
     void this.catchUp()
   }
 
-  private takeWhole(text: string): void {
-    const waiting = this.waiting
+  /** Not with each delta: what never fits must not make the hub send everything each second. */
+  private renew(): void {
+    if (Date.now() - this.renewedAt < RENEW_SECONDS * 1000) return
+    this.renewedAt = Date.now()
+    this.forget()
+    void this.catchUp()
+  }
+
+  private takeAnswer(snapshot: RawEvent): void {
+    const { waiting } = this
     try {
-      const fleet = JSON.parse(text) as Fleet
-      const deltas = waiting.map((event) => JSON.parse(event.text) as Delta)
-      this.waiting = []
-      this.begin(fleet, this.last)
-      for (const delta of deltas) if (delta.time > fleet.time) this.listener.delta(delta)
+      this.takeSnapshot(snapshot)
     } catch (cause) {
       console.warn('gpudeck: the fleet could not be read', cause)
-      this.waiting = []
-      this.listener.trouble('failing')
+      return this.giveUp('failing')
     }
+    waiting.forEach((event) => this.take(event))
+  }
+
+  /** The next delta asks again: the snapshot that then comes is not older than those that waited. */
+  private giveUp(trouble: Trouble): void {
+    this.waiting = []
+    this.listener.trouble(trouble)
   }
 }
 

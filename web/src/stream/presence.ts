@@ -39,3 +39,16 @@ export function whileSeen(rest: () => void, wake: () => void, sight: Sight = { p
     sight.window.removeEventListener('pageshow', look)
   }
 }
+
+/** Calls back every so many seconds while the page is in sight, and when it comes back into sight. Returns how to stop. */
+export function whileVisible(seconds: number, listener: () => void): () => void {
+  const onTime = (): void => {
+    if (document.visibilityState === 'visible') listener()
+  }
+  const timer = setInterval(onTime, seconds * 1000)
+  document.addEventListener('visibilitychange', onTime)
+  return () => {
+    clearInterval(timer)
+    document.removeEventListener('visibilitychange', onTime)
+  }
+}

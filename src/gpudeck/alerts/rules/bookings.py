@@ -5,27 +5,31 @@ from collections.abc import Sequence
 from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.holders import why_no_processes
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.model.quantity import show_span
+from gpudeck.model.view import Gpu
 
 
-def find_conflicts(host: SeenHost, gpus: Sequence[View], _: Limits, __: Around) -> Sequence[Finding]:
+def find_conflicts(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
     """Both are told: whose it is, and who is on it."""
-    marked = [gpu for gpu in gpus if gpu["reservation_conflict"] is not None and gpu["reservation"] is not None]
-    return [_describe(host, gpu, (gpu["reservation"].user,)) for gpu in marked] if marked else ()
+    return [
+        _describe(host, gpu, (gpu.reservation.user,))
+        for gpu in gpus
+        if gpu.reservation_conflict is not None and gpu.reservation is not None
+    ]
 
 
-def find_overruns(host: SeenHost, gpus: Sequence[View], _: Limits, __: Around) -> Sequence[Finding]:
-    marked = [gpu for gpu in gpus if gpu["reservation_conflict"] is not None and gpu["reservation"] is None]
+def find_overruns(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
+    marked = [gpu for gpu in gpus if gpu.reservation_conflict is not None and gpu.reservation is None]
     return [_describe(host, gpu, ()) for gpu in marked] if marked else ()
 
 
-def _describe(host: SeenHost, gpu: View, owners: tuple[str, ...]) -> Finding:
-    title = f"GPU {gpu['label']} of {host.name}: {gpu['reservation_conflict']}"
-    return find_at(gpu, title, users=tuple(gpu["users"]), accounts=owners)
+def _describe(host: SeenHost, gpu: Gpu, owners: tuple[str, ...]) -> Finding:
+    title = f"GPU {gpu.label} of {host.name}: {gpu.reservation_conflict}"
+    return find_at(gpu, title, users=tuple(gpu.users), accounts=owners)
 
 
-def find_no_shows(_: SeenHost, __: Sequence[View], ___: Limits, around: Around) -> Sequence[Finding]:
+def find_no_shows(_: SeenHost, __: Sequence[Gpu], ___: Limits, around: Around) -> Sequence[Finding]:
     return [
         Finding(
             title=f"Nobody uses {one.user}'s booking of {one.gpus}: it is released in "

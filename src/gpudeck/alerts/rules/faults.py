@@ -5,42 +5,43 @@ from collections.abc import Sequence
 
 from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.model.event import Severity
+from gpudeck.model.view import Gpu, ShownEvent
 from gpudeck.model.xid import XidKind, find_xid
 
 _DAY = 86_400.0
 _SEVERITIES: dict[XidKind, Severity | None] = {"critical": None, "warning": "warning", "application": "info"}
 
 
-def find_faults(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_faults(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
     """Each code of each GPU once, by its newest fault. One that needs somebody to act counts for a day, even if the hub
     was away when it happened; others as long as their end takes."""
-    faulty = [gpu for gpu in gpus if gpu["events"]]
+    faulty = [gpu for gpu in gpus if gpu.events]
     if not faulty:
         return ()
-    skew = host.view["clock_skew_seconds"] or 0.0
+    skew = host.view.clock_skew_seconds or 0.0
     found: list[Finding] = []
     for gpu in faulty:
-        newest = {event["code"]: event for event in gpu["events"]}
+        newest = {event.code: event for event in gpu.events}
         for event in newest.values():
-            at = min(around.now, event["at"] - skew)
-            span = _DAY if event["kind"] == "critical" else max(limits.clear_after, 1.0)
+            at = min(around.now, event.at - skew)
+            span = _DAY if event.kind == "critical" else max(limits.clear_after, 1.0)
             if around.now - at < span:
                 found.append(_describe(host, gpu, event, at))
     return found
 
 
-def _describe(host: SeenHost, gpu: View, event: View, at: float) -> Finding:
-    is_own_fault = event["kind"] == "application"
+def _describe(host: SeenHost, gpu: Gpu, event: ShownEvent, at: float) -> Finding:
+    is_own_fault = event.kind == "application"
     return find_at(
         gpu,
-        f"XID {event['code']} on GPU {gpu['label']} of {host.name}: {event['text']}",
-        part=str(event["code"]),
+        f"XID {event.code} on GPU {gpu.label} of {host.name}: {event.text}",
+        part=str(event.code),
         since=at,
-        severity=_SEVERITIES[event["kind"]],
-        action="Look at your program: its driver said that it failed." if is_own_fault else _action(event["code"]),
-        users=() if event["user"] is None else (event["user"],),
+        severity=_SEVERITIES[event.kind],
+        action="Look at your program: its driver said that it failed." if is_own_fault else _action(event.code),
+        users=() if event.user is None else (event.user,),
         is_personal=is_own_fault,
     )
 

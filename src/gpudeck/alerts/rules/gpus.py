@@ -6,12 +6,13 @@ from typing import Any
 from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.hosts import why_no_driver
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.model.view import Gpu
 
 
-def find_lost(host: SeenHost, gpus: Sequence[View], _: Limits, __: Around) -> Sequence[Finding]:
+def find_lost(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
     """Those that cannot be read, and those that are not told of any more. Where none can be read it is the driver."""
-    missing = [gpu for gpu in gpus if gpu["health"] == "critical" and host.boards[gpu["uuid"]].missing is not None]
+    missing = [gpu for gpu in gpus if gpu.health == "critical" and host.boards[gpu.uuid].missing is not None]
     if not missing and not host.gone:
         return ()
     lost = [] if why_no_driver(host) is not None else [_lose(host, gpu) for gpu in missing]
@@ -24,9 +25,9 @@ def find_lost(host: SeenHost, gpus: Sequence[View], _: Limits, __: Around) -> Se
     return [*lost, *gone]
 
 
-def _lose(host: SeenHost, gpu: View) -> Finding:
-    reason = host.boards[gpu["uuid"]].missing
-    return _find(host, gpu, f"cannot be read: {reason.rstrip('.')}", action=gpu["health_action"])
+def _lose(host: SeenHost, gpu: Gpu) -> Finding:
+    reason = host.boards[gpu.uuid].missing or ""
+    return _find(host, gpu, f"cannot be read: {reason.rstrip('.')}", action=gpu.health_action)
 
 
 def why_not_lost(host: SeenHost, gpu: str, _: str) -> str | None:
@@ -34,58 +35,56 @@ def why_not_lost(host: SeenHost, gpu: str, _: str) -> str | None:
     return None if gpu in host.boards else "the host does not tell of it"
 
 
-def find_hot(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_hot(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
     clear = limits.end
-    hot = [gpu for gpu in gpus if (value := gpu["temperature_celsius"]) is not None and value >= clear]
+    hot = [gpu for gpu in gpus if (value := gpu.temperature_celsius) is not None and value >= clear]
     return [_heat(host, gpu, limits, around) for gpu in hot] if hot else ()
 
 
-def _heat(host: SeenHost, gpu: View, limits: Limits, around: Around) -> Finding:
-    celsius, above = gpu["temperature_celsius"], limits.begin
+def _heat(host: SeenHost, gpu: Gpu, limits: Limits, around: Around) -> Finding:
+    celsius, above = gpu.temperature_celsius or 0.0, limits.begin
     is_critical = celsius >= max(above, around.critical_celsius)
     severity = "critical" if is_critical else None
     return _find(host, gpu, f"is at {celsius:.0f} °C", is_bad=celsius >= above, severity=severity)
 
 
-def find_throttled(host: SeenHost, gpus: Sequence[View], _: Limits, __: Around) -> Sequence[Finding]:
-    slow = [gpu for gpu in gpus if gpu["throttled_thermal"] or gpu["throttled_hardware"]]
+def find_throttled(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
+    slow = [gpu for gpu in gpus if gpu.throttled_thermal or gpu.throttled_hardware]
     return [_find(host, gpu, f"is slowed down by {_brake(gpu)}") for gpu in slow] if slow else ()
 
 
-def _brake(gpu: View) -> str:
-    return "heat" if gpu["throttled_thermal"] else "its hardware (power brake or slowdown)"
+def _brake(gpu: Gpu) -> str:
+    return "heat" if gpu.throttled_thermal else "its hardware (power brake or slowdown)"
 
 
-def find_errors(host: SeenHost, gpus: Sequence[View], limits: Limits, _: Around) -> Sequence[Finding]:
+def find_errors(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, _: Around) -> Sequence[Finding]:
     above = max(limits.begin, 1.0)
-    worn = [gpu for gpu in gpus if gpu["remapped_rows_pending"] or (gpu["ecc_uncorrected_count"] or 0) >= above]
+    worn = [gpu for gpu in gpus if gpu.remapped_rows_pending or (gpu.ecc_uncorrected_count or 0) >= above]
     return [_find(host, gpu, _wear(gpu)) for gpu in worn] if worn else ()
 
 
-def _wear(gpu: View) -> str:
-    count = gpu["ecc_uncorrected_count"] or 0
+def _wear(gpu: Gpu) -> str:
+    count = gpu.ecc_uncorrected_count or 0
     errors = f"has had {count:.0f} uncorrected memory error{'s' if count != 1 else ''}" if count else ""
-    rows = "has memory rows that wait to be replaced" if gpu["remapped_rows_pending"] else ""
+    rows = "has memory rows that wait to be replaced" if gpu.remapped_rows_pending else ""
     return " and ".join(part for part in (errors, rows) if part)
 
 
-def find_capped(host: SeenHost, gpus: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_capped(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
     """Against the usual limit of its model in this fleet: what all have is somebody's decision."""
     usual, least = around.power_limits, 1.0 - limits.end / 100.0
-    capped = [
-        gpu for gpu in gpus if (watts := gpu["power_limit_watts"]) and watts < least * usual.get(gpu["name"], 0.0)
-    ]
-    return [_cap(host, gpu, limits, usual[gpu["name"]]) for gpu in capped] if capped else ()
+    capped = [gpu for gpu in gpus if (watts := gpu.power_limit_watts) and watts < least * usual.get(gpu.name, 0.0)]
+    return [_cap(host, gpu, limits, usual[gpu.name]) for gpu in capped] if capped else ()
 
 
-def _cap(host: SeenHost, gpu: View, limits: Limits, usual: float) -> Finding:
-    watts = gpu["power_limit_watts"]
+def _cap(host: SeenHost, gpu: Gpu, limits: Limits, usual: float) -> Finding:
+    watts = gpu.power_limit_watts or 0.0
     words = f"is limited to {watts:.0f} W; others of its model have {usual:.0f} W"
     return _find(host, gpu, words, is_bad=watts <= (1.0 - limits.begin / 100.0) * usual)
 
 
-def _find(host: SeenHost, gpu: View, words: str, **others: Any) -> Finding:
-    return find_at(gpu, f"GPU {gpu['label']} of {host.name} {words}", **others)
+def _find(host: SeenHost, gpu: Gpu, words: str, **others: Any) -> Finding:
+    return find_at(gpu, f"GPU {gpu.label} of {host.name} {words}", **others)
 
 
 _RESET = "Let its jobs end, then reset the GPU (nvidia-smi -r) or restart the host; if it comes again, replace it."

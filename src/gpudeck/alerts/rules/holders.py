@@ -4,45 +4,46 @@ from collections.abc import Sequence
 
 from gpudeck.alerts.finding import Finding, Rule, find_at
 from gpudeck.alerts.limits import Limits
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.model.view import Gpu
 
 
-def find_held(host: SeenHost, gpus: Sequence[View], _: Limits, around: Around) -> Sequence[Finding]:
+def find_held(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) -> Sequence[Finding]:
     """For their owners. On a GPU that is theirs by booking they may idle."""
-    held = [gpu for gpu in gpus if gpu["availability"] == "held" and gpu["users"]]
+    held = [gpu for gpu in gpus if gpu.availability == "held" and gpu.users]
     if not held:
         return ()
     return [_hold(host, gpu, around) for gpu in held if not _is_booked_by(gpu)]
 
 
-def _is_booked_by(gpu: View) -> bool:
-    return gpu["reservation"] is not None and gpu["reservation_conflict"] is None
+def _is_booked_by(gpu: Gpu) -> bool:
+    return gpu.reservation is not None and gpu.reservation_conflict is None
 
 
-def _hold(host: SeenHost, gpu: View, around: Around) -> Finding:
-    users = tuple(gpu["users"])
-    title = f"{' and '.join(users[:3])} hold{'s' if len(users) == 1 else ''} GPU {gpu['label']} of {host.name} idle"
-    return find_at(gpu, title, since=min(around.now, gpu["since"]), users=users, is_personal=True)
+def _hold(host: SeenHost, gpu: Gpu, around: Around) -> Finding:
+    users = tuple(gpu.users)
+    title = f"{' and '.join(users[:3])} hold{'s' if len(users) == 1 else ''} GPU {gpu.label} of {host.name} idle"
+    return find_at(gpu, title, since=min(around.now, gpu.since), users=users, is_personal=True)
 
 
-def find_orphaned(host: SeenHost, gpus: Sequence[View], _: Limits, around: Around) -> Sequence[Finding]:
+def find_orphaned(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) -> Sequence[Finding]:
     """Memory in use without a process. A process list that could not be read proves nothing."""
-    suspects = [gpu for gpu in gpus if gpu["availability"] == "held" and gpu["processes"] is not None]
+    suspects = [gpu for gpu in gpus if gpu.availability == "held" and gpu.processes is not None]
     if not suspects:
         return ()
-    return [_orphan(host, gpu, around) for gpu in suspects if all(one["display"] for one in gpu["processes"])]
+    return [_orphan(host, gpu, around) for gpu in suspects if all(one.display for one in gpu.processes or ())]
 
 
-def _orphan(host: SeenHost, gpu: View, around: Around) -> Finding:
-    amount = f"{(gpu['memory_used_bytes'] or 0) / 2**30:.1f} GiB of GPU {gpu['label']} of {host.name}"
-    return find_at(gpu, f"{amount} are held, but no process is on it", since=min(around.now, gpu["since"]))
+def _orphan(host: SeenHost, gpu: Gpu, around: Around) -> Finding:
+    amount = f"{(gpu.memory_used_bytes or 0) / 2**30:.1f} GiB of GPU {gpu.label} of {host.name}"
+    return find_at(gpu, f"{amount} are held, but no process is on it", since=min(around.now, gpu.since))
 
 
 def why_no_processes(host: SeenHost, gpu: str, _: str) -> str | None:
     board = host.boards.get(gpu)
-    if board is None or board.view["processes"] is None or board.view["availability"] == "unknown":
-        return "who is on it is not known now"
-    return None
+    seen = None if board is None else board.view()
+    is_known = seen is not None and seen.processes is not None and seen.availability != "unknown"
+    return None if is_known else "who is on it is not known now"
 
 
 HOLDER_RULES = (

@@ -6,8 +6,9 @@ from typing import Final
 
 from gpudeck.alerts.finding import Finding, Rule
 from gpudeck.alerts.limits import Limits
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.model.quantity import show_span
+from gpudeck.model.view import Gpu
 
 _OWN_AGENTS: Final = frozenset({"push", "pull", "simulated"})
 """Ways in on which an agent of ours tells its version."""
@@ -16,7 +17,7 @@ _FULL_PERCENT: Final = 99.0
 """From here on a disk is as good as full, which is critical."""
 
 
-def find_down(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> Sequence[Finding]:
+def find_down(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[Finding]:
     if host.status != "down":
         return ()
     return (Finding(title=_why_silent(host, "has stopped reporting"), since=min(around.now, host.silent_since)),)
@@ -28,7 +29,7 @@ def why_awaited(host: SeenHost, _: str, __: str) -> str | None:
     return "the host has not reported since the hub was started" if is_silent else None
 
 
-def find_unreadable(host: SeenHost, _: Sequence[View], __: Limits, ___: Around) -> Sequence[Finding]:
+def find_unreadable(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[Finding]:
     if host.status != "never" or not host.is_expected:
         return ()
     return (Finding(title=_why_silent(host, "has never reported")),)
@@ -40,7 +41,7 @@ def _why_silent(host: SeenHost, silent: str) -> str:
     return f"{host.name} cannot be read: {host.failure.rstrip('.')}"
 
 
-def find_late(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
+def find_late(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
     above, clear = limits.begin, limits.end
     if host.late_times < max(clear, 1.0):
         return ()
@@ -48,7 +49,7 @@ def find_late(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> 
     return (Finding(title=title, is_bad=host.late_times >= above),)
 
 
-def find_unanswering(host: SeenHost, _: Sequence[View], __: Limits, ___: Around) -> Sequence[Finding]:
+def find_unanswering(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[Finding]:
     reason = why_no_driver(host)
     return () if reason is None else (Finding(title=f"The GPUs of {host.name} cannot be read: {reason.rstrip('.')}"),)
 
@@ -58,20 +59,20 @@ def why_no_driver(host: SeenHost) -> str | None:
 
     A machine without GPUs says that nothing could be read too, but has no problem with it.
     """
-    reason: str | None = (host.view.get("reasons") or {}).get("gpus")
+    reason: str | None = host.view.reasons.get("gpus")
     if reason is not None:
-        has_trouble = any(problem and problem in reason for problem in host.view["problems"])
+        has_trouble = any(problem and problem in reason for problem in host.view.problems)
         return reason if host.boards or has_trouble else None
     missing = {gpu.missing for gpu in host.boards.values()}
     # One GPU alone that is missing is that GPU's affair.
     return next(iter(missing)) if len(host.boards) > 1 and len(missing) == 1 else None
 
 
-def find_full_disk(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
+def find_full_disk(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
     view = host.view
-    used, total, clear = view["disk_used_bytes"], view["disk_total_bytes"], limits.end
+    used, total, clear = view.disk_used_bytes, view.disk_total_bytes, limits.end
     is_root_full = used is not None and total and 100.0 * used >= clear * total
-    disks = view["disks"]
+    disks = view.disks
     if not is_root_full and not any(100.0 * disk.used_bytes >= clear * disk.total_bytes > 0 for disk in disks):
         return ()
     return [_describe_disk(host, mount, share, limits) for mount, share in _disks(host) if share >= clear]
@@ -88,9 +89,9 @@ def _describe_disk(host: SeenHost, mount: str, share: float, limits: Limits) -> 
 
 def _disks(host: SeenHost) -> Iterator[tuple[str, float]]:
     view = host.view
-    if view["disk_used_bytes"] is not None and view["disk_total_bytes"]:
-        yield "/", 100.0 * view["disk_used_bytes"] / view["disk_total_bytes"]
-    for disk in view["disks"]:
+    if view.disk_used_bytes is not None and view.disk_total_bytes:
+        yield "/", 100.0 * view.disk_used_bytes / view.disk_total_bytes
+    for disk in view.disks:
         if disk.total_bytes > 0 and disk.mount != "/":
             yield disk.mount, 100.0 * disk.used_bytes / disk.total_bytes
 
@@ -99,26 +100,26 @@ def why_no_disk(host: SeenHost, _: str, mount: str) -> str | None:
     return None if any(name == mount for name, _ in _disks(host)) else f"the host does not tell of {mount} now"
 
 
-def find_full_ram(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
-    used, total = host.view["memory_used_bytes"], host.view["memory_total_bytes"]
+def find_full_ram(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
+    used, total = host.view.memory_used_bytes, host.view.memory_total_bytes
     if used is None or not total or 100.0 * used < limits.end * total:
         return ()
     share = 100.0 * used / total
     return (Finding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= limits.begin),)
 
 
-def find_skew(host: SeenHost, _: Sequence[View], limits: Limits, __: Around) -> Sequence[Finding]:
-    skew = host.view["clock_skew_seconds"]
+def find_skew(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
+    skew = host.view.clock_skew_seconds
     if skew is None or abs(skew) < max(limits.end, 0.1):
         return ()
     title = f"The clock of {host.name} is {show_span(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the hub's"
     return (Finding(title=title, is_bad=abs(skew) >= limits.begin),)
 
 
-def find_outdated(host: SeenHost, _: Sequence[View], __: Limits, around: Around) -> Sequence[Finding]:
+def find_outdated(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[Finding]:
     view = host.view
-    version = view["agent_version"]
-    if version == around.version or view["via"] not in _OWN_AGENTS:
+    version = view.agent_version
+    if version == around.version or view.via not in _OWN_AGENTS:
         return ()
     own, others = _read_version(around.version), _read_version(version)
     if own is None or others is None or others >= own:

@@ -5,19 +5,20 @@ from typing import Final
 
 from gpudeck.alerts.finding import Finding, Rule
 from gpudeck.alerts.limits import Limits
-from gpudeck.alerts.snapshot import Around, SeenHost, View
+from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.model.view import Gpu
 
 _FEWEST: Final = 8
 """A fleet of fewer GPUs is full every other day."""
 
 
-def find_failing_history(_: SeenHost, __: Sequence[View], ___: Limits, around: Around) -> Sequence[Finding]:
+def find_failing_history(_: SeenHost, __: Sequence[Gpu], ___: Limits, around: Around) -> Sequence[Finding]:
     # Its detail may name a place, and this goes to everybody who may look.
     trouble = around.history
     return () if trouble is None else (Finding(title=trouble.title, severity=trouble.severity),)
 
 
-def find_full_fleet(_: SeenHost, __: Sequence[View], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_full_fleet(_: SeenHost, __: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
     """By the GPUs of which it is known what they do."""
     if around.known < _FEWEST:
         return ()

@@ -15,7 +15,6 @@ from gpudeck.compat.gpu_cluster_status.node import LONGEST_COMMAND, PATH, encode
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.rows import host_row
 from gpudeck.hub.sight import Sight
 from gpudeck.model.errors import Temporary
 from gpudeck.model.view import Gpu, ShownProcess
@@ -60,7 +59,7 @@ class MainDoor:
 
     def _describe_node(self, host: HostState, sight: Sight) -> dict[str, Any]:
         """One that was never reached has its name alone; one that is silent what it told last, and `status` false."""
-        view = host_row(host, sight)
+        view = sight.host(host.view())
         if host.status == "never":
             return {"gpus": [], "hostname": host.name, "status": False, "version": ""}
         facts = self._nodes.get(host.target or "") if host.via == "gpu-cluster-status" else None

@@ -196,7 +196,7 @@ class ImportDoor:
         if found is None:
             return None
         hosts = (host for host in self._fleet.hosts.values() if host.name == found.host)
-        return found if any(gpu["uuid"] in gpus for host in hosts for gpu in host.view["gpus"]) else None
+        return found if any(uuid in gpus for host in hosts for uuid in host.gpus) else None
 
     async def _find_spans(self, history: Store, host_id: str, host: Registered | None, since: float) -> list[Span]:
         """What was taken, unless the history has been lost since: then it may come again."""

@@ -36,7 +36,6 @@ from gpudeck.compat.vesta.states import Json, Shown, States, describe_post
 from gpudeck.compat.vesta.text import draw_boxes, draw_memory, draw_table
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
-from gpudeck.hub.rows import host_row
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused, Temporary
@@ -295,7 +294,7 @@ class VestaDoor:
             newest = registered.posted_at
         past = [] if registered is None else await self._samples.newest(registered.id, newest, wanted)
         if state is not None and not one.is_of_vesta and self._history is not None:
-            models = {gpu.uuid: gpu.name for gpu in host_row(state).gpus}
+            models = {gpu.uuid: gpu.name for gpu in state.view().gpus}
             reader = PastOfHost(self._history, one.id, models, sight)
             since = past[-1][0] if past else 0.0
             measured = await asyncio.to_thread(reader.read, since, newest // 10 * 10, wanted)

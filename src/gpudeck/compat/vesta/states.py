@@ -18,9 +18,8 @@ from gpudeck.compat.vesta.register import Register, Registered
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.host import HostState
-from gpudeck.hub.rows import host_row
 from gpudeck.hub.sight import EVERYTHING, Sight
-from gpudeck.model.catalog import GpuMetrics
+from gpudeck.model.catalog import Value
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.view import Gpu, Host, ShownProcess
 
@@ -59,13 +58,13 @@ class Shown(Struct, frozen=True):
     def address(self) -> str:
         if self.registered is not None and self.registered.address:
             return self.registered.address
-        addresses = self.state.view["addresses"] if self.state is not None else []
-        return str(addresses[0]) if addresses else ""
+        addresses = self.state.facts.addresses if self.state is not None else []
+        return addresses[0] if addresses else ""
 
     @property
     def last_at(self) -> float | None:
         """When it was heard of last, also before the hub's start; None where it never was."""
-        reported = None if self.state is None else self.state.view["last_report_at"]
+        reported = None if self.state is None else self.state.last_report_at
         posted = None if self.registered is None else self.registered.last_at
         return max((at for at in (reported, posted) if at), default=None)
 
@@ -114,7 +113,7 @@ class States:
 
     def newest(self, one: Shown, sight: Sight) -> Json:
         assert one.state is not None  # noqa: S101 - whoever asks has looked
-        host = host_row(one.state, sight)
+        host = sight.host(one.state.view())
         return self.entry(gpu_data(host, self._told(one)), host.last_report_at)
 
     def entry(self, gpus: Json, at: float | None) -> Json:
@@ -181,13 +180,22 @@ def gpu_data(host: Host, told: dict[str, Told]) -> Json:
 def describe_post(post: Post, sight: Sight) -> Json:
     """The same for a post from before."""
     return {
-        f"gpu:{gpu.index}": _describe_gpu(gpu, convert(gpu.metrics, GpuMetrics), post.told[gpu.uuid], sight)
+        f"gpu:{gpu.index}": _describe_gpu(gpu, convert(gpu.metrics, _Metrics), post.told[gpu.uuid], sight)
         for gpu in post.report.gpus or ()
     }
 
 
+class _Metrics(Struct, frozen=True):
+    """What vesta tells of a GPU in numbers."""
+
+    utilization_percent: Value = None
+    memory_used_bytes: Value = None
+    memory_total_bytes: Value = None
+    temperature_celsius: Value = None
+
+
 def _describe_gpu(
-    gpu: Gpu | GpuReading, metrics: GpuMetrics, told: Told | None, sight: Sight, read_at: str = ""
+    gpu: Gpu | GpuReading, metrics: Gpu | _Metrics, told: Told | None, sight: Sight, read_at: str = ""
 ) -> Json:
     used, total = mebibytes(metrics.memory_used_bytes), mebibytes(metrics.memory_total_bytes)
     available = None if told is None else told.available_memory

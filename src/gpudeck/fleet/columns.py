@@ -1,0 +1,221 @@
+"""Numbers of many GPUs or hosts as columns: one row each, one column a metric of the catalog.
+
+NaN is unknown; why it is unknown is kept with the texts of its row's owner. Rows are given out in runs, so that the
+GPUs of one host lie side by side and a report is one slice. A column may be replaced by a larger one whenever rows are
+given out: never hold one across an `await`.
+"""
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpudeck.model.availability import AVAILABILITIES, Availability
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
+from gpudeck.model.health import HealthLevel
+from gpudeck.model.view import HostStatus
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Codes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+
+NAN: Final = float("nan")
+NO_ROWS: Final = slice(0, 0)
+
+NONE: Final = 0
+"""The code of a row that nobody has, or of a word that is not there."""
+AVAILABILITY_WORDS: Final[tuple[Availability | None, ...]] = (None, *AVAILABILITIES)
+AVAILABILITY_CODES: Final = {word: code for code, word in enumerate(AVAILABILITY_WORDS)}
+FREE, BUSY, HELD, BOOKED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
+
+HEALTH_WORDS: Final[tuple[HealthLevel, ...]] = ("ok", "unknown", "warning", "critical")
+"""From the best to the worst: the code of a worse level is higher."""
+OK, UNREAD, WARNING, CRITICAL = range(4)
+
+
+NEVER, UP, LATE, DOWN = range(1, 5)
+STATUS_CODES: Final[dict[HostStatus, int]] = {"never": NEVER, "up": UP, "late": LATE, "down": DOWN}
+NOBODY: Final = -1
+"""The user of a GPU that has none."""
+
+
+class Columns:
+    """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of it.
+
+    `FIELDS` are further columns: their type and the value of an empty row. Subclasses declare them as attributes.
+    """
+
+    METRICS: ClassVar[dict[str, Metric]]
+    FIELDS: ClassVar[dict[str, tuple[Any, Any]]]
+
+    values: Floats
+    published: Floats
+    is_changed: Flags
+
+    def __init__(self, room: int = 64) -> None:
+        metrics = self.METRICS.values()
+        self.names = tuple(self.METRICS)
+        self.place = {name: place for place, name in enumerate(self.names)}
+        self.low = np.array([metric.low for metric in metrics])
+        self.high = np.array([metric.high for metric in metrics])
+        self.is_whole = [metric.precision >= 1 for metric in metrics]
+        self.is_live = np.array([metric.live for metric in metrics])
+        self.end = 0
+        self._room = 0
+        self._free: dict[int, list[int]] = {}
+        self._resting: list[slice] = []
+        self._fields: dict[str, tuple[Any, Any]] = {"is_changed": (np.bool_, False), **self.FIELDS}
+        self._grow(room)
+
+    def take(self, count: int) -> slice:
+        """So many rows side by side, all empty."""
+        free = self._free.get(count)
+        if free:
+            start = free.pop()
+        else:
+            if self.end + count > self._room:
+                self._grow(max(2 * self._room, self.end + count))
+            start = self.end
+            self.end += count
+        return slice(start, start + count)
+
+    def give_back(self, rows: slice) -> None:
+        """They are nobody's any more, and empty. They are given out again after `recycle`."""
+        if rows.stop > rows.start:
+            self.values[rows] = self.published[rows] = NAN
+            for name, (_, blank) in self._fields.items():
+                getattr(self, name)[rows] = blank
+            self._resting.append(rows)
+
+    def recycle(self) -> None:
+        """Rows that were given back may be given out again: viewers have been told whose rows are whose."""
+        for rows in self._resting:
+            self._free.setdefault(rows.stop - rows.start, []).append(rows.start)
+        self._resting.clear()
+
+    def copy(self, target: int, source: int, other: "Columns | None" = None) -> None:
+        """All that is known of one row becomes that of another, of this table or of a second one of the same kind."""
+        before = other or self
+        self.values[target], self.published[target] = before.values[source], before.published[source]
+        for name in self._fields:
+            getattr(self, name)[target] = getattr(before, name)[source]
+
+    def metric(self, name: str) -> Floats:
+        """One metric of all rows. Lent: it is replaced when rows are given out."""
+        return self.values[: self.end, self.place[name]]
+
+    def numbers(self, row: int) -> list[Value]:
+        """The metrics of one row as JSON has them: None where unknown, and no fraction where there is none."""
+        return [
+            None if value != value else int(value) if whole else value  # noqa: PLR0124 - NaN
+            for value, whole in zip(self.values[row].tolist(), self.is_whole, strict=True)
+        ]
+
+    def number(self, row: int, place: int) -> Value:
+        """One of them."""
+        value = float(self.values[row, place])
+        return None if value != value else int(value) if self.is_whole[place] else value  # noqa: PLR0124 - NaN
+
+    def _grow(self, room: int) -> None:
+        for name in ("values", "published"):
+            wide = np.full((room, len(self.names)), NAN)
+            if self._room:
+                wide[: self._room] = getattr(self, name)
+            setattr(self, name, wide)
+        for name, (kind, blank) in self._fields.items():
+            column = np.full(room, blank, kind)
+            if self._room:
+                column[: self._room] = getattr(self, name)
+            setattr(self, name, column)
+        self._room = room
+
+
+class GpuColumns(Columns):
+    """All GPUs. `availability`, `last_seen` and `health` are codes; `why_available` and `why_healthy` say by which rule
+    (see fleet.judging), `health_number` with which number.
+
+    `last_work_at` and `occupied_since` are on the hub's clock, `oldest_start` of a process on the host's. `workers` is
+    -1 where the processes are not known, `user` stands for the user who has most of it (FleetTable.user_code).
+    `display_bytes` is NaN where a display server's share is not known. `fault` is the level of the worst driver fault
+    of the last day.
+    """
+
+    METRICS = GPU_METRICS
+    FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {
+        "host": (np.int32, -1),
+        "availability": (np.uint8, NONE),
+        "why_available": (np.uint8, 0),
+        "last_seen": (np.uint8, NONE),
+        "since": (np.float64, NAN),
+        "last_work_at": (np.float64, NAN),
+        "occupied_since": (np.float64, NAN),
+        "is_new": (np.bool_, True),
+        "workers": (np.int32, -1),
+        "display_bytes": (np.float64, 0.0),
+        "oldest_start": (np.float64, NAN),
+        "is_reserved": (np.bool_, False),
+        "is_unreserved_unknown": (np.bool_, False),
+        "is_missing": (np.bool_, False),
+        "fault": (np.uint8, OK),
+        "health": (np.uint8, UNREAD),
+        "why_healthy": (np.uint8, 0),
+        "health_number": (np.float64, 0.0),
+        "is_state_changed": (np.bool_, False),
+        "user": (np.int32, NOBODY),
+    }
+
+    host: NDArray[np.int32]
+    availability: Codes
+    why_available: Codes
+    last_seen: Codes
+    since: Floats
+    last_work_at: Floats
+    occupied_since: Floats
+    is_new: Flags
+    workers: NDArray[np.int32]
+    display_bytes: Floats
+    oldest_start: Floats
+    is_reserved: Flags
+    is_unreserved_unknown: Flags
+    is_missing: Flags
+    fault: Codes
+    health: Codes
+    why_healthy: Codes
+    health_number: Floats
+    is_state_changed: Flags
+    user: NDArray[np.int32]
+
+
+class HostColumns(Columns):
+    """All hosts: what their status hangs on (see HostState). `is_published`: viewers know this host and its rows."""
+
+    METRICS = HOST_METRICS
+    FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {
+        "observed_at": (np.float64, NAN),
+        "heard_uptime": (np.float64, NAN),
+        "late_after": (np.float64, NAN),
+        "down_after": (np.float64, NAN),
+        "status": (np.uint8, NONE),
+        "is_recalled": (np.bool_, False),
+        "is_published": (np.bool_, False),
+    }
+
+    observed_at: Floats
+    heard_uptime: Floats
+    late_after: Floats
+    down_after: Floats
+    status: Codes
+    is_recalled: Flags
+    is_published: Flags
+
+
+def rows_of(runs: list[slice]) -> Rows:
+    """All rows of some runs, one after another."""
+    if len(runs) == 1:
+        return np.arange(runs[0].start, runs[0].stop)
+    starts = np.array([run.start for run in runs], np.int64)
+    counts = np.array([run.stop for run in runs], np.int64) - starts
+    ends = np.cumsum(counts)
+    rows: Rows = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
+    return rows

@@ -1,0 +1,301 @@
+"""The fleet's numbers in one place: columns over all GPUs and hosts, and the reports that wait to be judged.
+
+numpy costs the same for one host as for a hundred, so reports are taken as they come and judged together: when there
+are enough of them, when a host reports again, once a second, and before anybody looks. One event loop owns a table.
+"""
+
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from gpudeck.fleet.columns import (
+    AVAILABILITY_WORDS,
+    DOWN,
+    LATE,
+    NEVER,
+    NOBODY,
+    NONE,
+    UNKNOWN,
+    UP,
+    Columns,
+    Flags,
+    Floats,
+    GpuColumns,
+    HostColumns,
+    Rows,
+    rows_of,
+)
+from gpudeck.fleet.judging import judge
+from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.names import Names
+from gpudeck.model.report import GpuReading, Number
+from gpudeck.model.reservation import Mark
+from gpudeck.model.view import Totals
+
+if TYPE_CHECKING:
+    from gpudeck.hub.gpu import GpuState
+    from gpudeck.hub.host import HostState
+
+BATCH: Final = 64
+"""So many reports are judged together at most: more would keep the event loop busy for longer at once."""
+
+
+_MOST_SPARSE: Final = 0.6
+"""The part of the rows from which on a column is sent whole."""
+
+
+class Pending(NamedTuple):
+    """A report that waits to be judged. `readings` is None where no GPU could be read.
+
+    `observed_at` is its moment on the hub's clock, `collected_at` the same on its host's, and it arrived at `now`.
+    """
+
+    host: "HostState"
+    numbers: "array[float]"
+    gpu_numbers: "array[float]"
+    metrics: Mapping[str, Number]
+    readings: list[GpuReading] | None
+    observed_at: float
+    collected_at: float
+    now: float
+    is_backlog: bool
+
+
+class FleetTable:
+    """`gpus` and `hosts` are the columns; `gpu_at` and `host_at` say whose row each is.
+
+    `marks` is what reservations say, by UUID, kept up to date by the fleet. `settled` is told of each batch of reports
+    after it was judged. `rejected` counts the values that were not believed. `other_processes` are GPUs with processes
+    of which nothing but numbers changed since viewers were last sent them, `shared` those with several users.
+    """
+
+    def __init__(
+        self,
+        settings: FleetSettings,
+        names: Names,
+        marks: Mapping[str, Mark],
+        settled: Callable[[list[Pending]], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        self.names = names
+        self.marks = marks
+        self.gpus = GpuColumns()
+        self.hosts = HostColumns()
+        self.gpu_at: list[GpuState | None] = []
+        self.host_at: list[HostState | None] = []
+        self.other_processes: set[GpuState] = set()
+        self.shared: set[GpuState] = set()
+        self.rejected = 0
+        self._user_codes: dict[str, int] = {}
+        self._settled = settled
+        self._pending: list[Pending] = []
+        self._disbelieved: set[GpuState | HostState] = set()
+
+    def recycle(self) -> None:
+        """Viewers know whose rows are whose: those that are nobody's may be given out again."""
+        self.gpus.recycle()
+        self.hosts.recycle()
+
+    def rename(self, names: Names) -> None:
+        """What hosts and models are called from here on."""
+        self.names = names
+
+    def put(self, report: Pending) -> None:
+        """Keep a report until the next `settle`; a host has at most one that waits."""
+        self._pending.append(report)
+        if len(self._pending) >= BATCH:
+            self.settle()
+
+    def settle(self) -> None:
+        """Judge all reports that wait. Whoever reads the fleet calls this first."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        for report in pending:
+            report.host.note_settled()
+        if self._disbelieved:
+            self._believe_again(pending)
+        own = np.array([report.host.row for report in pending])
+        self._store(self.hosts, own, [report.numbers for report in pending], [report.metrics for report in pending])
+        self._judge([report for report in pending if report.readings])
+        self._settled(pending)
+
+    def find_aged(self, now: float, uptime: float) -> list["HostState"]:
+        """The hosts whose status may be another by now. `uptime` is a clock that nobody sets."""
+        hosts, end = self.hosts, self.hosts.end
+        status, observed_at, heard = hosts.status[:end], hosts.observed_at[:end], hosts.heard_uptime[:end]
+        silent = uptime - heard
+        is_late = np.maximum(silent, now - observed_at) > hosts.late_after[:end]
+        expected = np.where(silent > hosts.down_after[:end], DOWN, np.where(is_late, LATE, UP))
+        is_aged = (expected != status) | hosts.is_recalled[:end] | (observed_at > now) | (heard > uptime)
+        rows = np.flatnonzero(is_aged & (status > NEVER)).tolist()
+        return [host for row in rows if (host := self.host_at[row]) is not None]
+
+    def totals(self) -> Totals:
+        """Counts over all hosts; the power is None when no host reports any. A GPU in an unknown state adds no power
+        and no user."""
+        self.settle()
+        gpus, end = self.gpus, self.gpus.end
+        states = gpus.availability[:end]
+        counts = np.bincount(states, minlength=len(AVAILABILITY_WORDS)).tolist()
+        is_known = (states != NONE) & (states != UNKNOWN)
+        watts = gpus.metric("power_watts")[is_known]
+        watts = watts[~np.isnan(watts)]
+        codes = set(np.unique(gpus.user[:end][is_known]).tolist()) - {NOBODY}
+        for gpu in self.shared:
+            if is_known[gpu.row]:
+                codes.update(self.user_code(user) for user in gpu.users)
+        status = self.hosts.status[: self.hosts.end]
+        return Totals(
+            gpus=sum(counts) - counts[NONE],
+            **{word: counts[code] for code, word in enumerate(AVAILABILITY_WORDS) if word is not None},
+            hosts=int((status != NONE).sum()),
+            hosts_up=int((status == UP).sum()),
+            users=len(codes),
+            power_watts=round(float(watts.sum()), 1) if len(watts) else None,
+        )
+
+    def user_code(self, user: str) -> int:
+        """The number that stands for a user in a column."""
+        return self._user_codes.setdefault(user, len(self._user_codes))
+
+    def take_numbers(self) -> dict[str, Any]:
+        """What of the numbers viewers have not been sent yet, as arrays: see docs/api.md, *The stream*."""
+        self.settle()
+        delta: dict[str, Any] = {}
+        # What is not published yet comes whole with the next delta.
+        is_known = self.hosts.is_published[: self.hosts.end]
+        reported = np.flatnonzero(self.hosts.is_changed[: self.hosts.end] & is_known).tolist()
+        if reported:
+            owners = [self.host_at[row] for row in reported]
+            delta["reports"] = {
+                "rows": reported,
+                "last_report_at": [None if host is None else host.last_report_at for host in owners],
+                **_take_columns(self.hosts, np.array(reported)),
+            }
+        rows = np.flatnonzero(self.gpus.is_changed[: self.gpus.end])
+        rows = rows[is_known[self.gpus.host[rows]]]
+        rows = rows[self._differs(rows)]
+        if len(rows):
+            delta["gpus"] = {"rows": rows.tolist(), **_take_columns(self.gpus, rows)}
+        if self.other_processes:
+            delta["processes"] = self._take_processes()
+        self.gpus.is_changed[: self.gpus.end] = self.hosts.is_changed[: self.hosts.end] = False
+        return delta
+
+    def _differs(self, rows: Rows) -> Flags:
+        values, published = self.gpus.values[rows], self.gpus.published[rows]
+        is_other = _differs(values, published) & self.gpus.is_live
+        flags: Flags = is_other.any(axis=1)
+        return flags
+
+    def _take_processes(self) -> dict[str, Any]:
+        is_known = self.hosts.is_published[self.gpus.host]
+        changed = (gpu for gpu in self.other_processes if gpu.processes is not None and is_known[gpu.row])
+        gpus = sorted(changed, key=lambda gpu: gpu.row)
+        self.other_processes.clear()
+        return {
+            "rows": [gpu.row for gpu in gpus],
+            "memory_used_bytes": [[one.memory_used_bytes for one in gpu.processes or ()] for gpu in gpus],
+            "utilization_percent": [[one.utilization_percent for one in gpu.processes or ()] for gpu in gpus],
+        }
+
+    def _judge(self, pending: list[Pending]) -> None:
+        if not pending:
+            return
+        rows = rows_of([report.host.rows for report in pending])
+        counts = [len(report.gpu_numbers) // len(self.gpus.names) for report in pending]
+        sent = [reading.metrics for report in pending for reading in report.readings or ()]
+        self._store(self.gpus, rows, [report.gpu_numbers for report in pending], sent)
+        now = np.repeat([report.observed_at for report in pending], counts)
+        collected_at = np.repeat([report.collected_at for report in pending], counts)
+        for row in judge(self.gpus, rows, now, collected_at, self.settings).tolist():
+            host = self.host_at[self.gpus.host[row]]
+            if host is not None:
+                host.has_news = True
+
+    def _store(
+        self, table: Columns, rows: Rows, numbers: "list[array[float]]", sent: Sequence[Mapping[str, Number]]
+    ) -> None:
+        """Put values into their rows. One that cannot be becomes unknown, and its owner says why.
+
+        `sent` is what each row's values were made from: a NaN there was sent, and is not a value that was left out.
+        """
+        values: Floats = np.frombuffer(b"".join(numbers)).reshape(-1, len(table.names))
+        is_short = (values == values).sum(axis=1) < [len(metrics) for metrics in sent]  # noqa: PLR0124 - NaN
+        for at in np.flatnonzero(is_short).tolist() if is_short.any() else ():
+            for name, value in sent[at].items():
+                if value != value and name in table.place:  # noqa: PLR0124 - NaN
+                    self._disbelieve(table, int(rows[at]), table.place[name], value)
+        is_wrong = (values < table.low) | (values > table.high)
+        if is_wrong.any():
+            values = values.copy()
+            for at, place in zip(*(index.tolist() for index in np.nonzero(is_wrong)), strict=True):
+                self._disbelieve(table, int(rows[at]), place, sent[at][table.names[place]])
+                values[at, place] = np.nan
+        is_other = (np.isnan(values) != np.isnan(table.values[rows])).any(axis=1)
+        if is_other.any():
+            for row in rows[is_other].tolist():
+                owner = self._owner(table, row)
+                if owner is not None:
+                    owner.changed.add("reasons")
+        table.values[rows] = values
+        table.is_changed[rows] = True
+
+    def _disbelieve(self, table: Columns, row: int, place: int, value: Number) -> None:
+        owner = self._owner(table, row)
+        self.rejected += 1
+        if owner is None:
+            return
+        reason = f"the agent sent {value!r:.40}, which cannot be" if math.isfinite(value) else "not a number"
+        owner.rejected = {**owner.rejected, table.names[place]: reason}
+        owner.changed.add("reasons")
+        self._disbelieved.add(owner)
+
+    def _believe_again(self, pending: list[Pending]) -> None:
+        """What was not believed of the reports before says nothing about these."""
+        for report in pending:
+            owners: list[GpuState | HostState] = [report.host]
+            if report.readings is not None:
+                owners += report.host.gpus.values()
+            for owner in owners:
+                if owner.rejected:
+                    owner.rejected = {}
+                    owner.changed.add("reasons")
+                    self._disbelieved.discard(owner)
+
+    def _owner(self, table: Columns, row: int) -> "GpuState | HostState | None":
+        return self.gpu_at[row] if table is self.gpus else self.host_at[row]
+
+
+def _take_columns(table: Columns, rows: Rows) -> dict[str, Any]:
+    """The metrics of these rows that are other than what was last sent: of one that changed on most of them the values
+    of all, of others the places among the rows and the values there."""
+    values = table.values[rows]
+    is_other = _differs(values, table.published[rows]) & table.is_live
+    table.published[rows] = values
+    counts = is_other.sum(axis=0)
+    delta: dict[str, Any] = {}
+    for place in np.flatnonzero(counts).tolist():
+        column, is_whole = values[:, place], table.is_whole[place]
+        if counts[place] > _MOST_SPARSE * len(rows):
+            delta[table.names[place]] = _numbers(column, is_whole=is_whole)
+        else:
+            at = np.flatnonzero(is_other[:, place])
+            delta[table.names[place]] = {"at": at.tolist(), "to": _numbers(column[at], is_whole=is_whole)}
+    return delta
+
+
+def _differs(values: Floats, before: Floats) -> Flags:
+    flags: Flags = (values != before) & ~(np.isnan(values) & np.isnan(before))
+    return flags
+
+
+def _numbers(column: Floats, *, is_whole: bool) -> list[Any]:
+    """As JSON has them: NaN is written as null."""
+    if is_whole and not np.isnan(column).any():
+        return list(column.astype(np.int64).tolist())
+    return list(column.tolist())
