@@ -10,6 +10,7 @@ from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
+from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 from gpudeck.alerts.snapshot import HUB, Around, LateBooking
 from gpudeck.model.history_trouble import Backlog, judge_backlog, judge_damage, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
@@ -128,6 +129,19 @@ def test_gpu_that_is_no_longer_told_of_is_gone_until_it_is_anywhere() -> None:
     watched.report("gpu02", make_gpu(1))
     watched.run(10)
     assert watched.find("gpu_lost") == []
+
+
+def test_last_gpu_of_a_model_that_is_gone_is_judged_by_the_limits_of_its_model() -> None:
+    limits = {"gpu_lost": RuleChange(wait=0.0)}
+    watched = Watched(AlertSettings(overrides=[Override(models="*V100*", rules=limits)]))  # type: ignore[arg-type]
+    for number, model in enumerate(("Tesla V100", "NVIDIA A100")):
+        watched.report(f"gpu0{number}", make_gpu(0, uuid=f"GPU-{number}", name=model))
+    watched.step()
+    for number in range(2):
+        watched.report(f"gpu0{number}", report=Report(gpus=[]))
+    watched.run(10)
+    assert [life.host for life in watched.engine.firing()] == ["gpu00"]
+    assert [life.host for life in watched.engine.pending()] == ["gpu01"]
 
 
 def test_board_that_is_cut_into_instances_is_not_gone_nor_are_they_when_it_is_whole() -> None:

@@ -1,5 +1,6 @@
 """A hub's real fleet under the rules: reports go in, alerts, messages and events come out. Its clock is the test's."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,7 +29,8 @@ def make_report(*gpus: GpuReading, metrics: dict[str, Any] | None = None, **othe
 
 
 class Watched:
-    """Hosts report every ten seconds what they were last told to, unless they are silent."""
+    """Hosts report every ten seconds what they were last told to, unless they are silent. `looks_at_all`: nothing is
+    preselected for the rules."""
 
     def __init__(self, settings: AlertSettings | None = None, *, now: float = NOW) -> None:
         self.clock = FakeClock(now)
@@ -38,6 +40,7 @@ class Watched:
         self.events: list[Event] = []
         self.sent: list[Message] = []
         self.around: dict[str, Any] = {"version": "1.0.0"}
+        self.looks_at_all = False
         self.engine = self.make_engine()
         self._reports: dict[str, tuple[Report, dict[str, Any]]] = {}
         self._sequence = 0
@@ -78,9 +81,15 @@ class Watched:
         facts = {"power_limits": self.lookout.power_limits(), "free": totals.free}
         facts |= {"known": totals.gpus - totals.unknown}
         self.engine.begin(Around(now=now, **(facts | self.around)))
-        for host in list(self.hub.fleet.hosts.values()):
-            self.engine.look(self.lookout.see(host, now))
-        self.engine.finish()
+        fleet = self.hub.fleet
+        chosen: Mapping[str, set[str] | None]
+        if self.looks_at_all:
+            chosen = dict.fromkeys(sorted(fleet.hosts, key=lambda host_id: fleet.hosts[host_id].row))
+        else:
+            chosen = self.lookout.choose(self.engine.preselect(fleet.table), self.engine.active_hosts(), now)
+        for host_id, uuids in chosen.items():
+            self.engine.look(self.lookout.see(fleet.hosts[host_id], now, uuids))
+        self.engine.finish(fleet.hosts)
         self.post()
 
     def post(self) -> None:

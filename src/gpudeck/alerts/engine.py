@@ -1,23 +1,25 @@
 """The life of alerts: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
 
-Once a second: `begin`, `look` at every host, `finish`. In between others may have their turn. What is not known neither
-fires nor resolves anything: an alert whose subject fell silent goes on, and says so.
+Once a second: `begin`, `look` at every host that may be of interest, `finish`. In between others may have their turn.
+Of interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. What is not known
+neither fires nor resolves anything: an alert whose subject fell silent goes on, and says so.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
 from gpudeck.alerts.course import HOUR, Course, Subjects
-from gpudeck.alerts.finding import Find, Finding, Rule
+from gpudeck.alerts.finding import Find, Finding, FleetColumns, Rule
 from gpudeck.alerts.grouping import Outgoing
 from gpudeck.alerts.life import Life
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.silences import describe
-from gpudeck.alerts.snapshot import HUB, Around, SeenHost
+from gpudeck.alerts.snapshot import HUB, Around, SeenHost, Selection
 from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
 from gpudeck.model.event import SEVERITIES, Event, make_event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
@@ -85,6 +87,7 @@ class Engine(Course):
     def _take_limits(self, settings: AlertSettings) -> None:
         self._thresholds = Thresholds(settings, self._defaults)
         self._by_model = self._thresholds.by_model
+        self._loosest = {name: self._thresholds.loosest(name) for name in self._rules}
         self._repeat = None if settings.repeat == "off" else settings.repeat
 
     def load(self, lives: Iterable[Life], now: float) -> None:
@@ -133,6 +136,19 @@ class Engine(Course):
             if life.unknown_since is not None:
                 life.unknown_since = now
 
+    def preselect(self, fleet: FleetColumns) -> Selection:
+        """The hosts and GPUs of which some rule may find something. After `begin`."""
+        selected = Selection(np.zeros(fleet.hosts.end, np.bool_), np.zeros(fleet.gpus.end, np.bool_))
+        for rule, name, _ in (*self._of_gpus, *self._of_hosts):
+            limits, rows = self._loosest[name], selected.gpus if rule.scope == "gpu" else selected.hosts
+            if limits.is_on:
+                rows |= True if rule.preselect is None else rule.preselect(fleet, limits, self._around)
+        return selected
+
+    def active_hosts(self) -> list[str]:
+        """The ids of hosts with an alert that is not over."""
+        return [host_id for host_id in self._active if host_id]
+
     def look(self, host: SeenHost) -> None:
         """At one host of the fleet."""
         self._seen.add(host.id)
@@ -145,19 +161,23 @@ class Engine(Course):
         limits = self._thresholds.of(host.name, host.labels)
         gpus = host.gpus
         self._apply_all(self._of_hosts, host, (), limits, active)
-        if not gpus and not host.gone:
+        if not host.has_gpus and not host.gone:
             if active:
                 self._note_unread(host, active)
-        elif self._by_model:
-            self._look_by_model(host, active)
+            return
+        # Where nothing was preselected, rules find nothing: there are alerts that may be over, at most.
+        rules = self._of_gpus if gpus or host.gone else [one for one in self._of_gpus if active and one[1] in active]
+        if self._by_model:
+            self._look_by_model(rules, host, active)
         else:
-            self._apply_all(self._of_gpus, host, gpus, limits, active)
+            self._apply_all(rules, host, gpus, limits, active)
 
-    def finish(self) -> None:
-        """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come."""
-        finish_steps(self.finish_in_steps())
+    def finish(self, present: Iterable[str] = ()) -> None:
+        """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come. `present`
+        are the ids of all hosts in the fleet, also of those that were not looked at."""
+        finish_steps(self.finish_in_steps(present))
 
-    def finish_in_steps(self) -> Steps[None]:
+    def finish_in_steps(self, present: Iterable[str] = ()) -> Steps[None]:
         """The same, one step a host."""
         now = self._around.now
         limits = self._thresholds.of("", {})
@@ -165,6 +185,7 @@ class Engine(Course):
             self._apply(rule, HUB, (), limits[rule.name], self._active.get(""))
         yield from self._note_absent(now)
         self._known |= self._seen
+        self._known.update(present)
         if not 0 <= now - self._looked_around_at < _LOOK_AROUND:
             self._looked_around_at = now
             self._look_around(now)
@@ -252,19 +273,23 @@ class Engine(Course):
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
         return self._around.now < self._returning_since + seconds
 
-    def _look_by_model(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
-        """Each model has limits of its own. What a rule says of a whole host it says once."""
-        models: dict[str, list[Gpu]] = {}
+    def _look_by_model(
+        self, rules: Sequence[tuple[Rule, str, Find]], host: SeenHost, active: Mapping[str, Subjects] | None
+    ) -> None:
+        """Each model has limits of its own, also where all GPUs of it are gone. What a rule says of GPUs that are gone
+        it says each time: the one with their model counts."""
+        models: dict[str, list[Gpu]] = {gpu.model: [] for gpu in host.gone}
         for gpu in host.gpus:
             models.setdefault(gpu.name, []).append(gpu)
         by_model = {model: self._thresholds.of(host.name, host.labels, model) for model in models}
         everybody = self._thresholds.of(host.name, host.labels)
-        for rule, _, _ in self._of_gpus:
+        for rule, _, _ in rules:
             found: dict[str, tuple[Finding, Limits]] = {}
-            for model, gpus in models.items():
+            for model in sorted(models):
                 limits = by_model[model][rule.name]
-                for finding in rule.find(host, gpus, limits, self._around) if limits.is_on else ():
-                    found[f"{finding.gpu}\0{finding.part}"] = (finding, limits)
+                for finding in rule.find(host, models[model], limits, self._around) if limits.is_on else ():
+                    if finding.model == model:
+                        found[f"{finding.gpu}\0{finding.part}"] = (finding, limits)
             subjects = active.get(rule.name) if active else None
             if found or subjects:
                 self._settle(rule, host, list(found.values()), subjects, everybody[rule.name])

@@ -1,13 +1,14 @@
 """What a rule is, and what it says of one subject at one moment. Pure."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.message import MessageKind
 from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.fleet.columns import Flags, GpuColumns, HostColumns
 from gpudeck.model.event import Severity
 from gpudeck.model.view import Gpu
 
@@ -36,7 +37,22 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 Find = Callable[[SeenHost, Sequence[Gpu], Limits, Around], Sequence[Finding]]
-"""All that is so on a host, of these of its GPUs. Called once a second for each host: what is fine is not mentioned."""
+"""All that is so on a host, of these of its GPUs. Called once a second for each host that was preselected: what is fine
+is not mentioned."""
+
+
+class FleetColumns(Protocol):
+    """The numbers of the whole fleet."""
+
+    gpus: GpuColumns
+    hosts: HostColumns
+
+
+Preselect = Callable[[FleetColumns, Limits, Around], Flags]
+"""The rows, of GPUs or of hosts by the rule's scope, of which `find` may report something: all of these, and few
+others. `limits` are the loosest that count anywhere. Called once a second for the whole fleet.
+
+A comparison with NaN is false, which is right for what is unknown; the negation of one would be true."""
 
 WhyUnknown = Callable[[SeenHost, str, str], str | None]
 """Why it cannot be told of the GPU and the part whether it is still so; None where it can."""
@@ -44,7 +60,8 @@ WhyUnknown = Callable[[SeenHost, str, str], str | None]
 
 class Rule(Struct, frozen=True, kw_only=True):
     """`find` tells what is so. Where an alert's subject is not among it, it is over, unless it is not known: a metric
-    in `needs` could not be read, the host is silent, or `why_unknown` says so.
+    in `needs` could not be read, the host is silent, or `why_unknown` says so. Hosts on which `preselect` selects
+    nothing are not asked, unless they have an alert; without one, all are.
 
     `sees_silent`: the rule is about hosts that do not report; `reads_missing`: about GPUs that cannot be read too.
     `many` is the title of several in one message, and `over` that of the end, with {place}; `tells_end` false: nobody
@@ -54,6 +71,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     name: str
     scope: Literal["host", "gpu", "hub"]
     find: Find
+    preselect: Preselect | None = None
     action: str
     many: str
     over: str = ""

@@ -1,10 +1,11 @@
 """The fleet and its recent past as rules see them. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
 
+from gpudeck.fleet.columns import Flags
 from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.view import Gpu, Host, HostStatus
 
@@ -26,8 +27,9 @@ class GoneGpu(Struct, frozen=True):
 
 
 class SeenHost(Struct, frozen=True, kw_only=True):
-    """`view` is its metrics and facts, `gpus` are those of its GPUs whose values are of now. `boards` are all of them,
-    by UUID. `silent_since` is when it last reported, `late_times` how often it came late within the last hour.
+    """`view` is its metrics and facts, without GPUs. `boards` are all of its GPUs, by UUID, `gpus` those of which rules
+    may find something, and whose values are of now. `has_gpus`: the values of some are. `silent_since` is when it last
+    reported, `late_times` how often it came late within the last hour.
 
     `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_recalled`: it is known from before
     this start of the hub, and has not reported since."""
@@ -37,6 +39,7 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     status: HostStatus
     view: Host
     gpus: Sequence[Gpu] = ()
+    has_gpus: bool = False
     boards: Mapping[str, Board] = field(default_factory=dict)
     silent_since: float = 0.0
     late_times: int = 0
@@ -48,6 +51,13 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     @property
     def labels(self) -> dict[str, str]:
         return self.view.labels
+
+
+class Selection(NamedTuple):
+    """Hosts and GPUs, by row. It is of one moment: rows are given to others whenever reports come in."""
+
+    hosts: Flags
+    gpus: Flags
 
 
 class LateBooking(Struct, frozen=True):

@@ -11,6 +11,7 @@ from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 
 LimitsByRule = Mapping[str, Limits]
 _MOST_KEPT: Final = 50_000
+_MOST_REACHED: Final = 2_000
 
 
 class Thresholds:
@@ -41,6 +42,26 @@ class Thresholds:
         made = self._make(host, labels, model)
         self._kept[host, model] = (dict(labels), made)
         return made
+
+    def loosest(self, rule: str) -> Limits:
+        """The lowest `above` and `clear` and the longest `clear_after` that any host or model may have, on where the
+        rule is on anywhere: whatever the rule finds anywhere it finds with these."""
+        base = self._base[rule]
+        changes = [override.rules[rule] for override in self._overrides if rule in override.rules]
+        reached = {base}
+        for change in changes:
+            # An override counts together with any of those before it, or without them.
+            values = RuleChange(above=change.above, clear=change.clear)
+            reached |= {change_limits(limits, values) for limits in reached}
+            if len(reached) > _MOST_REACHED:
+                return replace(base, is_on=True, above=float("-inf"), clear=float("-inf"), clear_after=float("inf"))
+        return replace(
+            base,
+            is_on=base.is_on or any(change.enabled for change in changes),
+            above=min((one.above for one in reached if one.above is not None), default=None),
+            clear=min((one.clear for one in reached if one.clear is not None), default=None),
+            clear_after=max([base.clear_after, *(change.clear_after or 0.0 for change in changes)]),
+        )
 
     def _make(self, host: str, labels: Mapping[str, str], model: str) -> LimitsByRule:
         made = dict(self._base)

@@ -80,9 +80,8 @@ class Alarm:
         """Raises Temporary when the database does not answer, and is called again then."""
         await self.alerts.load()
         self._expect_lost()
-        for host in self._hub.fleet.hosts.values():
-            # A GPU that a host of before no longer has is missed.
-            self._lookout.see(host, self._now())
+        # A GPU that a host of before no longer has is missed.
+        self._lookout.remember(self._now())
 
     def start(self) -> None:
         self.alerts.start()
@@ -125,15 +124,18 @@ class Alarm:
 
     async def _look_at_all(self) -> None:
         engine, fleet, now = self.alerts.engine, self._hub.fleet, self._now()
+        fleet.settle()
         self._care(now)
         engine.begin(self._look_around(now))
-        for number, host in enumerate(list(fleet.hosts.values())):
+        chosen = self._lookout.choose(engine.preselect(fleet.table), engine.active_hosts(), now)
+        for number, (host_id, uuids) in enumerate(chosen.items()):
             if number % HOSTS_AT_ONCE == HOSTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             # One may have been removed while others had their turn.
-            if host.id in fleet.hosts:
-                engine.look(self._lookout.see(host, now))
-        await take_turns(engine.finish_in_steps())
+            host = fleet.hosts.get(host_id)
+            if host is not None:
+                engine.look(self._lookout.see(host, now, uuids))
+        await take_turns(engine.finish_in_steps(fleet.hosts))
         await asyncio.sleep(0)
         self._show()
         self.alerts.wake()

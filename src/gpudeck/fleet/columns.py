@@ -105,6 +105,11 @@ class Columns:
         """One metric of all rows. Lent: it is replaced when rows are given out."""
         return self.values[: self.end, self.place[name]]
 
+    def shown(self, name: str) -> Floats:
+        """The same as `numbers` has it: without fractions where the metric has none."""
+        column = self.metric(name)
+        return np.trunc(column) if self.is_whole[self.place[name]] else column
+
     def numbers(self, row: int) -> list[Value]:
         """The metrics of one row as JSON has them: None where unknown, and no fraction where there is none."""
         return [
@@ -138,7 +143,8 @@ class GpuColumns(Columns):
     `last_work_at` and `occupied_since` are on the hub's clock, `oldest_start` of a process on the host's. `workers` is
     -1 where the processes are not known, `user` stands for the user who has most of it (FleetTable.user_code).
     `display_bytes` is NaN where a display server's share is not known. `fault` is the level of the worst driver fault
-    of the last day.
+    of the last day; `last_fault_at` and `last_critical_at` are when the newest one and the newest critical one were, on
+    the host's clock. `model` stands for its model (`model_code`). `has_conflict`: somebody is on it who should not be.
     """
 
     METRICS = GPU_METRICS
@@ -157,12 +163,16 @@ class GpuColumns(Columns):
         "is_reserved": (np.bool_, False),
         "is_unreserved_unknown": (np.bool_, False),
         "is_missing": (np.bool_, False),
+        "has_conflict": (np.bool_, False),
         "fault": (np.uint8, OK),
+        "last_fault_at": (np.float64, NAN),
+        "last_critical_at": (np.float64, NAN),
         "health": (np.uint8, UNREAD),
         "why_healthy": (np.uint8, 0),
         "health_number": (np.float64, 0.0),
         "is_state_changed": (np.bool_, False),
         "user": (np.int32, NOBODY),
+        "model": (np.int32, -1),
     }
 
     host: NDArray[np.int32]
@@ -179,16 +189,34 @@ class GpuColumns(Columns):
     is_reserved: Flags
     is_unreserved_unknown: Flags
     is_missing: Flags
+    has_conflict: Flags
     fault: Codes
+    last_fault_at: Floats
+    last_critical_at: Floats
     health: Codes
     why_healthy: Codes
     health_number: Floats
     is_state_changed: Flags
     user: NDArray[np.int32]
+    model: NDArray[np.int32]
+
+    def __init__(self, room: int = 64) -> None:
+        super().__init__(room)
+        self.models: dict[str, int] = {}
+
+    def model_code(self, name: str) -> int:
+        """The number that stands for a model in `model`."""
+        return self.models.setdefault(name, len(self.models))
 
 
 class HostColumns(Columns):
-    """All hosts: what their status hangs on (see HostState). `is_published`: viewers know this host and its rows."""
+    """All hosts: what their status hangs on (see HostState), and what rules of alerts look at.
+
+    `is_published`: viewers know this host and its rows. `disk_percent` is how full the fullest of its disks beside the
+    root is, `agent_release` the number of its agent's version (see model.release). `has_no_gpus`: its GPUs could not be
+    read, or it has none. `late_times` is how often it came late within the last hour, as of when alerts last looked at
+    it. `is_regrouped`: it has other GPUs than then, or another id.
+    """
 
     METRICS = HOST_METRICS
     FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {
@@ -199,6 +227,12 @@ class HostColumns(Columns):
         "status": (np.uint8, NONE),
         "is_recalled": (np.bool_, False),
         "is_published": (np.bool_, False),
+        "clock_skew": (np.float64, NAN),
+        "disk_percent": (np.float64, NAN),
+        "agent_release": (np.int64, -1),
+        "has_no_gpus": (np.bool_, False),
+        "late_times": (np.int32, 0),
+        "is_regrouped": (np.bool_, True),
     }
 
     observed_at: Floats
@@ -208,6 +242,12 @@ class HostColumns(Columns):
     status: Codes
     is_recalled: Flags
     is_published: Flags
+    clock_skew: Floats
+    disk_percent: Floats
+    agent_release: Rows
+    has_no_gpus: Flags
+    late_times: NDArray[np.int32]
+    is_regrouped: Flags
 
 
 def rows_of(runs: list[slice]) -> Rows:

@@ -241,6 +241,10 @@ class Fleet:
         """The hosts by name: the order in which everything lists them."""
         return sorted(self.hosts.values(), key=lambda host: (host.name, host.id))
 
+    def called(self, name: str) -> list[HostState]:
+        """All hosts of that name."""
+        return self._register.called(name)
+
     def find(self, name: str) -> HostState | None:
         """A host by its id or, failing that, by its name."""
         return self.hosts.get(name) or next((host for host in self.hosts.values() if host.name == name), None)

@@ -142,6 +142,7 @@ class GpuState:
             self.changed.add("reasons")
         if reading.name != self.name or reading.index != self.index or _label(reading) != self.label:
             self._identify(reading)
+            gpus.model[self.row] = gpus.model_code(self.name)
             self.changed.update(("index", "label", "name", "display_name", "vendor", "parent", "pci_address"))
         if self._table.marks or self._mark is not _UNMARKED:
             self._take_mark()
@@ -281,6 +282,7 @@ class GpuState:
             setattr(other, name, getattr(self, name))
         other._table, other.row, other.changed = table, row, set()
         table.gpus.copy(row, self.row, self._table.gpus)
+        table.gpus.model[row] = table.gpus.model_code(self.name)
         return other
 
     def _identify(self, reading: GpuReading) -> None:
@@ -297,6 +299,7 @@ class GpuState:
             gpus = self._table.gpus
             gpus.is_reserved[self.row] = mark.reservation is not None
             gpus.is_unreserved_unknown[self.row] = mark.is_unknown
+            gpus.has_conflict[self.row] = mark.conflict is not None
             self.changed.update(("reservation", "reservation_conflict"))
 
     def _name_empty(self) -> tuple[Availability, int]:
@@ -315,6 +318,9 @@ class GpuState:
                 for event in reading.events
             }
             self.changed.add("events")
+            critical = (event.at for event in reading.events if find_xid(event.code).kind == "critical")
+            self._table.gpus.last_fault_at[self.row] = max((event.at for event in reading.events), default=NAN)
+            self._table.gpus.last_critical_at[self.row] = max(critical, default=NAN)
         fault = judge_faults([event for event in reading.events if collected_at - event.at <= _EVENT_SECONDS])
         if fault != self._fault:
             self._fault = fault

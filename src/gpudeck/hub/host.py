@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpudeck.fleet.columns import AVAILABILITY_WORDS, NO_ROWS, NONE, STATUS_CODES, UNKNOWN, UNREAD
+from gpudeck.fleet.columns import AVAILABILITY_WORDS, NAN, NO_ROWS, NONE, STATUS_CODES, UNKNOWN, UNREAD
 from gpudeck.fleet.judging import SILENT, UNHEARD, silence
 from gpudeck.hub.gpu import NO_REASONS, GpuState
 from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
@@ -21,6 +21,7 @@ from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, HostIdentity, Value
 from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.names import Names
+from gpudeck.model.release import read_release
 from gpudeck.model.report import Disk, GpuReading
 from gpudeck.model.view import Host, HostStatus
 from gpudeck.model.wanted import OfferedGpu, offer
@@ -280,7 +281,7 @@ class HostState:
     def rename_id(self, host_id: str) -> None:
         """The same host under another id, now that its machine id is known."""
         self.id = host_id
-        self._unpublish()
+        self._note_regrouped()
 
     def hear(self, now: float, uptime: float | None = None) -> None:
         """Any report of it has arrived: it is not down. `uptime` is a clock that nobody sets."""
@@ -383,6 +384,11 @@ class HostState:
         self._table.settle()
         return Host(gpus=[gpu.view() for gpu in self.gpus.values()], **self._own_view())
 
+    def own_view(self) -> Host:
+        """The same without its GPUs."""
+        self._table.settle()
+        return Host(**self._own_view())
+
     def offers(self, *, only_open: bool = False) -> Iterator[OfferedGpu]:
         """Its GPUs for those who look for one; with `only_open` those that nobody is on. Of thousands that are in use
         none is looked at closer."""
@@ -476,6 +482,7 @@ class HostState:
             self.has_news |= not changed.isdisjoint(("driver_version", "agent_version"))
             self.changed |= changed
             self.facts = facts
+            self._sync_facts()
         before = self.problems
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
@@ -535,6 +542,16 @@ class HostState:
             self._synced = rest
             hosts.late_after[row], hosts.down_after[row] = self.late_after, self._down_after
             hosts.status[row], hosts.is_recalled[row] = STATUS_CODES[self.status], self.is_recalled
+
+    def _sync_facts(self) -> None:
+        """Tell the columns what rules of alerts look at."""
+        hosts, row, facts = self._table.hosts, self.row, self.facts
+        skew, release = facts.clock_skew_seconds, read_release(facts.agent_version)
+        shares = (100.0 * disk.used_bytes / disk.total_bytes for disk in facts.disks if disk.total_bytes > 0)
+        hosts.clock_skew[row] = NAN if skew is None else skew
+        hosts.disk_percent[row] = max(shares, default=NAN)
+        hosts.agent_release[row] = -1 if release is None else release
+        hosts.has_no_gpus[row] = facts.gpus_reason is not None
 
     def _advance(self, envelope: Envelope) -> None:
         run = (envelope.boot_id, envelope.run_id)
@@ -607,12 +624,14 @@ class HostState:
         self._table.gpu_at[before] = [None] * (before.stop - before.start)
         columns.give_back(before)
         self._own_rows()
-        self._unpublish()
+        self._note_regrouped()
 
-    def _unpublish(self) -> None:
-        """Viewers have to be sent it whole."""
+    def _note_regrouped(self) -> None:
+        """Viewers have to be sent it whole, and alerts have to look whether a GPU is gone."""
+        self._table.regroupings += 1
         if self.row >= 0:
             self._table.hosts.is_published[self.row] = False
+            self._table.hosts.is_regrouped[self.row] = True
 
     def _own_rows(self) -> None:
         """These rows are its GPUs'."""
@@ -620,6 +639,7 @@ class HostState:
         table.gpu_at.extend([None] * (table.gpus.end - len(table.gpu_at)))
         table.gpu_at[self.rows] = self.gpus.values()
         table.gpus.host[self.rows] = self.row
+        table.gpus.model[self.rows] = [table.gpus.model_code(gpu.name) for gpu in self.gpus.values()]
 
     def _silence_gpus(self, reason: str, now: float) -> None:
         """A failed reading is no empty host: its GPUs stay, as unknown."""

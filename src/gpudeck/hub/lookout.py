@@ -1,10 +1,18 @@
 """The fleet as rules of alerts see it, with what of its recent past they have to know: who came late, and which GPUs
-each host had."""
+each host had.
 
-from collections import Counter, defaultdict, deque
+Of a thousand hosts nearly all are well: columns say once a second which ones have to be looked at. What is kept of a
+host's past changes only while it is one of these.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Collection
 from typing import Final
 
-from gpudeck.alerts.snapshot import GoneGpu, SeenHost
+import numpy as np
+
+from gpudeck.alerts.snapshot import GoneGpu, SeenHost, Selection
+from gpudeck.fleet.columns import NONE, UP
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
@@ -15,66 +23,120 @@ FORGET_GONE: Final = 7 * 86_400.0
 
 
 class _Past:
-    """What one host was before."""
+    """What one host was before. `searched` is the state of the fleet (FleetTable.regroupings) in which the GPUs that
+    are gone were last looked for."""
 
     def __init__(self) -> None:
         self.status: HostStatus = "never"
         self.returns: deque[float] = deque(maxlen=1000)
         self.had: dict[str, GpuState] = {}
         self.gone: dict[str, tuple[GoneGpu, float]] = {}
+        self.searched = -1
 
 
 class Lookout:
-    """`see` each host once a second. One event loop owns it, and nothing here blocks."""
+    """Once a second, `choose` hosts and `see` each of them. One event loop owns it, and nothing here blocks."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._table = fleet.table
         self._past: dict[str, _Past] = defaultdict(_Past)
+        self._silent: set[str] = set()
+        self._bereft: set[str] = set()
+        self._is_new = True
 
-    def see(self, host: HostState, now: float) -> SeenHost:
-        """The host as it is now."""
-        past = self._past[host.id]
-        if past.status == "late" and host.status == "up":
-            past.returns.append(now)
-        # One that comes back after a start of the hub was not late.
-        past.status = "never" if host.is_recalled else host.status
-        gpus = host.gpus
-        if (host.status == "up" or host.is_recalled) and past.had.keys() != gpus.keys():
-            self._note_gone(host, past, now)
-        view = host.view()
+    def remember(self, now: float) -> None:
+        """All hosts as they are now: what they have no longer when they are seen next is gone."""
+        self._is_new = False
+        for host in self._fleet.hosts.values():
+            self._note(host, now)
+
+    def choose(self, selected: Selection, active: Collection[str], now: float) -> dict[str, set[str]]:
+        """The hosts to see now, by id, with the UUIDs of those of their GPUs that are selected.
+
+        Beside hosts that are `selected`, and those with an `active` alert, these are the ones that are or were not up,
+        that have other GPUs than before, or that miss one.
+        """
+        self._fleet.settle()
+        if self._is_new:
+            self.remember(now)
+        everybody, hosts, host_at = self._fleet.hosts, self._table.hosts, self._table.host_at
+        status = hosts.status[: hosts.end]
+        gpu_rows = np.flatnonzero(selected.gpus)
+        owners = self._table.gpus.host[gpu_rows]
+        is_chosen = selected.hosts | hosts.is_regrouped[: hosts.end] | (status != UP)
+        is_chosen[owners] = True
+        rows = np.flatnonzero(is_chosen & (status != NONE)).tolist()
+        found = [host for row in rows if (host := host_at[row]) is not None]
+        for host_id in active:
+            # An alert of a host that had not reported yet has the host's name instead of its id.
+            found += self._fleet.called(host_id)
+        for ids in (active, self._silent, self._bereft):
+            found += [everybody[host_id] for host_id in ids if host_id in everybody]
+        suspects: dict[int, set[str]] = defaultdict(set)
+        for row, owner in zip(gpu_rows.tolist(), owners.tolist(), strict=True):
+            if (gpu := self._table.gpu_at[row]) is not None:
+                suspects[owner].add(gpu.uuid)
+        return {host.id: suspects[host.row] for host in sorted(found, key=lambda host: host.row)}
+
+    def see(self, host: HostState, now: float, uuids: Collection[str] | None = None) -> SeenHost:
+        """The host as it is now, with all of its GPUs or with these."""
+        past = self._note(host, now)
+        late_times = _count(past.returns, now) if past.returns else 0
+        if host.row >= 0:
+            self._table.hosts.late_times[host.row] = late_times
+        gpus = host.current_gpus()
         return SeenHost(
             id=host.id,
             name=host.name,
             status=host.status,
-            view=view,
-            gpus=[gpu for gpu in view.gpus if gpu.last_seen is None],
-            boards=gpus,
+            view=host.own_view(),
+            gpus=[gpu.view() for gpu in gpus if uuids is None or gpu.uuid in uuids],
+            has_gpus=bool(gpus),
+            boards=host.gpus,
             silent_since=host.silent_since,
             failure=host.failure,
             is_expected=host.target is not None,
             is_recalled=host.is_recalled,
-            late_times=_count(past.returns, now) if past.returns else 0,
+            late_times=late_times,
             gone=self._gone(host, past, now) if past.gone else (),
         )
 
     def expect(self, host_id: str, gpu: GoneGpu, now: float) -> None:
         """A GPU was lost before this start of the hub: it is until somebody tells of it."""
-        self._past[host_id].gone[gpu.uuid] = (gpu, now)
+        self._miss(host_id, self._past[host_id], gpu, now)
 
     def forget(self) -> None:
         """Hosts that are no longer in the fleet. A host of which a GPU is missed may still come."""
         for host_id in self._past.keys() - self._fleet.hosts.keys():
             if not self._past[host_id].gone or self._past[host_id].had:
                 del self._past[host_id]
+                self._silent.discard(host_id)
+                self._bereft.discard(host_id)
 
     def power_limits(self) -> dict[str, float]:
         """The power limit that most GPUs of a model have; of two that as many have, the higher one."""
-        counts: dict[str, Counter[float]] = defaultdict(Counter)
-        for host in self._fleet.hosts.values():
-            for gpu in host.gpus.values():
-                if watts := gpu.value("power_limit_watts"):
-                    counts[gpu.name][watts] += 1
-        return {model: max(watts, key=lambda value: (watts[value], value)) for model, watts in counts.items()}
+        self._fleet.settle()
+        gpus = self._table.gpus
+        watts, models, names = gpus.shown("power_limit_watts"), gpus.model[: gpus.end], list(gpus.models)
+        is_limited, usual = watts > 0, {}
+        for model in np.unique(models[is_limited]).tolist():
+            values, counts = np.unique(watts[is_limited & (models == model)], return_counts=True)
+            usual[names[model]] = float(values[counts == counts.max()][-1])
+        return usual
+
+    def _note(self, host: HostState, now: float) -> _Past:
+        past = self._past[host.id]
+        if past.status == "late" and host.status == "up":
+            past.returns.append(now)
+        # One that comes back after a start of the hub was not late.
+        past.status = "never" if host.is_recalled else host.status
+        (self._silent.discard if host.status == "up" else self._silent.add)(host.id)
+        if (host.status == "up" or host.is_recalled) and past.had.keys() != host.gpus.keys():
+            self._note_gone(host, past, now)
+        if host.row >= 0:
+            self._table.hosts.is_regrouped[host.row] = False
+        return past
 
     def _note_gone(self, host: HostState, past: _Past, now: float) -> None:
         """A board that is cut into instances is not gone, nor are they when it is whole again, or cut otherwise."""
@@ -82,15 +144,22 @@ class Lookout:
         boards = {gpu.parent for gpu in gpus.values()} | gpus.keys()
         for uuid, gpu in past.had.items():
             if uuid not in boards and gpu.parent not in boards - {None}:
-                past.gone[uuid] = (GoneGpu(uuid, gpu.label, gpu.name), now)
+                self._miss(host.id, past, GoneGpu(uuid, gpu.label, gpu.name), now)
         past.had = dict(gpus)
+
+    def _miss(self, host_id: str, past: _Past, gpu: GoneGpu, now: float) -> None:
+        past.gone[gpu.uuid], past.searched = (gpu, now), -1
+        self._bereft.add(host_id)
 
     def _gone(self, host: HostState, past: _Past, now: float) -> tuple[GoneGpu, ...]:
         """Those that are in no host now: one that was moved is not lost."""
+        is_searched, past.searched = past.searched == self._table.regroupings, self._table.regroupings
         for uuid, (_, at) in list(past.gone.items()):
-            is_there = any(uuid in other.gpus for other in self._fleet.hosts.values())
+            is_there = not is_searched and any(uuid in other.gpus for other in self._fleet.hosts.values())
             if is_there or not 0 <= now - at < FORGET_GONE:
                 del past.gone[uuid]
+        if not past.gone:
+            self._bereft.discard(host.id)
         return tuple(gpu for gpu, _ in past.gone.values())
 
 

@@ -100,7 +100,7 @@ class Register:
         asked = self._targets.get(target or "")
         if asked is None or envelope.host == asked.name or asked.is_named:
             return envelope
-        is_taken = any(host.target not in {None, asked.name} for host in self._called(envelope.host))
+        is_taken = any(host.target not in {None, asked.name} for host in self.called(envelope.host))
         return msgspec.structs.replace(envelope, host=asked.name) if is_taken else envelope
 
     def settle(self, host: HostState, host_id: str, envelope: Envelope, target: str | None) -> None:
@@ -168,7 +168,7 @@ class Register:
         that is now read on a way that does not tell the id (scrape) is still the host that it was.
         """
         if not envelope.host_id:
-            same = [host for host in self._called(envelope.host) if self._is_same(host, envelope, target)]
+            same = [host for host in self.called(envelope.host) if self._is_same(host, envelope, target)]
             return same[0].id if len(same) == 1 else envelope.host
         own = f"{envelope.host_id}:{envelope.host}"
         if own in self.hosts:
@@ -177,7 +177,8 @@ class Register:
         is_clone = known is not None and (known.is_other_machine(envelope) or not is_for(only, known.name))
         return own if is_clone else envelope.host_id
 
-    def _called(self, name: str) -> list[HostState]:
+    def called(self, name: str) -> list[HostState]:
+        """All hosts of that name."""
         return [self.hosts[host_id] for host_id in sorted(self._named.get(name, ()))]
 
     def _is_same(self, host: HostState, envelope: Envelope, target: str | None) -> bool:
@@ -190,7 +191,7 @@ class Register:
         former = self._formerly.get(name)
         if former is not None and former.target is None and self.hosts.get(former.id) is former:
             return former
-        return next((host for host in self._called(name) if host.target in {None, name}), None)
+        return next((host for host in self.called(name) if host.target in {None, name}), None)
 
     def _check_claim(self, host: HostState, target: str | None) -> None:
         """Who was asked as one host may not answer as another that is there."""
@@ -205,7 +206,7 @@ class Register:
 
     def _check_crowd(self, name: str, only: str | None) -> None:
         """A token for one host fills the fleet with no more than a few machines: some are installed anew, or cloned."""
-        if only != name or len(self._called(name)) < MOST_OF_A_NAME:
+        if only != name or len(self.called(name)) < MOST_OF_A_NAME:
             return
         raise ReportRefused(
             409,

@@ -70,6 +70,7 @@ class FleetTable:
     `marks` is what reservations say, by UUID, kept up to date by the fleet. `settled` is told of each batch of reports
     after it was judged. `rejected` counts the values that were not believed. `other_processes` are GPUs with processes
     of which nothing but numbers changed since viewers were last sent them, `shared` those with several users.
+    `regroupings` counts how often the set of GPUs of any host changed.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class FleetTable:
         self.other_processes: set[GpuState] = set()
         self.shared: set[GpuState] = set()
         self.rejected = 0
+        self.regroupings = 0
         self._user_codes: dict[str, int] = {}
         self._settled = settled
         self._pending: list[Pending] = []

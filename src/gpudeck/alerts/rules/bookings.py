@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, Rule, find_at
+from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.holders import why_no_processes
 from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.fleet.columns import Flags
 from gpudeck.model.quantity import show_span
 from gpudeck.model.view import Gpu
 
@@ -22,6 +23,14 @@ def find_conflicts(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -
 def find_overruns(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
     marked = [gpu for gpu in gpus if gpu.reservation_conflict is not None and gpu.reservation is None]
     return [_describe(host, gpu, ()) for gpu in marked] if marked else ()
+
+
+def preselect_conflicts(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    return fleet.gpus.has_conflict[: fleet.gpus.end] & fleet.gpus.is_reserved[: fleet.gpus.end]
+
+
+def preselect_overruns(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    return fleet.gpus.has_conflict[: fleet.gpus.end] & ~fleet.gpus.is_reserved[: fleet.gpus.end]
 
 
 def _describe(host: SeenHost, gpu: Gpu, owners: tuple[str, ...]) -> Finding:
@@ -47,6 +56,7 @@ BOOKING_RULES = (
         name="booking_conflict",
         scope="gpu",
         find=find_conflicts,
+        preselect=preselect_conflicts,
         action="Settle it between you: gpudeck ends nobody's process.",
         many="Somebody is on {count} GPUs that others have booked",
         over="{place} is its owner's again",
@@ -67,6 +77,7 @@ BOOKING_RULES = (
         name="booking_overrun",
         scope="gpu",
         find=find_overruns,
+        preselect=preselect_overruns,
         action="End your process, or book the GPU for longer (gpudeck reserve).",
         many="Somebody stayed on {count} GPUs after the end of their booking",
         over="{place} was left",

@@ -3,9 +3,12 @@ for its owner alone."""
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, Rule, find_at
+import numpy as np
+
+from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.fleet.columns import Flags
 from gpudeck.model.event import Severity
 from gpudeck.model.view import Gpu, ShownEvent
 from gpudeck.model.xid import XidKind, find_xid
@@ -32,6 +35,13 @@ def find_faults(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Aro
     return found
 
 
+def preselect_faults(fleet: FleetColumns, limits: Limits, around: Around) -> Flags:
+    gpus, end = fleet.gpus, fleet.gpus.end
+    now = around.now + np.nan_to_num(fleet.hosts.clock_skew[gpus.host[:end]])
+    is_recent = now - gpus.last_fault_at[:end] < max(limits.clear_after, 1.0)
+    return is_recent | (now - gpus.last_critical_at[:end] < _DAY)
+
+
 def _describe(host: SeenHost, gpu: Gpu, event: ShownEvent, at: float) -> Finding:
     is_own_fault = event.kind == "application"
     return find_at(
@@ -55,6 +65,7 @@ FAULT_RULES = (
         name="xid",
         scope="gpu",
         find=find_faults,
+        preselect=preselect_faults,
         action="Look at the kernel log (dmesg) of the host.",
         many="{count} faults of GPUs (XID)",
         reads_missing=True,

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpudeck.alerts.finding import Finding, Rule, find_at
+import numpy as np
+
+from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.hosts import why_no_driver
 from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.fleet.columns import Flags
 from gpudeck.model.view import Gpu
 
 
@@ -25,6 +28,11 @@ def find_lost(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Seq
     return [*lost, *gone]
 
 
+def preselect_lost(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    """Hosts with GPUs that are gone are always looked at."""
+    return fleet.gpus.is_missing[: fleet.gpus.end]
+
+
 def _lose(host: SeenHost, gpu: Gpu) -> Finding:
     reason = host.boards[gpu.uuid].missing or ""
     return _find(host, gpu, f"cannot be read: {reason.rstrip('.')}", action=gpu.health_action)
@@ -41,6 +49,10 @@ def find_hot(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around
     return [_heat(host, gpu, limits, around) for gpu in hot] if hot else ()
 
 
+def preselect_hot(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
+    return fleet.gpus.shown("temperature_celsius") >= limits.end
+
+
 def _heat(host: SeenHost, gpu: Gpu, limits: Limits, around: Around) -> Finding:
     celsius, above = gpu.temperature_celsius or 0.0, limits.begin
     is_critical = celsius >= max(above, around.critical_celsius)
@@ -53,6 +65,10 @@ def find_throttled(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -
     return [_find(host, gpu, f"is slowed down by {_brake(gpu)}") for gpu in slow] if slow else ()
 
 
+def preselect_throttled(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    return (fleet.gpus.metric("throttled_thermal") > 0) | (fleet.gpus.metric("throttled_hardware") > 0)
+
+
 def _brake(gpu: Gpu) -> str:
     return "heat" if gpu.throttled_thermal else "its hardware (power brake or slowdown)"
 
@@ -61,6 +77,11 @@ def find_errors(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, _: Around) 
     above = max(limits.begin, 1.0)
     worn = [gpu for gpu in gpus if gpu.remapped_rows_pending or (gpu.ecc_uncorrected_count or 0) >= above]
     return [_find(host, gpu, _wear(gpu)) for gpu in worn] if worn else ()
+
+
+def preselect_errors(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
+    errors, pending = fleet.gpus.shown("ecc_uncorrected_count"), fleet.gpus.metric("remapped_rows_pending")
+    return (pending > 0) | (errors >= max(limits.begin, 1.0))
 
 
 def _wear(gpu: Gpu) -> str:
@@ -75,6 +96,16 @@ def find_capped(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Aro
     usual, least = around.power_limits, 1.0 - limits.end / 100.0
     capped = [gpu for gpu in gpus if (watts := gpu.power_limit_watts) and watts < least * usual.get(gpu.name, 0.0)]
     return [_cap(host, gpu, limits, usual[gpu.name]) for gpu in capped] if capped else ()
+
+
+def preselect_capped(fleet: FleetColumns, limits: Limits, around: Around) -> Flags:
+    gpus = fleet.gpus
+    # A row that nobody has stands for the model -1, which is the last.
+    usual = np.zeros(len(gpus.models) + 1)
+    for model, watts in around.power_limits.items():
+        usual[gpus.models.get(model, -1)] = watts
+    usual[-1] = 0.0
+    return gpus.shown("power_limit_watts") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]]
 
 
 def _cap(host: SeenHost, gpu: Gpu, limits: Limits, usual: float) -> Finding:
@@ -94,6 +125,7 @@ GPU_RULES = (
         name="gpu_lost",
         scope="gpu",
         find=find_lost,
+        preselect=preselect_lost,
         action="Look at the kernel log (dmesg) of the host; check the card's power, seat and cooling.",
         many="{count} GPUs are lost",
         over="{place} is there again",
@@ -105,6 +137,7 @@ GPU_RULES = (
         name="gpu_hot",
         scope="gpu",
         find=find_hot,
+        preselect=preselect_hot,
         action="Check the fans and the airflow of the host.",
         many="{count} GPUs are hot",
         over="{place} has cooled down",
@@ -115,6 +148,7 @@ GPU_RULES = (
         name="gpu_throttled",
         scope="gpu",
         find=find_throttled,
+        preselect=preselect_throttled,
         action="Check the cooling and the power supply of the host: what runs there takes longer than it has to.",
         many="{count} GPUs are slowed down",
         over="{place} is as fast as it should be again",
@@ -125,6 +159,7 @@ GPU_RULES = (
         name="ecc",
         scope="gpu",
         find=find_errors,
+        preselect=preselect_errors,
         action=_RESET,
         many="The memory of {count} GPUs fails",
         over="The memory of {place} shows no errors since it was reset",
@@ -135,6 +170,7 @@ GPU_RULES = (
         name="power_capped",
         scope="gpu",
         find=find_capped,
+        preselect=preselect_capped,
         action="If nobody meant it, set it back (nvidia-smi -pl); else override power_capped for this host.",
         many="{count} GPUs have a lower power limit than others of their model",
         over="{place} has the usual power limit again",

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, Rule, find_at
+from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.fleet.columns import HELD, NOBODY, Flags
 from gpudeck.model.view import Gpu
 
 
@@ -14,6 +15,13 @@ def find_held(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) ->
     if not held:
         return ()
     return [_hold(host, gpu, around) for gpu in held if not _is_booked_by(gpu)]
+
+
+def preselect_held(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    gpus, end = fleet.gpus, fleet.gpus.end
+    is_own = gpus.is_reserved[:end] & ~gpus.has_conflict[:end]
+    is_held: Flags = (gpus.availability[:end] == HELD) & (gpus.user[:end] != NOBODY) & ~is_own
+    return is_held
 
 
 def _is_booked_by(gpu: Gpu) -> bool:
@@ -34,6 +42,12 @@ def find_orphaned(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around
     return [_orphan(host, gpu, around) for gpu in suspects if all(one.display for one in gpu.processes or ())]
 
 
+def preselect_orphaned(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    gpus, end = fleet.gpus, fleet.gpus.end
+    is_orphaned: Flags = (gpus.availability[:end] == HELD) & (gpus.workers[:end] == 0)
+    return is_orphaned
+
+
 def _orphan(host: SeenHost, gpu: Gpu, around: Around) -> Finding:
     amount = f"{(gpu.memory_used_bytes or 0) / 2**30:.1f} GiB of GPU {gpu.label} of {host.name}"
     return find_at(gpu, f"{amount} are held, but no process is on it", since=min(around.now, gpu.since))
@@ -51,6 +65,7 @@ HOLDER_RULES = (
         name="gpu_held_idle",
         scope="gpu",
         find=find_held,
+        preselect=preselect_held,
         action="If you do not need it now, end your process, so that others can use it.",
         many="{count} GPUs are held idle",
         over="{place} is no longer held idle",
@@ -62,6 +77,7 @@ HOLDER_RULES = (
         name="orphaned_memory",
         scope="gpu",
         find=find_orphaned,
+        preselect=preselect_orphaned,
         action="Look for what is left of a process there (fuser -v /dev/nvidia*), or reset the GPU.",
         many="Memory of {count} GPUs is held by nobody",
         over="The memory of {place} is free again",

@@ -1,18 +1,20 @@
 """Rules about hosts: silent, late, never read, without a driver, short of disk or RAM, with a wrong clock or agent."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gpudeck.alerts.finding import Finding, Rule
+import numpy as np
+
+from gpudeck.alerts.finding import Finding, FleetColumns, Rule
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
+from gpudeck.fleet.columns import DOWN, NEVER, Flags, Floats
 from gpudeck.model.quantity import show_span
+from gpudeck.model.release import read_release
 from gpudeck.model.view import Gpu
 
 _OWN_AGENTS: Final = frozenset({"push", "pull", "simulated"})
 """Ways in on which an agent of ours tells its version."""
-_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?$")
 _FULL_PERCENT: Final = 99.0
 """From here on a disk is as good as full, which is critical."""
 
@@ -21,6 +23,11 @@ def find_down(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> S
     if host.status != "down":
         return ()
     return (Finding(title=_why_silent(host, "has stopped reporting"), since=min(around.now, host.silent_since)),)
+
+
+def preselect_down(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    is_down: Flags = fleet.hosts.status[: fleet.hosts.end] == DOWN
+    return is_down
 
 
 def why_awaited(host: SeenHost, _: str, __: str) -> str | None:
@@ -33,6 +40,11 @@ def find_unreadable(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -
     if host.status != "never" or not host.is_expected:
         return ()
     return (Finding(title=_why_silent(host, "has never reported")),)
+
+
+def preselect_unreadable(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    is_new: Flags = fleet.hosts.status[: fleet.hosts.end] == NEVER
+    return is_new
 
 
 def _why_silent(host: SeenHost, silent: str) -> str:
@@ -49,9 +61,20 @@ def find_late(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> S
     return (Finding(title=title, is_bad=host.late_times >= above),)
 
 
+def preselect_late(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
+    return fleet.hosts.late_times[: fleet.hosts.end] >= max(limits.end, 1.0)
+
+
 def find_unanswering(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[Finding]:
     reason = why_no_driver(host)
     return () if reason is None else (Finding(title=f"The GPUs of {host.name} cannot be read: {reason.rstrip('.')}"),)
+
+
+def preselect_unanswering(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
+    gpus, hosts = fleet.gpus, fleet.hosts
+    is_selected: Flags = hosts.has_no_gpus[: hosts.end].copy()
+    is_selected[gpus.host[: gpus.end][gpus.is_missing[: gpus.end]]] = True
+    return is_selected
 
 
 def why_no_driver(host: SeenHost) -> str | None:
@@ -76,6 +99,13 @@ def find_full_disk(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around)
     if not is_root_full and not any(100.0 * disk.used_bytes >= clear * disk.total_bytes > 0 for disk in disks):
         return ()
     return [_describe_disk(host, mount, share, limits) for mount, share in _disks(host) if share >= clear]
+
+
+def preselect_full_disk(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
+    hosts = fleet.hosts
+    used, total = hosts.shown("disk_used_bytes"), hosts.shown("disk_total_bytes")
+    share: Floats = np.divide(100.0 * used, total, out=np.full(hosts.end, np.nan), where=total > 0)
+    return (share >= limits.end) | (hosts.disk_percent[: hosts.end] >= limits.end)
 
 
 def _describe_disk(host: SeenHost, mount: str, share: float, limits: Limits) -> Finding:
@@ -108,6 +138,11 @@ def find_full_ram(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) 
     return (Finding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= limits.begin),)
 
 
+def preselect_full_ram(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
+    used, total = fleet.hosts.shown("memory_used_bytes"), fleet.hosts.shown("memory_total_bytes")
+    return (100.0 * used >= limits.end * total) & (total > 0)
+
+
 def find_skew(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
     skew = host.view.clock_skew_seconds
     if skew is None or abs(skew) < max(limits.end, 0.1):
@@ -116,21 +151,24 @@ def find_skew(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> S
     return (Finding(title=title, is_bad=abs(skew) >= limits.begin),)
 
 
+def preselect_skew(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
+    return np.abs(fleet.hosts.clock_skew[: fleet.hosts.end]) >= max(limits.end, 0.1)
+
+
 def find_outdated(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[Finding]:
     view = host.view
     version = view.agent_version
     if version == around.version or view.via not in _OWN_AGENTS:
         return ()
-    own, others = _read_version(around.version), _read_version(version)
+    own, others = read_release(around.version), read_release(version)
     if own is None or others is None or others >= own:
         return ()
     return (Finding(title=f"The agent of {host.name} is {version}, the hub is {around.version}"),)
 
 
-def _read_version(text: str) -> tuple[int, ...] | None:
-    """None for what is no release: nobody knows what is newer then."""
-    match = _VERSION.match(text)
-    return None if match is None else tuple(int(part or 0) for part in match.groups())
+def preselect_outdated(fleet: FleetColumns, _: Limits, around: Around) -> Flags:
+    release = fleet.hosts.agent_release[: fleet.hosts.end]
+    return (release >= 0) & (release < (read_release(around.version) or 0))
 
 
 HOST_RULES = (
@@ -138,6 +176,7 @@ HOST_RULES = (
         name="host_down",
         scope="host",
         find=find_down,
+        preselect=preselect_down,
         action="Look whether it has power and network, and whether its agent runs.",
         many="{count} hosts have stopped reporting",
         over="{place} reports again",
@@ -149,6 +188,7 @@ HOST_RULES = (
         name="host_unreadable",
         scope="host",
         find=find_unreadable,
+        preselect=preselect_unreadable,
         action="Run `gpudeck hosts test` with its name on the hub: it says step by step what works.",
         many="{count} configured hosts have never been read",
         over="{place} reports",
@@ -159,6 +199,7 @@ HOST_RULES = (
         name="host_late",
         scope="host",
         find=find_late,
+        preselect=preselect_late,
         action="Look at its load and at the network between it and the hub.",
         many="{count} hosts report late again and again",
         over="{place} reports in time",
@@ -168,6 +209,7 @@ HOST_RULES = (
         name="driver_not_answering",
         scope="host",
         find=find_unanswering,
+        preselect=preselect_unanswering,
         action="Look at nvidia-smi and at the kernel log (dmesg) there; a restart of the host often is what helps.",
         many="The drivers of {count} hosts do not answer",
         over="The GPUs of {place} can be read again",
@@ -177,6 +219,7 @@ HOST_RULES = (
         name="disk_full",
         scope="host",
         find=find_full_disk,
+        preselect=preselect_full_disk,
         action="Delete or move what is not needed: old checkpoints, caches, logs.",
         many="{count} disks are nearly full",
         over="A disk of {place} has room again",
@@ -187,6 +230,7 @@ HOST_RULES = (
         name="ram_full",
         scope="host",
         find=find_full_ram,
+        preselect=preselect_full_ram,
         action="Look which process takes it, before the kernel ends one.",
         many="The RAM of {count} hosts is nearly full",
         over="{place} has free RAM again",
@@ -197,6 +241,7 @@ HOST_RULES = (
         name="clock_skew",
         scope="host",
         find=find_skew,
+        preselect=preselect_skew,
         action="Check its time service (chronyc tracking, timedatectl).",
         many="The clocks of {count} hosts are wrong",
         over="The clock of {place} is right again",
@@ -207,6 +252,7 @@ HOST_RULES = (
         name="agent_outdated",
         scope="host",
         find=find_outdated,
+        preselect=preselect_outdated,
         action="Update gpudeck there.",
         many="The agents of {count} hosts are older than the hub",
         over="The agent of {place} is up to date",
