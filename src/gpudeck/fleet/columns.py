@@ -117,6 +117,14 @@ class Columns:
             for value, whole in zip(self.values[row].tolist(), self.is_whole, strict=True)
         ]
 
+    def known(self, row: int) -> dict[str, float]:
+        """Those of them that are known, by name."""
+        return {
+            name: int(value) if whole else value
+            for name, value, whole in zip(self.names, self.values[row].tolist(), self.is_whole, strict=True)
+            if value == value  # noqa: PLR0124 - NaN
+        }
+
     def number(self, row: int, place: int) -> Value:
         """One of them."""
         value = float(self.values[row, place])

@@ -227,8 +227,8 @@ class GpuState:
     def view(self) -> Gpu:
         """As everybody outside sees it now."""
         gpus, row, health = self._table.gpus, self.row, self.health
-        numbers = dict(zip(gpus.names, gpus.numbers(row), strict=True))
-        reasons = {name: self.why(name) for name, value in numbers.items() if value is None}
+        numbers = gpus.known(row)
+        reasons = {name: self.why(name) for name in gpus.names if name not in numbers}
         if self.processes is None:
             reasons["processes"] = self._processes_reason or self.missing or "not reported"
         return Gpu(
