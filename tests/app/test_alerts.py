@@ -81,6 +81,8 @@ def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path) -
 
     async def live() -> None:
         house.report(*(f"gpu{number:03}" for number in range(100)))
+        house.clock.advance(3600)
+        house.hub.fleet.age(house.clock.now)
         house.alarm.tick()
         while not house.alarm._pass.done():  # type: ignore[union-attr]
             turns.append(1)

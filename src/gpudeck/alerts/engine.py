@@ -51,7 +51,9 @@ class Engine(Course):
         defaults: LimitsByRule | None = None,
         prefix: str = "",
         rules: Sequence[Rule] = RULES,
+        started_at: float | None = None,
     ) -> None:
+        """`started_at` is when the hub was: hosts that were heard since have returned. None: at the first look."""
         super().__init__(settings, tell, account_of, {rule.name: rule for rule in rules}, prefix)
         self._defaults = defaults
         self._of_hosts = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "host"]
@@ -60,6 +62,7 @@ class Engine(Course):
         self._seen: set[str] = set()
         self._known: set[str] = set()
         self._begun_at: float | None = None
+        self._started_at = started_at
         self._returning_since = float("-inf")
         self._looked_around_at = 0.0
         self._take_limits(settings)
@@ -120,7 +123,7 @@ class Engine(Course):
         not report are given time to return."""
         now = around.now
         if self._begun_at is None or not 0 <= now - self._begun_at < STUCK_SECONDS:
-            self._returning_since = now
+            self._returning_since = min(now, self._started_at or now) if self._begun_at is None else now
             self._count_anew(now)
         self._begun_at = now
         self._around = around

@@ -170,7 +170,10 @@ class Alarm:
         hot = self._hub.fleet.settings.health.hot_celsius
         defaults = DEFAULTS | {"gpu_hot": replace(DEFAULTS["gpu_hot"], above=hot, clear=hot - 5.0)}
         account_of = self._auth.people.account_of
-        return Engine(self._settings, self._events.add, account_of, defaults=defaults, prefix=prefix)
+        started_at = self._hub.started_at
+        return Engine(
+            self._settings, self._events.add, account_of, defaults=defaults, prefix=prefix, started_at=started_at
+        )
 
     def _expect_lost(self) -> None:
         now = self._now()

@@ -628,7 +628,7 @@ class HostState:
 
     def _note_regrouped(self) -> None:
         """Viewers have to be sent it whole, and alerts have to look whether a GPU is gone."""
-        self._table.regroupings += 1
+        self._table.note_regrouped()
         if self.row >= 0:
             self._table.hosts.is_published[self.row] = False
             self._table.hosts.is_regrouped[self.row] = True

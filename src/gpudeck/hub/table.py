@@ -96,6 +96,10 @@ class FleetTable:
         self._pending: list[Pending] = []
         self._disbelieved: set[GpuState | HostState] = set()
 
+    def note_regrouped(self) -> None:
+        """The set of GPUs of a host is another."""
+        self.regroupings += 1
+
     def recycle(self) -> None:
         """Viewers know whose rows are whose: those that are nobody's may be given out again."""
         self.gpus.recycle()
