@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from fakes.clock import FakeClock
 from fakes.doors import make_auth
@@ -15,6 +16,7 @@ from gpudeck.app.alerts import Alarm
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.hub import Hub
+from gpudeck.model import turns as turns_of_the_loop
 from gpudeck.model.event import Event
 from gpudeck.model.history_trouble import judge_problem
 from gpudeck.model.reservation import BookedGpu, Reservation
@@ -75,7 +77,8 @@ def test_alert_reaches_the_document_the_stream_the_events_and_the_messages(tmp_p
     assert [message.title for message in house.sent] == ["GPU 0 of gpu01 is at 91 °C"]
 
 
-def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path) -> None:
+def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_of_the_loop, "_LOOP_SECONDS", 0.0)
     house = House(tmp_path)
     turns: list[int] = []
 

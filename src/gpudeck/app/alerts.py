@@ -26,7 +26,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.reservation import Reservation
-from gpudeck.model.turns import HOSTS_AT_ONCE, take_turns
+from gpudeck.model.turns import LoopBudget, take_turns
 from gpudeck.reservations.refusals import name_gpus
 
 log = logging.getLogger(__name__)
@@ -128,9 +128,9 @@ class Alarm:
         self._care(now)
         engine.begin(self._look_around(now))
         chosen = self._lookout.choose(engine.preselect(fleet.table), engine.active_hosts(), now)
-        for number, (host_id, uuids) in enumerate(chosen.items()):
-            if number % HOSTS_AT_ONCE == HOSTS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        budget = LoopBudget()
+        for host_id, uuids in chosen.items():
+            await budget.checkpoint()
             # One may have been removed while others had their turn.
             host = fleet.hosts.get(host_id)
             if host is not None:

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from gpudeck.hub.gpu import GpuState
     from gpudeck.hub.host import HostState
 
-BATCH: Final = 64
-"""So many reports are judged together at most: more would keep the event loop busy for longer at once."""
+BATCH: Final = 512
+"""GPUs, and a few for each host, that are judged together at most: more would keep the event loop busy for too long."""
+_HOST_WEIGHT: Final = 8
 
 
 _MOST_SPARSE: Final = 0.6
@@ -94,6 +95,7 @@ class FleetTable:
         self._user_codes: dict[str, int] = {}
         self._settled = settled
         self._pending: list[Pending] = []
+        self._weight = 0
         self._disbelieved: set[GpuState | HostState] = set()
 
     def note_regrouped(self) -> None:
@@ -112,14 +114,15 @@ class FleetTable:
     def put(self, report: Pending) -> None:
         """Keep a report until the next `settle`; a host has at most one that waits."""
         self._pending.append(report)
-        if len(self._pending) >= BATCH:
+        self._weight += max(_HOST_WEIGHT, len(report.readings or ()))
+        if self._weight >= BATCH:
             self.settle()
 
     def settle(self) -> None:
         """Judge all reports that wait. Whoever reads the fleet calls this first."""
         if not self._pending:
             return
-        pending, self._pending = self._pending, []
+        pending, self._pending, self._weight = self._pending, [], 0
         for report in pending:
             report.host.note_settled()
         if self._disbelieved:
