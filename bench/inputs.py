@@ -71,7 +71,7 @@ class Case(NamedTuple):
 def main() -> None:
     print((__doc__ or "").strip())
     gc.freeze()
-    gc.set_threshold(2_000, 5, 1_000)
+    gc.set_threshold(10_000, 5, 1_000)
     sys.setswitchinterval(THREAD_SECONDS)
     rows = [("", "input", "in one go", "in the hub", "target")]
     for case in (*_scrape(), *_http(), *_reports(), *_ssh(), *_compat(), *_lists(), _applied(), *_small()):

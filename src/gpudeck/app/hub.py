@@ -422,7 +422,7 @@ def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
         gc.enable()
         when_started(started)
 
-    gc.set_threshold(2_000, 5, 1_000)
+    gc.set_threshold(10_000, 5, 1_000)
     # Each viewer and each agent is a descriptor, and the usual limit of 1,024 is soon used up.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
