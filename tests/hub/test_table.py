@@ -112,6 +112,9 @@ class Machine:
                 unknown[metric.name] = chance.choice(REASONS)
             elif draw < 0.08:
                 metrics[metric.name] = chance.choice((metric.low - 1, metric.high * 2 + 1, float("nan"), float("inf")))
+            elif draw < 0.12:
+                # Another monitor's exporter rounds nothing.
+                metrics[metric.name] = self._value(metric)
             elif draw < 0.95:
                 metrics[metric.name] = metric.round(self._value(metric))
         return metrics, unknown

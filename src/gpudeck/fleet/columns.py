@@ -105,22 +105,17 @@ class Columns:
         """One metric of all rows. Lent: it is replaced when rows are given out."""
         return self.values[: self.end, self.place[name]]
 
-    def shown(self, name: str) -> Floats:
-        """The same as `numbers` has it: without fractions where the metric has none."""
-        column = self.metric(name)
-        return np.trunc(column) if self.is_whole[self.place[name]] else column
-
     def numbers(self, row: int) -> list[Value]:
         """The metrics of one row as JSON has them: None where unknown, and no fraction where there is none."""
         return [
-            None if value != value else int(value) if whole else value  # noqa: PLR0124 - NaN
+            None if value != value else int(value) if whole and value.is_integer() else value  # noqa: PLR0124 - NaN
             for value, whole in zip(self.values[row].tolist(), self.is_whole, strict=True)
         ]
 
     def known(self, row: int) -> dict[str, float]:
         """Those of them that are known, by name."""
         return {
-            name: int(value) if whole else value
+            name: int(value) if whole and value.is_integer() else value
             for name, value, whole in zip(self.names, self.values[row].tolist(), self.is_whole, strict=True)
             if value == value  # noqa: PLR0124 - NaN
         }
@@ -128,7 +123,8 @@ class Columns:
     def number(self, row: int, place: int) -> Value:
         """One of them."""
         value = float(self.values[row, place])
-        return None if value != value else int(value) if self.is_whole[place] else value  # noqa: PLR0124 - NaN
+        is_whole = self.is_whole[place] and value.is_integer()
+        return None if value != value else int(value) if is_whole else value  # noqa: PLR0124 - NaN
 
     def _grow(self, room: int) -> None:
         for name in ("values", "published"):

@@ -118,7 +118,7 @@ class Lookout:
         """The power limit that most GPUs of a model have; of two that as many have, the higher one."""
         self._fleet.settle()
         gpus = self._table.gpus
-        watts, models, names = gpus.shown("power_limit_watts"), gpus.model[: gpus.end], list(gpus.models)
+        watts, models, names = gpus.metric("power_limit_watts"), gpus.model[: gpus.end], list(gpus.models)
         is_limited, usual = watts > 0, {}
         for model in np.unique(models[is_limited]).tolist():
             values, counts = np.unique(watts[is_limited & (models == model)], return_counts=True)

@@ -305,6 +305,6 @@ def _differs(values: Floats, before: Floats) -> Flags:
 
 def _numbers(column: Floats, *, is_whole: bool) -> list[Any]:
     """As JSON has them: NaN is written as null."""
-    if is_whole and not np.isnan(column).any():
+    if is_whole and (column == np.trunc(column)).all():
         return list(column.astype(np.int64).tolist())
     return list(column.tolist())

@@ -50,7 +50,7 @@ def find_hot(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around
 
 
 def preselect_hot(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
-    return fleet.gpus.shown("temperature_celsius") >= limits.end
+    return fleet.gpus.metric("temperature_celsius") >= limits.end
 
 
 def _heat(host: SeenHost, gpu: Gpu, limits: Limits, around: Around) -> Finding:
@@ -80,7 +80,7 @@ def find_errors(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, _: Around) 
 
 
 def preselect_errors(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
-    errors, pending = fleet.gpus.shown("ecc_uncorrected_count"), fleet.gpus.metric("remapped_rows_pending")
+    errors, pending = fleet.gpus.metric("ecc_uncorrected_count"), fleet.gpus.metric("remapped_rows_pending")
     return (pending > 0) | (errors >= max(limits.begin, 1.0))
 
 
@@ -105,7 +105,7 @@ def preselect_capped(fleet: FleetColumns, limits: Limits, around: Around) -> Fla
     for model, watts in around.power_limits.items():
         usual[gpus.models.get(model, -1)] = watts
     usual[-1] = 0.0
-    return gpus.shown("power_limit_watts") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]]
+    return gpus.metric("power_limit_watts") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]]
 
 
 def _cap(host: SeenHost, gpu: Gpu, limits: Limits, usual: float) -> Finding:

@@ -103,7 +103,7 @@ def find_full_disk(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around)
 
 def preselect_full_disk(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
     hosts = fleet.hosts
-    used, total = hosts.shown("disk_used_bytes"), hosts.shown("disk_total_bytes")
+    used, total = hosts.metric("disk_used_bytes"), hosts.metric("disk_total_bytes")
     share: Floats = np.divide(100.0 * used, total, out=np.full(hosts.end, np.nan), where=total > 0)
     return (share >= limits.end) | (hosts.disk_percent[: hosts.end] >= limits.end)
 
@@ -139,7 +139,7 @@ def find_full_ram(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) 
 
 
 def preselect_full_ram(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
-    used, total = fleet.hosts.shown("memory_used_bytes"), fleet.hosts.shown("memory_total_bytes")
+    used, total = fleet.hosts.metric("memory_used_bytes"), fleet.hosts.metric("memory_total_bytes")
     return (100.0 * used >= limits.end * total) & (total > 0)
 
 
