@@ -71,3 +71,7 @@ def test_length_is_the_nearest(seconds: float, shown: str) -> None:
 
 def test_length_that_is_refused_is_told_to_the_second() -> None:
     assert [show_exactly(seconds) for seconds in (604_860, 604_800, 3661, 0.2)] == ["7d 1m", "7d", "1h 1m 1s", "0s"]
+
+
+def test_an_amount_that_no_card_has_is_shown_all_the_same() -> None:
+    assert show_amount(parse_bytes("999999999999999999TiB")).endswith(" GiB")

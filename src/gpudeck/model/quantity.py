@@ -28,7 +28,7 @@ def show_amount(amount: int) -> str:
     """Bytes as whoever asked for so many wrote them: what was 40G is 40 GB again, and not 37.3 GiB."""
     for unit, size in (("GiB", 2**30), ("GB", 10**9)):
         figure = f"{amount / size:.1f}".removesuffix(".0")
-        if parse_bytes(f"{figure}{unit}") == amount:
+        if int(float(figure) * size) == amount:
             return f"{figure} {unit}"
     return f"{show_gib(amount)} GiB"
 
