@@ -43,6 +43,7 @@ def postgresql(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             degraded = _becomes(lambda: hub.readiness()[1] not in {"", "ready"}, 30)
             fleet.silence(_SILENT)
             told = _becomes(lambda: hook.taken, 30)
+            wait_until(hub.has_noted_message, "a message that is noted", 30)
             hub.kill()
             died = time.monotonic()
             hub.start(wait=False)

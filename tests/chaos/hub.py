@@ -5,6 +5,7 @@ import csv
 import os
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -156,6 +157,17 @@ class ChaosHub:
     def alerts(self, state: str = "firing,acknowledged,resolved") -> list[Any]:
         found: list[Any] = self.get(f"/api/v1/alerts?state={state}")["alerts"]
         return found
+
+    def has_noted_message(self) -> bool:
+        """Whether it has written down that a message arrived. One that is killed while it sends may send it twice, as
+        docs/reliability.md says: no scenario is about that moment."""
+        local, own = self.data_dir / "local.db", self.data_dir / "gpudeck.db"
+        with contextlib.closing(sqlite3.connect(f"file:{local if local.exists() else own}?mode=ro", uri=True)) as file:
+            try:
+                (count,) = file.execute("SELECT count(*) FROM outbox WHERE state = 'sent'").fetchone()
+            except sqlite3.OperationalError:
+                return False
+        return bool(count)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command of gpudeck for this hub, run to its end."""

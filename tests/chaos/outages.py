@@ -90,6 +90,7 @@ def mass_outage(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             with contextlib.suppress(AssertionError):
                 wait_until(lambda: hook.taken, "a message", 60)
             told = time.monotonic() - cut
+            wait_until(hub.has_noted_message, "a message that is noted", 30)
             hub.kill()
             died = time.monotonic()
             hub.start()
