@@ -165,7 +165,7 @@ class GpuColumns(Columns):
         "display_bytes": (np.float64, 0.0),
         "oldest_start": (np.float64, NAN),
         "is_reserved": (np.bool_, False),
-        "is_unreserved_unknown": (np.bool_, False),
+        "is_reservation_unknown": (np.bool_, False),
         "is_missing": (np.bool_, False),
         "has_conflict": (np.bool_, False),
         "fault": (np.uint8, OK),
@@ -191,7 +191,7 @@ class GpuColumns(Columns):
     display_bytes: Floats
     oldest_start: Floats
     is_reserved: Flags
-    is_unreserved_unknown: Flags
+    is_reservation_unknown: Flags
     is_missing: Flags
     has_conflict: Flags
     fault: Codes

@@ -121,7 +121,7 @@ def _judge_availability(
         is_occupied,
         is_blind & (workers < 0),
         gpus.is_reserved[rows],
-        gpus.is_unreserved_unknown[rows],
+        gpus.is_reservation_unknown[rows],
     )
     case = np.full(len(rows), _FREE_CASE)
     for number in reversed(range(_FREE_CASE)):

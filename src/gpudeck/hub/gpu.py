@@ -202,15 +202,6 @@ class GpuState:
         why = None if celsius is not None else self.why("temperature_celsius")
         return judge_health(missing, celsius, self._table.settings.health, self._fault, why, wear=wear)
 
-    @property
-    def reservation_conflict(self) -> str | None:
-        return self._mark.conflict
-
-    @property
-    def mark(self) -> Mark:
-        """What reservations say of it."""
-        return self._mark
-
     def value(self, metric: str) -> Value:
         """None where it is unknown: `why` tells the reason."""
         gpus = self._table.gpus
@@ -298,7 +289,7 @@ class GpuState:
             self._mark = mark
             gpus = self._table.gpus
             gpus.is_reserved[self.row] = mark.reservation is not None
-            gpus.is_unreserved_unknown[self.row] = mark.is_unknown
+            gpus.is_reservation_unknown[self.row] = mark.is_unknown
             gpus.has_conflict[self.row] = mark.conflict is not None
             self.changed.update(("reservation", "reservation_conflict"))
 

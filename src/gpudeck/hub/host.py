@@ -202,16 +202,6 @@ class HostState:
         numbers = np.bincount(self._table.gpus.availability[self.rows], minlength=len(AVAILABILITY_WORDS)).tolist()
         return {word: numbers[code] for code, word in enumerate(AVAILABILITY_WORDS) if word is not None}
 
-    def users(self) -> set[str]:
-        """Who is on its GPUs, as far as their state is known."""
-        states = self._table.gpus.availability[self.rows].tolist()
-        return {
-            user
-            for gpu, state in zip(self.gpus.values(), states, strict=True)
-            if state != UNKNOWN
-            for user in gpu.users
-        }
-
     def twins(self) -> dict[str, str]:
         """The problems that say that it cannot be told from another host, by kind."""
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}

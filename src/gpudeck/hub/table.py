@@ -21,7 +21,6 @@ from gpudeck.fleet.columns import (
     UNKNOWN,
     UP,
     Columns,
-    Flags,
     Floats,
     GpuColumns,
     HostColumns,
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 BATCH: Final = 512
 """GPUs, and a few for each host, that are judged together at most: more would keep the event loop busy for too long."""
 _HOST_WEIGHT: Final = 8
-
-
 _MOST_SPARSE: Final = 0.6
 """The part of the rows from which on a column is sent whole."""
 
@@ -181,25 +178,16 @@ class FleetTable:
         if reported:
             owners = [self.host_at[row] for row in reported]
             delta["reports"] = {
-                "rows": reported,
+                **_take_columns(self.hosts, np.array(reported), with_unchanged=True),
                 "last_report_at": [None if host is None else host.last_report_at for host in owners],
-                **_take_columns(self.hosts, np.array(reported)),
             }
         rows = np.flatnonzero(self.gpus.is_changed[: self.gpus.end])
-        rows = rows[is_known[self.gpus.host[rows]]]
-        rows = rows[self._differs(rows)]
-        if len(rows):
-            delta["gpus"] = {"rows": rows.tolist(), **_take_columns(self.gpus, rows)}
+        if changed := _take_columns(self.gpus, rows[is_known[self.gpus.host[rows]]]):
+            delta["gpus"] = changed
         if self.other_processes:
             delta["processes"] = self._take_processes()
         self.gpus.is_changed[: self.gpus.end] = self.hosts.is_changed[: self.hosts.end] = False
         return delta
-
-    def _differs(self, rows: Rows) -> Flags:
-        values, published = self.gpus.values[rows], self.gpus.published[rows]
-        is_other = _differs(values, published) & self.gpus.is_live
-        flags: Flags = is_other.any(axis=1)
-        return flags
 
     def _take_processes(self) -> dict[str, Any]:
         is_known = self.hosts.is_published[self.gpus.host]
@@ -280,14 +268,19 @@ class FleetTable:
         return self.gpu_at[row] if table is self.gpus else self.host_at[row]
 
 
-def _take_columns(table: Columns, rows: Rows) -> dict[str, Any]:
+def _take_columns(table: Columns, rows: Rows, *, with_unchanged: bool = False) -> dict[str, Any]:
     """The metrics of these rows that are other than what was last sent: of one that changed on most of them the values
-    of all, of others the places among the rows and the values there."""
-    values = table.values[rows]
-    is_other = _differs(values, table.published[rows]) & table.is_live
+    of all, of others the places among the rows and the values there. `rows` are those of which one did, or all."""
+    values, before = table.values[rows], table.published[rows]
+    is_other = (values != before) & ~(np.isnan(values) & np.isnan(before)) & table.is_live
+    if not with_unchanged:
+        some = is_other.any(axis=1)
+        rows, values, is_other = rows[some], values[some], is_other[some]
+    if not len(rows):
+        return {}
     table.published[rows] = values
     counts = is_other.sum(axis=0)
-    delta: dict[str, Any] = {}
+    delta: dict[str, Any] = {"rows": rows.tolist()}
     for place in np.flatnonzero(counts).tolist():
         column, is_whole = values[:, place], table.is_whole[place]
         if counts[place] > _MOST_SPARSE * len(rows):
@@ -296,11 +289,6 @@ def _take_columns(table: Columns, rows: Rows) -> dict[str, Any]:
             at = np.flatnonzero(is_other[:, place])
             delta[table.names[place]] = {"at": at.tolist(), "to": _numbers(column[at], is_whole=is_whole)}
     return delta
-
-
-def _differs(values: Floats, before: Floats) -> Flags:
-    flags: Flags = (values != before) & ~(np.isnan(values) & np.isnan(before))
-    return flags
 
 
 def _numbers(column: Floats, *, is_whole: bool) -> list[Any]:
