@@ -14,9 +14,9 @@ from generated_dashboard import dashboard
 from generated_rules import alert_rules, recording_rules
 from gpudeck.api.app import read_routes
 from gpudeck.api.schema import complete_schema
-from gpudeck.app.settings import Settings
 from gpudeck.config import reference
 from gpudeck.model.catalog import CATALOG
+from gpudeck.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 

@@ -5,8 +5,8 @@ import pytest
 from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 from gpudeck.alerts.thresholds import Thresholds, change_limits
-from gpudeck.app.settings import Settings
 from gpudeck.config import ConfigMistakes, load_bytes
+from gpudeck.settings import Settings
 
 GOOD = b"""
 alerts:

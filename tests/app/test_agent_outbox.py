@@ -15,7 +15,7 @@ from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.agent.spool import Spool
 from gpudeck.app.agent import _open_outbox
-from gpudeck.app.settings import Settings, choose_outbox_dir
+from gpudeck.settings import Settings, choose_outbox_dir
 from gpudeck.wire import Envelope, decode
 
 

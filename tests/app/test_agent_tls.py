@@ -28,10 +28,10 @@ from gpudeck.agent.desk import Desk
 from gpudeck.agent.listen import Listener
 from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.seats import MOST
-from gpudeck.app import tls as tls_module
-from gpudeck.app.tls import Tls
 from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
+from gpudeck.server import tls as tls_module
+from gpudeck.server.tls import Tls
 from gpudeck.wire import encode
 
 __all__ = ["authority", "pair"]

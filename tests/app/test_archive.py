@@ -5,9 +5,9 @@ import msgspec
 
 from fakes.hubs import wait_until
 from fakes.reports import make_envelope
-from gpudeck.app.history import DEMO_FILE, FILE, Archive
+from gpudeck.app.history import Archive
 from gpudeck.history.embedded.reader import view_file
-from gpudeck.history.settings import HistorySettings, UsageSettings
+from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
 from gpudeck.hub.hub import Hub
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from fakes.hubs import HubProcess, running_hub, wait_until
+from gpudeck.agent.token_file import ensure_token
 from gpudeck.app.auth import running_auth
-from gpudeck.app.database_file import DatabaseFile
-from gpudeck.app.settings import Settings
-from gpudeck.app.token_copy import TokenCopy
-from gpudeck.app.tokens import ensure_token
 from gpudeck.auth.parts import Auth
+from gpudeck.auth.token_copy import TokenCopy
 from gpudeck.database import sqlite
+from gpudeck.database.file_watch import DatabaseFile
+from gpudeck.settings import Settings
 
 
 def start(folder: Path, config: Path | None) -> list[tuple[str, str]]:

@@ -7,9 +7,9 @@ import pytest
 
 from fakes.fleets import make
 from gpudeck.app.host_test import Step, try_host
-from gpudeck.app.settings import Settings
 from gpudeck.model.target import Target
 from gpudeck.model.view import Host, HostList
+from gpudeck.settings import Settings
 from sources.scrape_pages import send, web_server
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.app.settings import Settings, find_data_dir, find_token_file, load_settings
-from gpudeck.app.tokens import ensure_token
+from gpudeck.agent.token_file import ensure_token
 from gpudeck.model.errors import UsageError
+from gpudeck.settings import Settings, find_data_dir, find_token_file, load_settings
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from discovery.script import ScriptedProvider, eventually
-from gpudeck.app.host_book import ORIGIN
 from gpudeck.app.watching import Watching
+from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.ranges import quote
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import UsageError

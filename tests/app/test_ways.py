@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from gpudeck.app.host_book import ORIGIN
-from gpudeck.app.settings import Settings
 from gpudeck.app.ways import make_ways
+from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.option import read_hosts
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import HostEntry, StaticHosts
 from gpudeck.model.errors import PluginError, Refused
 from gpudeck.model.target import Target, Via
+from gpudeck.settings import Settings
 
 WAYS: tuple[Via, ...] = ("pull", "scrape", "ssh", "gpumonitor", "gpu-monitor")
 

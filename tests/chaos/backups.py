@@ -11,9 +11,9 @@ from chaos.figures import Outcome, at_most, holds, took
 from chaos.hosts import reporting
 from chaos.hub import chaos_hub
 from fakes.hubs import wait_until
-from gpudeck.app.backup import make_backup
-from gpudeck.app.restore import restore
 from gpudeck.model.errors import GpudeckError
+from gpudeck.ops.backup import make_backup
+from gpudeck.ops.restore import restore
 
 _BLOCK = 512
 

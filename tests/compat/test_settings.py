@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpudeck.app.plan import DEMO_HOSTS, make_plan
-from gpudeck.app.settings import Settings, load_settings
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.model.errors import ConfigurationError
+from gpudeck.settings import Settings, load_settings
 
 
 def load(folder: Path, text: str) -> Settings:

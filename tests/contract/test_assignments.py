@@ -43,7 +43,7 @@ DATA = {
 }
 """Values of a struct that the module keeps for itself, and of a host's state within the hub."""
 LIBRARIES = {
-    "app/tls.py: self.context.sni_callback",
+    "server/tls.py: self.context.sni_callback",
     "cli/top.py: logging.getLogger('gpudeck').propagate",
     "database/sqlite.py: connection._thread.daemon",
 }

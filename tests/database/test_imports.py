@@ -24,7 +24,7 @@ def imported(code: str, data_dir: Path) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["gpudeck.app.agent", "gpudeck.app.settings", "gpudeck.cli", "gpudeck.auth.caller"])
+@pytest.mark.parametrize("module", ["gpudeck.app.agent", "gpudeck.settings", "gpudeck.cli", "gpudeck.auth.caller"])
 def test_neither_agent_nor_command_line_import_a_database(tmp_path: Path, module: str) -> None:
     assert imported(f"import {module}", tmp_path) & {"sqlalchemy", "alembic", "aiosqlite", "asyncpg"} == set()
 

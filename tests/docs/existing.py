@@ -13,10 +13,10 @@ import httpx
 
 from docs.documents import ROOT, Document
 from fakes.doors import make_door
-from gpudeck.app.settings import Settings
 from gpudeck.cli import gpudeck
 from gpudeck.config import reference
 from gpudeck.hub.hub import Hub
+from gpudeck.settings import Settings
 
 SOURCE = ROOT / "src" / "gpudeck"
 PAGE = ROOT / "web" / "src"

@@ -21,10 +21,9 @@ from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor, SideDoor
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.headers import SafeApp
-from gpudeck.api.host_book import NewHost
+from gpudeck.api.host_book import HostBook, NewHost
 from gpudeck.api.house import House
 from gpudeck.app.auth import grant_by
-from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.auth.caller import Role
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.passwords import Passwords
@@ -32,6 +31,7 @@ from gpudeck.auth.secret import hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
+from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.base import Store
@@ -144,12 +144,12 @@ def make_alerts(database: Database, settings: AlertSettings | None = None) -> Al
     )
 
 
-def make_book(hub: Hub, auth: Auth, folder: Path) -> Book:
+def make_book(hub: Hub, auth: Auth, folder: Path) -> HostBook:
     """A book beside a configuration that names the host `configured`."""
     managed = ManagedHosts(folder / "hosts.yaml")
     by_name = {"configured": "gpudeck.yaml"}
 
-    class Expecting(Book):
+    class Expecting(HostBook):
         async def add(self, new: NewHost, created_by: str) -> AddedHosts:
             added = await super().add(new, created_by)
             hub.fleet.expect(managed.targets())

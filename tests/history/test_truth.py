@@ -7,8 +7,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
-from gpudeck.app.simulated_past import DAY, HOUR, Slice, sample_span, slices
 from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.demo.past import DAY, HOUR, Slice, sample_span, slices
 from gpudeck.history.base import UsageAsk, Use
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings

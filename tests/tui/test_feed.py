@@ -10,12 +10,12 @@ import pytest
 
 from fakes.fleets import make
 from fakes.hubs import running_hub, wait_until
-from gpudeck.app.local_watch import LocalWatch
-from gpudeck.app.own_token import find_own_token
+from gpudeck.app.local import LocalWatch
 from gpudeck.client import Client, Forbidden
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.view import Fleet
+from gpudeck.settings import find_own_token
 from gpudeck.tui.feed import HubFeed, LocalFeed, Lost, News, Snapshot
 from gpudeck.tui.fleet import Delta
 

@@ -19,13 +19,12 @@ from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.agent.spool import Spool
-from gpudeck.app.orders import Orders
-from gpudeck.app.renewal import Renewal
-from gpudeck.app.supervisor import Supervisor
+from gpudeck.app.signals import AgentReload, AgentSignals
+from gpudeck.app.systemd import SystemdNotifier
 from gpudeck.collectors.host import boot_id, host_name, machine_id
-from gpudeck.collectors.machine import watch_this_machine
+from gpudeck.collectors.machine import read_once, watch_this_machine
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, mask_password
 from gpudeck.model.settings import Address, is_loopback
 from gpudeck.wire import decode
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from gpudeck.agent.listen import Post
 
 log = logging.getLogger(__name__)
+EVERY = 60.0
+"""How often a crontab can call, at most."""
+_LOOK_SECONDS = 1.0
 
 
 def run_agent(
@@ -54,10 +56,10 @@ def run_agent(
     complete = partial(_complete, is_child=until_stdin_closes)
     settings = complete(settings)
     check_settings(settings, simulate)
-    supervisor, orders = Supervisor.of_this_process(), Orders()
+    supervisor, orders = SystemdNotifier.of_this_process(), AgentSignals()
     if until_stdin_closes:
         threading.Thread(target=_wait_for_parent, args=(orders.end,), daemon=True).start()
-    renewal = Renewal(
+    renewal = AgentReload(
         supervisor,
         read=lambda: settings if reload is None else complete(reload()),
         rehearse=partial(_rehearse, simulate=simulate),
@@ -113,7 +115,7 @@ def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
 
 
 def _beat_until_told(
-    beat: Beat, orders: Orders, read_again: Callable[[], AgentSettings | None]
+    beat: Beat, orders: AgentSignals, read_again: Callable[[], AgentSettings | None]
 ) -> AgentSettings | None:
     """Until other settings count, which are returned; None: until it is over."""
     while True:
@@ -125,7 +127,7 @@ def _beat_until_told(
             return wanted
 
 
-def _pulse(supervisor: Supervisor, threads: Sequence[threading.Thread]) -> None:
+def _pulse(supervisor: SystemdNotifier, threads: Sequence[threading.Thread]) -> None:
     """An agent whose reports go nowhere, as the thread that sends them has died, is not alive."""
     if all(thread.is_alive() for thread in threads):
         supervisor.alive()
@@ -137,7 +139,7 @@ def _rehearse(settings: AgentSettings, before: AgentSettings, *, simulate: int |
     if settings.hub is not None:
         make_sender(settings, settings.hub, Outbox(1, 1), 1)
     if settings.tls is not None:
-        from gpudeck.app.tls import Tls  # noqa: PLC0415 - an agent that only pushes needs no server
+        from gpudeck.server.tls import Tls  # noqa: PLC0415 - an agent that only pushes needs no server
 
         Tls(settings.tls)
     if settings.listen is not None and settings.listen != before.listen:
@@ -226,8 +228,8 @@ def _listening(
     """A desk that others can ask on that address. Raises UsageError."""
     from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
     from gpudeck.agent.listen import Listener, Token  # noqa: PLC0415 - the same
-    from gpudeck.app.tls import Tls  # noqa: PLC0415 - the same
     from gpudeck.model.listening import open_socket  # noqa: PLC0415 - the same
+    from gpudeck.server.tls import Tls  # noqa: PLC0415 - the same
 
     token = None if settings.token_file is None else Token(_find_token(settings, settings.token_file))
     desk = Desk()
@@ -265,7 +267,7 @@ def report_once(settings: AgentSettings, *, simulate: int | None, seed: int) -> 
 
 def _find_token(settings: AgentSettings, named: str) -> Path:
     """The token file, made where there is none. One that a hub has to know as well can only be a copy of the hub's."""
-    from gpudeck.app.tokens import ensure_token  # noqa: PLC0415 - an agent that only pushes makes none
+    from gpudeck.agent.token_file import ensure_token  # noqa: PLC0415 - an agent that only pushes makes none
 
     file = Path(named).expanduser()
     if settings.hub is None and not file.exists():
@@ -298,3 +300,23 @@ def _wait_for_parent(stop: Callable[[], None]) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     stop()
+
+
+def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
+    """What was done, in a line. `every` is after how many seconds the next report comes: with it the hub knows when
+    this host is late. Raises UsageError, Unreachable, and GpudeckError when the hub refuses the report."""
+    hub = settings.hub or DEFAULT_HUB
+    settings = msgspec.structs.replace(settings, hub=hub, listen=None, interval=every or EVERY)
+    check_settings(settings, None)
+    sender = make_sender(settings, hub, Outbox(1, 1), 1)
+    machine = read_once(settings)
+    reporter = Reporter(settings.name or host_name(), machine_id(), lambda _: boot_id(), machine)
+    with contextlib.closing(reporter):
+        # Rates, such as how busy the CPU is, lie between two looks.
+        machine.collect(time.time())
+        time.sleep(_LOOK_SECONDS)
+        parcel = reporter.report(time.time(), settings.interval)
+    if parcel is None:
+        raise GpudeckError(f"{reporter.host} cannot be read: the line above says why.")
+    sender.send_now(parcel)
+    return f"{mask_password(hub)} has a report of {reporter.host}."

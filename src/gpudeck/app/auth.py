@@ -7,23 +7,23 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from gpudeck.agent.token_file import replace_file
 from gpudeck.api.access import Policy
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.reports import FindGrant, Grant
-from gpudeck.app.database_file import DatabaseFile
-from gpudeck.app.restore_note import record_restore
-from gpudeck.app.settings import Settings
-from gpudeck.app.token_copy import TokenCopy
-from gpudeck.app.tokens import replace_file
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
+from gpudeck.auth.token_copy import TokenCopy
 from gpudeck.database.engine import open_database
+from gpudeck.database.file_watch import DatabaseFile
 from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.settings import is_loopback
+from gpudeck.ops.restore import record_restore
+from gpudeck.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
 from gpudeck.api.senders import Senders
-from gpudeck.app.settings import Settings
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.model import clock
+from gpudeck.settings import Settings
 
 OpenPart = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 

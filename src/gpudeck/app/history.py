@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from gpudeck.app.backfill import DAYS, SEED, Backfill, TakeEvents, is_needed, mark_done
 from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.demo.backfill import DAYS, SEED, Backfill, TakeEvents, is_needed, mark_done
 from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, UsageAsk
 from gpudeck.history.sample import HostSample
-from gpudeck.history.settings import HistorySettings, UsageSettings
+from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.recorder import Recorder
 from gpudeck.model import clock
@@ -35,8 +35,6 @@ _PATIENCE: Final = 10.0
 _AGAIN: Final = 30.0
 """Seconds until a history that could not be opened is tried again."""
 _MOST_WAITING: Final = 20_000
-FILE: Final = "history.db"
-DEMO_FILE: Final = "history-demo-{}.db"
 
 
 class OpeningStore:

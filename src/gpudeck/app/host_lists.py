@@ -3,12 +3,12 @@ nobody looks away from its hosts."""
 
 from collections.abc import Sequence
 
-from gpudeck.app.settings import Settings
 from gpudeck.compat.ways import make_providers as make_compat_providers
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.registry import PROVIDERS, make_providers
 from gpudeck.discovery.settings import DiscoverySettings
 from gpudeck.discovery.static import HostEntry
+from gpudeck.settings import Settings
 
 
 class HostLists:

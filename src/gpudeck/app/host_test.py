@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator, Iterator
 
 from msgspec import Struct
 
-from gpudeck.app.host_book import ManagedHosts
-from gpudeck.app.own_token import find_own_token
-from gpudeck.app.settings import Settings, choose_data_dir
 from gpudeck.app.ways import make_ways
 from gpudeck.client import Client
 from gpudeck.compat.ways import find_ports
 from gpudeck.compat.ways import make_providers as make_compat_providers
 from gpudeck.discovery.base import Provider
+from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.discovery.registry import make_providers
 from gpudeck.fetch import explain
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
 from gpudeck.model.view import Host, HostList
+from gpudeck.settings import Settings, choose_data_dir, find_own_token
 from gpudeck.sources.base import Arrival
 
 _LIST_SECONDS = 5.0

@@ -15,36 +15,31 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
+from gpudeck.agent.token_file import ensure_token
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
 from gpudeck.api.asgi import App
 from gpudeck.api.headers import SafeApp
+from gpudeck.api.host_book import HostBook
 from gpudeck.api.house import House
 from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, note_configuration, running_auth
 from gpudeck.app.child_agent import ChildAgent
-from gpudeck.app.clock_watch import ClockWatch
 from gpudeck.app.compat import SideDoors
 from gpudeck.app.history import Archive
-from gpudeck.app.host_book import Book, ManagedHosts
 from gpudeck.app.host_lists import HostLists
-from gpudeck.app.http_limits import Wall
-from gpudeck.app.http_server import LimitedServer
-from gpudeck.app.hub_lock import share
 from gpudeck.app.plan import Plan
-from gpudeck.app.reload import Part, Reload, heeding_hangups
+from gpudeck.app.reload import HubReload, Part, handle_sighup
 from gpudeck.app.rooms import Rooms
-from gpudeck.app.settings import Settings, exposure_problem, find_data_dir, find_token_file, grouped_usage
-from gpudeck.app.supervisor import Supervisor
-from gpudeck.app.tls import Tls
-from gpudeck.app.tokens import ensure_token
-from gpudeck.app.urls import url_elsewhere, url_here, write_url
+from gpudeck.app.systemd import SystemdNotifier
 from gpudeck.app.watching import Watching
 from gpudeck.app.ways import make_ways
 from gpudeck.auth.parts import Auth
+from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.discovery.option import OptionHosts
 from gpudeck.fetch import shared_trust
+from gpudeck.hub.clock_monitor import ClockMonitor
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
 from gpudeck.model.errors import Temporary, UsageError
@@ -52,6 +47,12 @@ from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.model.target import Target
 from gpudeck.model.turns import THREAD_SECONDS, take_turns
+from gpudeck.ops.data_folder import share
+from gpudeck.server.http_limits import Wall
+from gpudeck.server.http_server import LimitedServer
+from gpudeck.server.tls import Tls
+from gpudeck.server.urls import url_elsewhere, url_here, write_url
+from gpudeck.settings import Settings, exposure_problem, find_data_dir, find_token_file, grouped_usage
 from gpudeck.sources.poller import Way
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class HubServer:
         self._config = config
         self._listening = listening
         self._token_file = token_file
-        self._clock = ClockWatch(data_dir)
+        self._clock = ClockMonitor(data_dir)
         self.hub = Hub(
             settings.fleet,
             names=settings.names,
@@ -122,7 +123,7 @@ class HubServer:
         self._agent_port = settings.pull.port
         self._watching = Watching(self.hub, lists.providers, make_ways(settings))
         self._reread = reread
-        self._supervisor = Supervisor.of_this_process()
+        self._supervisor = SystemdNotifier.of_this_process()
         self._endings: set[asyncio.Task[None]] = set()
         self._rooms: Rooms | None = None
         self._archive = Archive(
@@ -211,14 +212,14 @@ class HubServer:
             )
             ticking = asyncio.create_task(tick_forever(self.hub.stream, self._supervisor.alive))
             try:
-                with heeding_hangups(self._make_reload(auth), server.end):
+                with handle_sighup(self._make_reload(auth), server.end):
                     await server.serve(sockets=[self._listening])
             finally:
                 await self._watching.stop()
                 ticking.cancel()
                 await rooms.close()
 
-    def _make_reload(self, auth: Auth) -> Reload:
+    def _make_reload(self, auth: Auth) -> HubReload:
         """What can change while the hub runs. A part of which nothing stands here needs a restart."""
 
         async def change_hosts(settings: Settings) -> None:
@@ -243,7 +244,7 @@ class HubServer:
             if self._child is not None:
                 self._child.reload()
 
-        return Reload(
+        return HubReload(
             self._settings,
             self._reread or (lambda: self._settings),
             [
@@ -262,7 +263,7 @@ class HubServer:
     async def _open_door(self, rooms: Rooms, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
         """From the outside in: headers that every answer carries, limits, who it is, the routes."""
         settings = self._settings
-        book = Book(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
+        book = HostBook(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
         house = House(
             hub=self.hub,
             auth=auth,

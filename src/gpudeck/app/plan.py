@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gpudeck.app.backfill import DAYS
-from gpudeck.app.settings import Settings
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.compat.ways import names_hosts as compat_names_hosts
+from gpudeck.demo.backfill import DAYS
 from gpudeck.discovery.settings import DiscoverySettings
+from gpudeck.settings import Settings
 
 DEMO_HOSTS = 24
 

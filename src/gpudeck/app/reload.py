@@ -1,6 +1,6 @@
-"""Reading a hub's settings again while it runs: what can change does, and what needs a restart is said.
+"""Reloading the settings of a running hub: what can change is applied, and what needs a restart is logged.
 
-A file with a mistake changes nothing. It is said in the log, and on the page until the next one that has none.
+A file with a mistake changes nothing: the log says so, and the page until the next file without one.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from gpudeck.app.hangup import Terminal
-from gpudeck.app.settings import Settings
-from gpudeck.app.supervisor import Supervisor
+from gpudeck.app.signals import ControllingTerminal
+from gpudeck.app.systemd import SystemdNotifier
 from gpudeck.model.errors import UsageError
+from gpudeck.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Part(Struct, frozen=True):
     take: Callable[[Settings], Awaitable[None]]
 
 
-class Reload:
+class HubReload:
     """`read` gives the settings as they are written now and raises UsageError; `tell` shows a problem on the page, None
     takes it back."""
 
@@ -39,7 +39,7 @@ class Reload:
         read: Callable[[], Settings],
         parts: Sequence[Part],
         *,
-        supervisor: Supervisor,
+        supervisor: SystemdNotifier,
         tell: Callable[[str | None], None],
         note: Callable[[], Awaitable[None]],
     ) -> None:
@@ -93,9 +93,9 @@ class Reload:
 
 
 @contextlib.contextmanager
-def heeding_hangups(reload: Reload, end: Callable[[], None]) -> Iterator[None]:
+def handle_sighup(reload: HubReload, end: Callable[[], None]) -> Iterator[None]:
     """SIGHUP reads the settings again as long as the block lasts; that of a terminal which was closed is the end."""
-    loop, terminal, looks = asyncio.get_running_loop(), Terminal(), set[asyncio.Task[None]]()
+    loop, terminal, looks = asyncio.get_running_loop(), ControllingTerminal(), set[asyncio.Task[None]]()
     # nohup: whoever started this wants it to outlive its terminal.
     outlives_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 

@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct
 
 from gpudeck.api.booking_desk import describe
-from gpudeck.app.local_copy import LocalCopy
 from gpudeck.auth.caller import Caller
+from gpudeck.auth.local_copy import LocalCopy
 from gpudeck.auth.parts import Auth
 from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events

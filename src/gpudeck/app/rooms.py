@@ -12,20 +12,20 @@ from typing import Final
 from gpudeck.app.alerts import Alarm
 from gpudeck.app.auth import make_policy
 from gpudeck.app.chat import Chat
-from gpudeck.app.clock_watch import ClockWatch
 from gpudeck.app.diary import Diary
 from gpudeck.app.history import Archive
 from gpudeck.app.messages import Messages
 from gpudeck.app.queue import WaitingLine
 from gpudeck.app.reservations import Bookings
-from gpudeck.app.settings import Settings
 from gpudeck.auth.parts import Auth
 from gpudeck.chat.post import BotPost
+from gpudeck.hub.clock_monitor import ClockMonitor
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
 from gpudeck.hub.observers import EverySecond
 from gpudeck.model.errors import Temporary
 from gpudeck.model.history_trouble import judge_damage
+from gpudeck.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Rooms:
         settings: Settings,
         archive: Archive,
         *,
-        clock: ClockWatch,
+        clock: ClockMonitor,
         data_dir: Path,
         demo: int | None = None,
     ) -> None:

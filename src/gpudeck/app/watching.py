@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from gpudeck.app.host_book import ORIGIN
 from gpudeck.discovery.base import Provider
+from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.roster import Roster
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import ReportRefused, UsageError

@@ -5,11 +5,11 @@ from functools import partial
 
 import msgspec
 
-from gpudeck.app.settings import Settings
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.compat.ways import make_ways as make_compat_ways
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
+from gpudeck.settings import Settings
 from gpudeck.sources.base import MakeSource, Source
 from gpudeck.sources.poller import Way
 

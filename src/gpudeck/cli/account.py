@@ -158,8 +158,8 @@ def _change(
     """Change an account, and write down who did it; both or nothing."""
 
     async def change(database: "Database") -> "Account":
-        from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
         from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the same
+        from gpudeck.ops.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
 
         caller, audit = caller_here(), Audit(database)
         return await work(_open(database), lambda account: [audit.entry(caller, action, account.name, details=details)])

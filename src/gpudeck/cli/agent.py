@@ -14,7 +14,7 @@ from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
     from gpudeck.agent.settings import AgentSettings
-    from gpudeck.app.settings import Settings
+    from gpudeck.settings import Settings
 
 _EXAMPLES = """\b
 Examples:
@@ -78,7 +78,7 @@ def command(
     settings, agent = _load(config, given)
     if once:
         _check_once(listen, simulate)
-        from gpudeck.app.agent_once import push_once  # noqa: PLC0415 - not in an agent that stays
+        from gpudeck.app.agent import push_once  # noqa: PLC0415 - not in an agent that stays
 
         told = push_once(agent, every=given.get("interval"))
         if verbose or sys.stdout.isatty():
@@ -99,7 +99,7 @@ def command(
 
 def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentSettings]":
     """The whole file, and what it says of the agent where nothing was given for it. Raises UsageError."""
-    from gpudeck.app.settings import choose_outbox_dir, find_token_file, load_settings  # noqa: PLC0415
+    from gpudeck.settings import choose_outbox_dir, find_token_file, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
     try:

@@ -14,7 +14,7 @@ def ask_fleet(hub: str) -> Reading:
         body = Client(hub, token=os.environ.get("GPUDECK_TOKEN")).fleet()
     except Forbidden:
         # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
 
         body = Client(hub, token=find_own_token(hub)).fleet()
     return Reading(read_answer(body, Fleet, hub), body)

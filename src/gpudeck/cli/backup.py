@@ -31,7 +31,7 @@ def command(*, file: Path | None, no_history: bool, config: Path | None) -> None
     into the hub.
     """
     with need_hub("backups"):
-        from gpudeck.app.backup import make_backup  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.backup import make_backup  # noqa: PLC0415 - the hub may not be installed
 
     target = file or Path(f"gpudeck-backup-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     is_streamed = str(target) == "-"

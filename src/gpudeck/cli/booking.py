@@ -25,7 +25,7 @@ def ask(hub: str, question: "Callable[[Client], T]") -> T:
         return question(client)
     except Forbidden:
         # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
 
         token = find_own_token(hub)
         if token is None or os.environ.get("GPUDECK_TOKEN"):

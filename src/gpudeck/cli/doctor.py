@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gpudeck.app.doctor.finding import Finding
+    from gpudeck.ops.doctor.finding import Finding
 
 _EXAMPLES = """\b
 Examples:
@@ -45,20 +45,20 @@ def command(
 ) -> None:
     """Say what is wrong on this machine, each line with the next step. Changes nothing. Exit code 1 when something
     fails."""
-    from gpudeck.app.doctor.examine import admit, examine  # noqa: PLC0415 - the help needs none
+    from gpudeck.ops.doctor.checks import load_context, run_checks  # noqa: PLC0415 - the help needs none
 
-    patient = admit(config, hub, token_file, on)
+    context = load_context(config, hub, token_file, on)
     findings: list[Finding] = []
-    for finding in examine(patient):
+    for finding in run_checks(context):
         findings.append(finding)
         if not as_json:
             _show(finding)
     if bundle is not None:
-        from gpudeck.app.doctor.bundle import write_bundle  # noqa: PLC0415 - seldom wanted
-        from gpudeck.app.doctor.examine import ask_fleet, list_secrets  # noqa: PLC0415 - the same
+        from gpudeck.ops.doctor.bundle import write_bundle  # noqa: PLC0415 - seldom wanted
+        from gpudeck.ops.doctor.checks import ask_fleet, list_secrets  # noqa: PLC0415 - the same
 
-        fleet, secrets = ask_fleet(patient), list_secrets(patient)
-        members = write_bundle(bundle, patient.settings, findings, fleet, secrets, with_names=with_names)
+        fleet, secrets = ask_fleet(context), list_secrets(context)
+        members = write_bundle(bundle, context.settings, findings, fleet, secrets, with_names=with_names)
         click.echo(f"Wrote {bundle}: {', '.join(members)}. Look through it before you send it.", err=True)
     failed = sum(finding.verdict == "fail" for finding in findings)
     if as_json:

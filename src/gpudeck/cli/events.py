@@ -114,7 +114,7 @@ def _asker(hub: str) -> Ask:
         try:
             body = client.events(query)
         except Forbidden:
-            from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - most hubs do not need it
+            from gpudeck.settings import find_own_token  # noqa: PLC0415 - most hubs do not need it
 
             client = Client(hub, token=find_own_token(hub))
             body = client.events(query)

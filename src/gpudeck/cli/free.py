@@ -136,8 +136,8 @@ def _kept(hub: str) -> frozenset[str]:
 def _read_local(words: tuple[str, ...]) -> Offer:
     """This machine; what others who wait here have been given is not for us."""
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
-    from gpudeck.app.local_queue import taken_here  # noqa: PLC0415 - the same
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
+    from gpudeck.queueing.local_queue import taken_here  # noqa: PLC0415 - the same
 
     known = offer_all(choose(read_fleet(read_this_machine(find_collector_settings())), words).hosts)
     usable = [gpu for gpu in known if is_usable(gpu, ())]

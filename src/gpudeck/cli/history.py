@@ -131,7 +131,7 @@ def accept_clock(*, config: Path | None) -> None:
 def _room() -> ModuleType:
     """The half of these commands that works on the file: the hub may not be installed."""
     try:
-        from gpudeck.app import history_file  # noqa: PLC0415
+        from gpudeck.ops import history_file  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             f"the hub's parts are not installed ({error.name}), and the history is where the hub runs.",

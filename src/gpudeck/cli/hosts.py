@@ -46,8 +46,8 @@ def command() -> None:
 @_HUB
 def list_hosts(*, as_json: bool, hub: str) -> None:
     """All hosts with their way in, their state, and what is wrong."""
-    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Client  # noqa: PLC0415 - the same
+    from gpudeck.settings import find_own_token  # noqa: PLC0415 - the help needs none
 
     client = Client(hub, token=find_own_token(hub))
     body = client.hosts()
@@ -80,8 +80,8 @@ def list_hosts(*, as_json: bool, hub: str) -> None:
 def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], **reach: Any) -> None:
     """Watch NAME, or a range such as 'gpu[01-16]'. For a host that will report by itself this prints the line to run
     there, with its token: it is shown only this once."""
-    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Client  # noqa: PLC0415 - the same
+    from gpudeck.settings import find_own_token  # noqa: PLC0415 - the help needs none
 
     new = {"name": name, "labels": _parse_labels(labels)} | {key: value for key, value in reach.items() if value}
     added = Client(hub, token=find_own_token(hub, config)).add_host(new)
@@ -107,8 +107,8 @@ def remove_host(name: str | None, *, token: str | None, down: bool, yes: bool, h
 
     NAME may be a pattern such as 'gpu*'. With a pattern, --token or --down all hosts that fit are removed, after a
     question."""
-    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Client  # noqa: PLC0415 - the same
+    from gpudeck.settings import find_own_token  # noqa: PLC0415 - the help needs none
 
     client = Client(hub, token=find_own_token(hub, config))
     if name is not None and token is None and not down and not set(name) & set("*?["):
@@ -153,7 +153,7 @@ def _count(number: int) -> str:
 def test_host(name: str, *, via: str | None, port: int | None, user: str | None, hub: str, config: Path | None) -> None:
     """Try to read NAME as the hub would, and say step by step what works. Exit code 1 when something does not."""
     from gpudeck.app.host_test import find_target, try_host  # noqa: PLC0415 - needs the hub's parts
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415
+    from gpudeck.settings import load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
     target = find_target(settings, name, hub, via=via, port=port, user=user)

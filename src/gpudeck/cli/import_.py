@@ -69,17 +69,17 @@ def command(*, kind: str, file: Path, dry_run: bool, as_json: bool, hub: str, co
 
 
 def _here(config: Path | None) -> "Here":
-    from gpudeck.app.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
     from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - the same
     from gpudeck.compat.importing import Here  # noqa: PLC0415 - the same
+    from gpudeck.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
 
     return Here(time.time(), machine_zone(), choose_data_dir(load_settings(config)[0]))
 
 
 def _open_desk(hub: str, config: Path | None) -> "Desk":
-    from gpudeck.app.own_token import find_own_token  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Client  # noqa: PLC0415 - the same
     from gpudeck.compat.importing import Desk  # noqa: PLC0415 - the same
+    from gpudeck.settings import find_own_token  # noqa: PLC0415 - the help needs none
 
     return Desk(Client(hub, token=find_own_token(hub, config)))
 

@@ -16,7 +16,7 @@ from gpudeck.queueing.place import Place
 from gpudeck.views.reading import read_fleet
 
 if TYPE_CHECKING:
-    from gpudeck.app.local_watch import LocalWatch
+    from gpudeck.app.local import LocalWatch
 
 POLL_SECONDS = 5.0
 """How often a hub is asked for the position. The turn itself is told at once."""
@@ -162,7 +162,7 @@ class MachineLine:
     """A place in the line of this machine."""
 
     def __init__(self, user: str, wanted: Wanted, hold_seconds: float = 120.0) -> None:
-        from gpudeck.app.local_queue import LocalLine, lock_folder  # noqa: PLC0415 - a hub's line needs none of it
+        from gpudeck.queueing.local_queue import LocalLine, lock_folder  # noqa: PLC0415 - a hub's line needs none of it
 
         self._watch: LocalWatch | None = None
         self._hold_seconds = hold_seconds
@@ -195,7 +195,7 @@ class MachineLine:
 
     def _read(self) -> list[OfferedGpu]:
         if self._watch is None:
-            from gpudeck.app.local_watch import LocalWatch  # noqa: PLC0415 - a hub's line needs none of it
+            from gpudeck.app.local import LocalWatch  # noqa: PLC0415 - a hub's line needs none of it
             from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
 
             self._watch = LocalWatch(find_collector_settings(), LOOK_SECONDS)

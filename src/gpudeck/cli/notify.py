@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpudeck.alerts.message import Message
     from gpudeck.alerts.notifiers.order import Order
     from gpudeck.alerts.notifiers.settings import NotifySettings
-    from gpudeck.app.settings import Settings
+    from gpudeck.settings import Settings
 
 _EXAMPLES = """\b
 Examples:
@@ -43,7 +43,7 @@ def command() -> None:
 @_CONFIG
 def list_channels(*, config: Path | None) -> None:
     """The channels, what kind each is, and what goes there. Addresses are secret, and not shown."""
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - the help needs none
+    from gpudeck.settings import load_settings  # noqa: PLC0415 - the help needs none
 
     settings = load_settings(config)[0]
     notify, has_bot = settings.notify, settings.chat.slack is not None
@@ -61,7 +61,7 @@ def list_channels(*, config: Path | None) -> None:
 @_CONFIG
 def test_channel(name: str, *, person: str | None, config: Path | None) -> None:
     """Send a test message to the channel NAME right now, and say what came of it."""
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - the help needs none
+    from gpudeck.settings import load_settings  # noqa: PLC0415 - the help needs none
 
     settings = load_settings(config)[0]
     if importlib.util.find_spec("apprise") is None:

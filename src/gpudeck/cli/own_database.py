@@ -28,5 +28,5 @@ def need_hub(what: str) -> Iterator[None]:
 def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[_T]]") -> _T:
     """Do something with it. Raises UsageError where the hub is not installed: `what` are made where it runs."""
     with need_hub(what):
-        from gpudeck.app import own_database  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops import own_database  # noqa: PLC0415 - the hub may not be installed
     return own_database.use_database(config, work)

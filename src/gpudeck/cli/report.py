@@ -70,7 +70,7 @@ def _ask(hub: str, query: dict[str, str]) -> bytes:
         return Client(hub, token=os.environ.get("GPUDECK_TOKEN")).usage(query)
     except Forbidden:
         # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
 
         return Client(hub, token=find_own_token(hub)).usage(query)
 

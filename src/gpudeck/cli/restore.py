@@ -8,7 +8,7 @@ import click
 from gpudeck.cli.own_database import need_hub
 
 if TYPE_CHECKING:
-    from gpudeck.app.restore import Restored
+    from gpudeck.ops.restore import Restored
 
 _EXAMPLES = """\b
 Examples:
@@ -28,7 +28,7 @@ def command(*, file: Path, config: Path | None) -> None:
     is not changed: a different one is put where you can compare them.
     """
     with need_hub("backups"):
-        from gpudeck.app.restore import restore  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.restore import restore  # noqa: PLC0415 - the hub may not be installed
 
     _tell(restore(file, config))
 

@@ -256,15 +256,15 @@ def find_collector_settings() -> "CollectorSettings":
         from gpudeck.collectors.settings import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
 
         return CollectorSettings()
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - see above
+    from gpudeck.settings import load_settings  # noqa: PLC0415 - see above
 
     return load_settings(None)[0].agent
 
 
 def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
-    from gpudeck.app.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
     from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
     from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - the same
+    from gpudeck.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
 
     settings, _ = load_settings(None)
     seen = read_over_ssh(read_hosts(hosts, "--ssh"), settings.ssh, ask_password)

@@ -77,7 +77,7 @@ def create_token(
     expires_at = None if expires is None else time.time() + _parse_duration(expires)
 
     async def create(database: "Database") -> None:
-        from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
 
         tokens, caller = _open_tokens(database), caller_here()
         account_id = await _find_account(database, account) if account is not None else None
@@ -129,7 +129,7 @@ def revoke_token(token_id: int, *, config: Path | None) -> None:
     """Take the token with that ID back, for ever. Exit code 1 when there is none."""
 
     async def revoke(database: "Database") -> "Token":
-        from gpudeck.app.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
 
         token = await _open_tokens(database).revoke(token_id, _entry(database, caller_here(), "revoke token"))
         if token is None:

@@ -93,7 +93,7 @@ def _watch_hub(hub: str) -> "Feed":
 
     def find_token() -> str | None:
         # It reads the configuration, which most hubs do not need.
-        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
 
         return find_own_token(hub)
 
@@ -101,7 +101,7 @@ def _watch_hub(hub: str) -> "Feed":
 
 
 def _watch_locally() -> "Feed":
-    from gpudeck.app.local_watch import LocalWatch  # noqa: PLC0415 - a hub's answer needs no collectors
+    from gpudeck.app.local import LocalWatch  # noqa: PLC0415 - a hub's answer needs no collectors
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
     from gpudeck.tui.feed import LocalFeed  # noqa: PLC0415 - the same
 

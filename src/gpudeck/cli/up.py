@@ -16,8 +16,8 @@ from gpudeck.model.settings import Address
 if TYPE_CHECKING:
     from gpudeck.app.hub import Started
     from gpudeck.app.plan import Plan
-    from gpudeck.app.settings import Settings
     from gpudeck.model.target import Target
+    from gpudeck.settings import Settings
 
 _EXAMPLES = """\b
 Examples:
@@ -87,8 +87,8 @@ def command(
 
 def _load(config: Path | None, listen: str | None) -> "tuple[Settings, Path | None]":
     """The settings, and the file they come from; `listen` counts before what that says. Raises UsageError."""
-    from gpudeck.app.settings import exposure_problem, load_settings  # noqa: PLC0415
     from gpudeck.config import parse_address  # noqa: PLC0415
+    from gpudeck.settings import exposure_problem, load_settings  # noqa: PLC0415
 
     settings, file = load_settings(config)
     if listen is None:

@@ -87,7 +87,7 @@ def ask_hub(hub: str, question: Callable[[Any], T]) -> T:
         return question(Client(hub, token=os.environ.get("GPUDECK_TOKEN"), timeout=_ANSWER_SECONDS))
     except Forbidden:
         # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.app.own_token import find_own_token  # noqa: PLC0415
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
 
         return question(Client(hub, token=find_own_token(hub), timeout=_ANSWER_SECONDS))
 

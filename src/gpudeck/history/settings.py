@@ -1,6 +1,6 @@
 """What an operator decides about the history. Imports no store: a base install reads the configuration too."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
@@ -10,6 +10,8 @@ from gpudeck.model.settings import Duration, Size
 DAY = 86_400.0
 YEAR = 365 * DAY
 _Price = Annotated[float, Meta(ge=0, le=1e6)]
+FILE: Final = "history.db"
+DEMO_FILE: Final = "history-demo-{}.db"
 
 
 class HistorySettings(Struct, frozen=True):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, read_url
-from gpudeck.app.settings import Settings
 from gpudeck.config import ConfigMistakes, load
 from gpudeck.model.errors import UsageError
+from gpudeck.settings import Settings
 
 SECRET = "xoxb-very-secret"
 

@@ -18,7 +18,6 @@ import yaml
 
 from fakes.clock import FakeClock
 from fakes.vesta import VestaHub, make_post
-from gpudeck.app.settings import load_settings
 from gpudeck.client.client import Busy, NoSuchThing
 from gpudeck.compat.importing import Desk, Here, Plan, carry_out, look
 from gpudeck.compat.vesta import database as database_module
@@ -30,6 +29,7 @@ from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.settings import load_settings
 
 BEGIN = datetime(2026, 11, 10, 12, 0, 0, tzinfo=UTC)
 ADMIN = {"Authorization": "Bearer admin-token"}

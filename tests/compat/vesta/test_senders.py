@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.wall import serving
+from fakes.serving import serving
 from fakes.vesta import CAPTURES, TOKEN, VestaHub, captured_posts
-from gpudeck.app.http_limits import Wall
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.server.http_limits import Wall
 
 OK = b'{"status": "OK", "status_code": 200}'
 

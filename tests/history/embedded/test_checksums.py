@@ -12,7 +12,6 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.hubs import wait_until
-from gpudeck.app.history_file import verify
 from gpudeck.history.base import Ask, UsageAsk
 from gpudeck.history.embedded.checksums import keys_of
 from gpudeck.history.embedded.repair import repair
@@ -20,6 +19,7 @@ from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.embedded.tables import checked_columns
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
+from gpudeck.ops.history_file import verify
 from history.embedded.feeding import START, gpu, process, sample
 
 HOUR = 3600.0

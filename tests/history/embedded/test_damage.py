@@ -11,7 +11,6 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.hubs import wait_until
-from gpudeck.app.history_file import verify
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded.export import Choice, export
 from gpudeck.history.embedded.reader import view_file
@@ -20,6 +19,7 @@ from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.ops.history_file import verify
 from history.embedded.feeding import START, busy_hour, gpu, process, sample
 
 HOUR = 3600.0

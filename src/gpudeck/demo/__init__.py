@@ -1,0 +1,1 @@
+"""The demo: a past for the simulated fleet."""

@@ -1,0 +1,190 @@
+"""What a hub would have kept of the simulated fleet, had it been running all the time: samples of any span.
+
+The simulator can be asked about any moment, so nothing has to be played through: a moment's report becomes a sample by
+itself. Even how long a GPU has been idle is in it, which a live hub has to watch for.
+
+For events a real fleet gets the reports from just before and after each moment at which something may happen, and the
+same code as in a running hub detects them.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpudeck import __version__
+from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
+from gpudeck.hub.event_detector import EventDetector
+from gpudeck.hub.fleet import Fleet
+from gpudeck.model.availability import AvailabilitySettings, judge
+from gpudeck.model.event import Event
+from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
+from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.wire import VERSION, Envelope
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+_RULES = AvailabilitySettings()
+_UNKNOWN = STATE_NUMBERS["unknown"]
+_NOTHING: Values = (None,) * len(GPU_NAMES)
+_NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
+_BEAT = 2.0
+_SILENT = 65.0
+"""Seconds after which a hub calls a host down that has stopped reporting."""
+
+
+class Slice(NamedTuple):
+    """A span of time in which all hosts are sampled every `step` seconds."""
+
+    start: float
+    end: float
+    step: float
+
+
+def slices(start: float, until: float, fine_step: float, step: float) -> Iterator[Slice]:
+    """The span in pieces, the newest first: a few hours, then the rest of the last day, both in fine steps, then days.
+
+    They meet at full hours, so that each hour is handed over once and whole.
+    """
+    end = until
+    day_ago = _full_hour(until) - DAY + HOUR
+    for hours in (21, 15, 9, 0):
+        edge = day_ago + hours * HOUR
+        if end > start:
+            yield Slice(max(start, edge), end, fine_step)
+            end = edge
+    while end > start:
+        yield Slice(max(start, end - DAY), end, step)
+        end -= DAY
+
+
+def sample_span(fleet: SimulatedFleet, host: int, span: Slice) -> list[HostSample]:
+    """One host's samples from the span's start until before its end, at whole multiples of the step.
+
+    While the host is dead, its GPUs are there in an unknown state, as the live hub has them.
+    """
+    first = -int(-span.start // span.step)
+    moments = [number * span.step for number in range(first, -int(-span.end // span.step))]
+    reports = [fleet.report(host, moment) for moment in moments]
+    ghosts = next((_ghosts(report) for report in reports if report), ())
+    host_id, name = fleet.host_id(host), fleet.names[host]
+    return [
+        HostSample(
+            host_id,
+            name,
+            moment,
+            span.step,
+            _NOTHING_OF_HOST if report is None else tuple(map(report.metrics.get, HOST_NAMES)),
+            ghosts if report is None else tuple([_sample(gpu, moment) for gpu in report.gpus or ()]),
+        )
+        for moment, report in zip(moments, reports, strict=True)
+    ]
+
+
+def _sample(reading: GpuReading, now: float) -> GpuSample:
+    return GpuSample(
+        reading.uuid,
+        _label(reading),
+        reading.name,
+        _state(reading, now),
+        tuple(map(reading.metrics.get, GPU_NAMES)),
+        None if reading.processes is None else tuple([_process(one) for one in reading.processes if not one.display]),
+    )
+
+
+def _state(reading: GpuReading, now: float) -> int:
+    """As the live hub judges (`hub.gpu`), with the idle time that the reading itself tells."""
+    if reading.missing is not None:
+        return _UNKNOWN
+    workers = displayed = 0
+    arrived = now - (reading.idle_seconds or 0.0)
+    first: float | None = None
+    for process in reading.processes or ():
+        if process.display:
+            displayed += process.memory_used_bytes or 0
+            continue
+        workers += 1
+        if process.started_at is not None and (first is None or process.started_at < first):
+            first = process.started_at
+    # Nobody holds a GPU for longer than they have been on it.
+    idle_since = arrived if first is None else max(arrived, first)
+    metrics = reading.metrics
+    availability, _ = judge(
+        processes=None if reading.processes is None else workers,
+        memory_used_bytes=metrics["memory_used_bytes"] - displayed if "memory_used_bytes" in metrics else None,
+        utilization_percent=metrics.get("utilization_percent"),
+        idle_seconds=now - idle_since,
+        booked=False,
+        settings=_RULES,
+    )
+    return STATE_NUMBERS[availability]
+
+
+def _process(process: Process) -> ProcessSample:
+    return ProcessSample(
+        process.pid,
+        process.started_at,
+        process.user,
+        process.command,
+        process.container,
+        process.job,
+        process.memory_used_bytes,
+        process.utilization_percent,
+    )
+
+
+def _ghosts(report: Report) -> tuple[GpuSample, ...]:
+    return tuple(GpuSample(gpu.uuid, _label(gpu), gpu.name, _UNKNOWN, _NOTHING, None) for gpu in report.gpus or ())
+
+
+def _label(reading: GpuReading) -> str:
+    return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
+
+
+def _full_hour(t: float) -> float:
+    return t - t % HOUR
+
+
+def past_events(simulated: SimulatedFleet, host: int, start: float, end: float, *, is_new: bool) -> list[Event]:
+    """What happened to one host, the oldest first. `is_new`: it is seen for the first time when the span begins."""
+    return _Onlooker(simulated, host, start, is_new=is_new).watch(start, end)
+
+
+class _Onlooker:
+    def __init__(self, simulated: SimulatedFleet, host: int, start: float, *, is_new: bool) -> None:
+        self._simulated = simulated
+        self._host = host
+        self._events: list[Event] = []
+        detector = EventDetector(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
+        self._fleet = Fleet(FleetSettings())
+        self._fleet.observers.add(detector)
+        self._sequence = 0
+
+    def watch(self, start: float, end: float) -> list[Event]:
+        self._look(start)
+        for turn in self._simulated.turns(self._host, start, end):
+            for moment in (turn - _BEAT, turn + _BEAT, turn + _SILENT):
+                if start < moment < end:
+                    self._look(moment)
+        return self._events
+
+    def _look(self, now: float) -> None:
+        report = self._simulated.report(self._host, now)
+        if report is None:
+            for state in self._fleet.hosts.values():
+                if state.age(now):
+                    self._fleet.observers.on_news(state, now)
+            return
+        self._sequence += 1
+        envelope = Envelope(
+            version=VERSION,
+            host=self._simulated.names[self._host],
+            boot_id=self._simulated.boot_id(self._host, now),
+            sequence=self._sequence,
+            collected_at=now,
+            interval_seconds=_BEAT,
+            report=report,
+            host_id=self._simulated.host_id(self._host),
+            agent_version=__version__,
+            simulated=True,
+        )
+        self._fleet.apply(envelope, via="simulated", now=now)

@@ -1,0 +1,122 @@
+"""Hosts that were added while the hub runs: on the page, or with `gpudeck hosts add`. Kept in the data folder."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from gpudeck.agent.token_file import replace_file
+from gpudeck.discovery.static import HostEntry
+from gpudeck.model.errors import UsageError
+from gpudeck.model.target import Target
+
+log = logging.getLogger(__name__)
+
+ORIGIN = "hosts added here"
+
+
+_HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
+
+
+class ManagedHosts:
+    """The added hosts, as a provider of discovery: `find` answers at once the first time, and then at each change."""
+
+    origin = ORIGIN
+    pause = 0.0
+
+    def __init__(self, file: Path) -> None:
+        """Raises UsageError when the file is there and makes no sense."""
+        self.problems: list[str] = []
+        self._file = file
+        self._entries = _read_entries(file)
+        self._untold = 1
+        self._changed = asyncio.Event()
+        self._changed.set()
+
+    async def find(self) -> list[Target]:
+        await self._changed.wait()
+        self._untold -= 1
+        if not self._untold:
+            self._changed.clear()
+        return self.targets()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def targets(self) -> list[Target]:
+        return [target for entry in self._entries for target in entry.targets(ORIGIN)]
+
+    @contextlib.contextmanager
+    def adding(self, entry: HostEntry) -> Iterator[None]:
+        """Another host. It is written before the block, discovery hears of it after, and it is gone again if the block
+        raises. Raises OSError."""
+        with self._changing([*self._entries, entry]):
+            yield
+
+    @contextlib.contextmanager
+    def removing(self, names: Collection[str]) -> Iterator[bool]:
+        """Whether one of them was there. A range loses those hosts alone. Undone if the block raises. Raises
+        OSError."""
+        left = self._without(names)
+        if left == self._entries:
+            yield False
+            return
+        with self._changing(left):
+            yield True
+
+    @contextlib.contextmanager
+    def _changing(self, entries: list[HostEntry]) -> Iterator[None]:
+        before = self._entries
+        self._write(entries)
+        try:
+            yield
+        except BaseException:
+            self._undo(before, entries)
+            raise
+        self._untold = 2  # a list that became empty is believed when it is told twice
+        self._changed.set()
+
+    def _undo(self, before: list[HostEntry], entries: list[HostEntry]) -> None:
+        """What others changed meanwhile stays."""
+        kept = [entry for entry in self._entries if entry in before or entry not in entries]
+        try:
+            self._write([*kept, *(entry for entry in before if entry not in entries)])
+        except OSError:
+            log.exception("%s has hosts that should not be there, or misses some", self._file)
+
+    def _without(self, names: Collection[str]) -> list[HostEntry]:
+        left: list[HostEntry] = []
+        for entry in self._entries:
+            own = [target.name for target in entry.targets(ORIGIN)]
+            if not any(name in names for name in own):
+                left.append(entry)
+            else:
+                left += [msgspec.structs.replace(entry, name=other) for other in own if other not in names]
+        return left
+
+    def _write(self, entries: list[HostEntry]) -> None:
+        plain = [_without_defaults(entry) for entry in entries]
+        replace_file(self._file, (_HEAD + yaml.safe_dump(plain, sort_keys=False)).encode())
+        self._entries = entries
+
+
+def _without_defaults(entry: HostEntry) -> dict[str, object]:
+    defaults = HostEntry(entry.name)
+    plain = msgspec.to_builtins(entry)
+    return {key: value for key, value in plain.items() if key in {"name", "via"} or value != getattr(defaults, key)}
+
+
+def _read_entries(file: Path) -> list[HostEntry]:
+    try:
+        written = yaml.safe_load(file.read_text()) or []
+        return msgspec.convert(written, list[HostEntry])
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeError, yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
+        raise UsageError(
+            f"the added hosts in {file} cannot be read: {error}.", "Mend the file, or delete it."
+        ) from error

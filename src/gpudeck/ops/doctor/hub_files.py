@@ -1,0 +1,185 @@
+"""The hub's own files and its port, as they are on this machine, whether it runs or not."""
+
+import contextlib
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from gpudeck.model.errors import UsageError
+from gpudeck.model.listening import open_socket
+from gpudeck.model.settings import Address
+from gpudeck.ops.doctor.finding import Area, Finding
+from gpudeck.server.tls import make_context, validity_problem
+from gpudeck.settings import Settings, choose_data_dir
+
+_AREA = Area("hub")
+_DATABASE, _HISTORY = "gpudeck.db", "history.db"
+_ROOM_WARN, _ROOM_FAIL = 2 * 1024**3, 200 * 1024**2
+_CHECKED_WHOLE = 256 * 1024**2
+"""A larger file is only opened: to read all of it may take minutes."""
+_RESTORE = "Stop the hub, and put back a backup (gpudeck restore); docs/database.md says how."
+
+
+def check_hub_files(settings: Settings) -> Iterator[Finding]:
+    folder = choose_data_dir(settings)
+    yield check_port(settings.listen)
+    finding = check_folder(folder)
+    yield finding
+    if finding.verdict != "fail":
+        yield check_room(folder)
+        yield from check_secrets(folder)
+        yield check_database(settings, folder)
+        yield check_history(settings, folder)
+    if settings.tls is not None:
+        yield check_certificate(Path(settings.tls.cert_file).expanduser(), Path(settings.tls.key_file).expanduser())
+
+
+def check_port(listen: Address) -> Finding:
+    """A port that is held is right where the hub runs: whether it is the hub is asked of whoever answers there."""
+    try:
+        open_socket(listen).close()
+    except UsageError as error:
+        if _answers(listen):
+            return _AREA.ok("port", f"{listen} is in use by {_find_holder(listen.port)}")
+        return _AREA.fail("port", error.message.rstrip("."), error.hint)
+    return _AREA.warn("port", f"{listen} is free: no hub listens there", "Start it: gpudeck up, or its service.")
+
+
+def _answers(listen: Address) -> bool:
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104
+    try:
+        socket.create_connection((host, listen.port), timeout=3).close()
+    except OSError:
+        return False
+    return True
+
+
+def _find_holder(port: int, proc: Path = Path("/proc")) -> str:
+    """The program that listens on a port, as far as this user may see it."""
+    inodes = {
+        fields[9]
+        for table in ("tcp", "tcp6")
+        for line in _read(proc / "net" / table).splitlines()[1:]
+        if (fields := line.split())[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    sockets = {f"socket:[{inode}]" for inode in inodes}
+    for process in proc.glob("[0-9]*"):
+        if sockets & set(_open_files(process)):
+            return f"{_read(process / 'comm').strip()} (pid {process.name})"
+    return "a process of another user"
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """What a process has open; nothing where this user may not look, and without what is closed meanwhile."""
+    with contextlib.suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(link.readlink())
+
+
+def check_folder(folder: Path) -> Finding:
+    if not folder.is_dir():
+        return _AREA.fail(
+            "data folder", f"{folder} is not there", "Start the hub once, or set data_dir to the right one."
+        )
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        step = f"Run this as the hub's user, or give the folder to it (chown {folder})."
+        return _AREA.fail("data folder", f"this user may not write {folder}", step)
+    return _AREA.ok("data folder", f"{folder} can be written")
+
+
+def check_room(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    told = f"{free / 1024**3:.1f} GiB are free on the disk of {folder}"
+    step = "Make room there, keep less (history.max_size), or move data_dir."
+    if free < _ROOM_FAIL:
+        return _AREA.fail("disk", told, step)
+    return _AREA.warn("disk", told, step) if free < _ROOM_WARN else _AREA.ok("disk", told)
+
+
+def check_secrets(folder: Path) -> Iterator[Finding]:
+    for file in (folder / "agent.token", folder / "admin.token", folder / _DATABASE):
+        if file.exists() and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o007:
+            told = f"everybody on this machine may read {file} (mode {mode:04o})"
+            yield _AREA.fail("secrets", told, f"chmod 600 {file}; make new tokens if others use this machine.")
+
+
+def check_database(settings: Settings, folder: Path) -> Finding:
+    if settings.database is not None:
+        return _AREA.skip("database", "it is on a PostgreSQL server: the running hub says whether it answers")
+    file = folder / _DATABASE
+    if not file.exists():
+        return _AREA.skip("database", f"there is none yet in {folder}", "The hub makes it when it starts.")
+    try:
+        version = _inspect(file, "SELECT version_num FROM gpudeck_version")
+    except sqlite3.Error as error:
+        return _AREA.fail("database", f"{file} cannot be read: {error}", _RESTORE)
+    return judge_version(file, version, _newest_version())
+
+
+def judge_version(file: Path, found: str, newest: str | None) -> Finding:
+    if newest is not None and found > newest:
+        told = f"{file} is from a newer gpudeck: version {found}, this one knows {newest}"
+        return _AREA.fail("database", told, "Install that gpudeck again, or put back the backup from before it.")
+    if newest is not None and found < newest:
+        told = f"{file} has version {found}, this gpudeck has {newest}"
+        return _AREA.warn("database", told, "It is brought up to date, with a copy, when the hub starts the next time.")
+    return _AREA.ok("database", f"{file} is sound, and of version {found}")
+
+
+def _newest_version() -> str | None:
+    """None on an install without the hub's parts."""
+    try:
+        from gpudeck.database.migrating import NEWEST  # noqa: PLC0415 - a base install has no SQLAlchemy
+    except ImportError:
+        return None
+    return NEWEST
+
+
+def check_history(settings: Settings, folder: Path) -> Finding:
+    if settings.history.kind != "embedded":
+        return _AREA.skip("history", f"its kind is {settings.history.kind}: the running hub says whether it works")
+    file = folder / _HISTORY
+    if not file.exists():
+        return _AREA.skip("history", f"there is none yet in {folder}", "The hub makes it when it starts.")
+    try:
+        _inspect(file, "SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error as error:
+        step = "Stop the hub and look closer: gpudeck history verify. A new one is begun if it is moved away."
+        return _AREA.fail("history", f"{file} cannot be read: {error}", step)
+    return _AREA.ok("history", f"{file} is sound, {file.stat().st_size / 1024**2:.1f} MiB")
+
+
+def _inspect(file: Path, question: str) -> str:
+    """What the file answers, once it was found sound. Raises sqlite3.Error. Changes nothing."""
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+        if file.stat().st_size <= _CHECKED_WHOLE:
+            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if said != "ok":
+                raise sqlite3.DatabaseError(" ".join(said.split()))
+        found = connection.execute(question).fetchone()
+        return str(found[0]) if found else ""
+
+
+def check_certificate(cert_file: Path, key_file: Path) -> Finding:
+    try:
+        make_context(cert_file, key_file)
+    except UsageError as error:
+        return _AREA.fail("certificate", error.message, error.hint or "Name others in the section tls.")
+    problem = validity_problem(cert_file, key_file)
+    if problem is None:
+        return _AREA.ok("certificate", f"{cert_file} is valid, and does not end soon")
+    judge = _AREA.warn if "expires in" in problem else _AREA.fail
+    return judge("certificate", problem, "Renew it: the hub reads the new file by itself.")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,110 @@
+"""The hub's history file for commands that are run on its machine."""
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from gpudeck.history.base import HistoryRefused
+from gpudeck.history.embedded.check import find_damage
+from gpudeck.history.embedded.export import Choice, export
+from gpudeck.history.embedded.inspect import measure
+from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.repair import Repaired
+from gpudeck.history.embedded.repair import repair as repair_file
+from gpudeck.history.embedded.tables import is_damage, open_to_read
+from gpudeck.history.embedded.view import View
+from gpudeck.history.sample import GPU_NAMES
+from gpudeck.history.settings import DEMO_FILE, FILE
+from gpudeck.hub.clock_monitor import write_certain
+from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.times import parse_time, show_utc
+from gpudeck.settings import choose_data_dir, load_settings
+
+__all__ = ["accept_clock", "choose", "export", "find_path", "measure", "opened", "read_span", "repair", "verify"]
+
+
+def find_path(file: Path | None, config: Path | None) -> Path:
+    """That file, or the hub's own. Raises UsageError where there is none."""
+    path = file or choose_data_dir(load_settings(config)[0]) / FILE
+    if not path.is_file():
+        demo = next(path.parent.glob(DEMO_FILE.format("*")), None) if file is None else None
+        raise UsageError(
+            f"there is no history in {path}.",
+            "Name another file with --file, or the hub's configuration with --config."
+            + (f" A demo's is in {demo}." if demo else ""),
+        )
+    return path
+
+
+@contextmanager
+def opened(file: Path | None, config: Path | None) -> Iterator[tuple[View, Path]]:
+    """A view of that file, or of the hub's own. Raises UsageError where there is none, or it cannot be read."""
+    path = find_path(file, config)
+    try:
+        with view_file(path) as view:
+            yield view, path
+    except sqlite3.Error as error:
+        raise _cannot_read(path, error) from error
+    except HistoryRefused as error:
+        raise UsageError(f"{error.message}.", error.hint) from error
+
+
+def verify(path: Path) -> Iterator[str]:
+    """A sentence for everything that is damaged. Raises UsageError where the file may not be read."""
+    try:
+        with closing(open_to_read(path)) as connection:
+            connection.execute("BEGIN")
+            for damage in find_damage(connection):
+                yield damage.text
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise _cannot_read(path, error) from error
+        yield f"the file: {error}"
+
+
+def repair(path: Path) -> Repaired:
+    """Set the damaged parts of that file aside. Raises UsageError where a hub is running, or it cannot be written."""
+    try:
+        return repair_file(path, time.time())
+    except (sqlite3.Error, OSError, Temporary) as error:
+        raise UsageError(f"{path} cannot be repaired: {error}.", "Nothing of it was deleted.") from error
+
+
+def _cannot_read(path: Path, error: sqlite3.Error) -> UsageError:
+    hint = "`gpudeck history verify` names what is damaged." if is_damage(error) else "May you read it?"
+    return UsageError(f"{path} cannot be read: {error}.", f"Is it a history of gpudeck? {hint}")
+
+
+def accept_clock(config: Path | None) -> str:
+    """Note that this machine's clock is right; what it says. Raises UsageError."""
+    data_dir, now = choose_data_dir(load_settings(config)[0]), time.time()
+    try:
+        write_certain(data_dir, now)
+    except OSError as error:
+        raise UsageError(
+            f"{data_dir} cannot be written: {(error.strerror or str(error)).lower()}.",
+            "Name the hub's configuration with --config, and run this as the hub's user.",
+        ) from error
+    return show_utc(now)
+
+
+def read_span(since: str, until: str) -> tuple[float, float]:
+    now = time.time()
+    try:
+        start, end = _read_moment(since, now), _read_moment(until, now)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
+    if end <= start:
+        raise UsageError("--until has to be after --since.")
+    return start, end
+
+
+def _read_moment(text: str, now: float) -> float:
+    """A time ago may be written without its sign, as `gpudeck report` has it."""
+    return parse_time(f"-{text}" if text[-1:].isalpha() and text[:1].isdigit() and text.isalnum() else text, now)
+
+
+def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> Choice:
+    return Choice(start, end, hosts, gpus, metrics or GPU_NAMES)

@@ -1,0 +1,206 @@
+"""The whole configuration file: the settings of every room, put together. Knows their types, imports no hub."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from gpudeck.agent.settings import AgentSettings
+from gpudeck.alerts.notifiers.settings import NotifySettings, mute_problem
+from gpudeck.alerts.settings import AlertSettings
+from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem, read_person
+from gpudeck.chat.settings import ChatSettings
+from gpudeck.compat.settings import CompatSettings, compat_problem
+from gpudeck.config import ConfigMistakes, find_config, load_file
+from gpudeck.discovery.settings import DiscoverySettings
+from gpudeck.discovery.static import Hosts
+from gpudeck.events.settings import EventSettings
+from gpudeck.history.settings import HistorySettings, UsageSettings
+from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
+from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.model.hub_url import check_hub_url
+from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.names import Names
+from gpudeck.model.settings import Address, is_loopback
+from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.queueing.settings import QueueSettings
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.sources.pull_settings import PullSettings
+from gpudeck.sources.scrape_settings import ScrapeSettings
+from gpudeck.sources.ssh_settings import SshSettings
+
+_DATA_DIR_HINT = "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own."
+VARIABLE = "GPUDECK_TOKEN"
+ADMIN_FILE = "admin.token"
+
+
+class Settings(Struct, frozen=True):
+    """gpudeck.yaml. Everything has a default: without any file the hub listens on this machine alone."""
+
+    listen: Address = Address("127.0.0.1", 8042)
+    """Where the hub listens. Anything but this machine needs a decision about `read`."""
+    read: Literal["open", "login"] | None = None
+    """Who may look at a hub that others can reach. `open`: everybody who can reach it; `login`: who has an account."""
+    write: Literal["login"] = "login"
+    """Who may change anything: who has an account or a token that may. There is no other choice."""
+    commands: Literal["everyone", "login", "admin", "owner"] = "everyone"
+    """Who sees the command lines of processes: everyone who may look, who is logged in, admins, or of each process its
+    owner (and admins)."""
+    path_prefix: Annotated[
+        str, Meta(pattern=r"^(?:/[^\s?#]*)?$", extra={"config_words": "a path that begins with /, such as /gpus"})
+    ] = ""
+    """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
+    data_dir: str | None = None
+    """Where hub and agent keep their files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides
+    it."""
+    database: (
+        Annotated[str, Meta(pattern=r"^postgresql://", extra={"config_words": "a URL that begins with postgresql://"})]
+        | None
+    ) = None
+    """Where the hub keeps accounts, tokens and what was done: a PostgreSQL server; a file in data_dir if not given."""
+    token_file: str | None = None
+    """The file with the token that agents send; made in the data folder if not given."""
+    local: Literal["auto", "never"] = "auto"
+    """Whether the hub watches the machine it runs on, if that has GPUs."""
+    demo: Literal["auto", "never"] = "auto"
+    """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports."""
+    tls: TlsSettings | None = None
+    """The hub's certificate; without one it speaks plain HTTP, for which a reverse proxy has to stand before it."""
+    limits: LimitsSettings = field(default_factory=LimitsSettings)
+    login: AuthSettings = field(default_factory=AuthSettings)
+    people: People = field(default_factory=dict)
+    """Accounts with their logins on the hosts, as a list, or with more about the person. Without an entry an account
+    has the login of its own name."""
+    hosts: Hosts = field(default_factory=list)
+    """Hosts to watch, or to expect; those that report by themselves need not stand here."""
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
+    names: Names = field(default_factory=Names)
+    ssh: SshSettings = field(default_factory=SshSettings)
+    pull: PullSettings = field(default_factory=PullSettings)
+    scrape: ScrapeSettings = field(default_factory=ScrapeSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
+    usage: UsageSettings = field(default_factory=UsageSettings)
+    events: EventSettings = field(default_factory=EventSettings)
+    reservations: ReservationSettings = field(default_factory=ReservationSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
+    chat: ChatSettings = field(default_factory=ChatSettings)
+    compat: CompatSettings = field(default_factory=CompatSettings)
+    agent: AgentSettings = field(default_factory=AgentSettings)
+
+    def __post_init__(self) -> None:
+        problem = exposure_problem(self.listen, self.read) or people_problem(self.people)
+        problem = problem or mute_problem({name: read_person(name, entry).mute for name, entry in self.people.items()})
+        problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
+        if problem:
+            raise ValueError(problem)
+
+
+def _ways(hosts: Hosts, discovery: DiscoverySettings) -> set[str]:
+    """On which ways hosts are read that the settings name, or whose list they name."""
+    lists = (discovery.hosts_files, discovery.file_sd, discovery.http_sd, discovery.consul)
+    return {named.via for named in (*hosts, *(each for one in lists for each in one))}
+
+
+def exposure_problem(listen: Address, read: str | None, file: str = "") -> str | None:
+    """Why a hub may not listen there without a decision; None when it may. `file` is where that belongs, if known."""
+    if read is not None or is_loopback(listen.host):
+        return None
+    return (
+        f"listening on {listen} lets others reach the hub, and nothing says who may look; add the line "
+        f"`read: open` (everybody who can reach it) or `read: login` (who has an account)"
+        f"{f' to {file}' if file else ''}, or listen on 127.0.0.1"
+    )
+
+
+def grouped_usage(settings: Settings) -> UsageSettings:
+    """How use is told, with the groups of `people` beside those of `usage.groups`."""
+    return replace(settings.usage, groups=groups_with(settings.usage.groups, settings.people))
+
+
+def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
+    """The settings and the file they come from, if there is one. Raises ConfigurationError with every mistake."""
+    try:
+        file = find_config(config, os.environ, _working_folder(), _home())
+        return (Settings(), None) if file is None else (load_file(file, Settings), file)
+    except ConfigMistakes as mistakes:
+        raise ConfigurationError(str(mistakes)) from mistakes
+
+
+def find_data_dir(settings: Settings) -> Path:
+    """The data folder, made if it is not there. Raises UsageError when it cannot be written."""
+    folder = choose_data_dir(settings)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"the data folder {folder} cannot be written: {error.strerror}.", _DATA_DIR_HINT) from error
+    return folder
+
+
+def choose_data_dir(settings: Settings) -> Path:
+    named = os.environ.get("GPUDECK_DATA_DIR") or settings.data_dir
+    shared = os.environ.get("XDG_DATA_HOME")
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(shared) if shared else Path.home() / ".local" / "share") / "gpudeck"
+    except RuntimeError as error:
+        raise UsageError("this user has no home folder for the hub's files.", _DATA_DIR_HINT) from error
+
+
+def choose_outbox_dir(settings: Settings) -> str:
+    """The folder in which the agent keeps reports, or `none`: also for a user without a home folder."""
+    named = settings.agent.outbox_dir
+    try:
+        if named is None:
+            return str(choose_data_dir(settings) / "outbox")
+        return named if named == "none" else str(Path(named).expanduser())
+    except UsageError:
+        return "none"
+    except RuntimeError as error:
+        raise UsageError(f"outbox_dir is {named}, and this user has no home folder.", "Give the whole path.") from error
+
+
+def find_token_file(named: str) -> Path:
+    """The file that a setting `token_file` means. Raises UsageError where `~` means nothing."""
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"token_file is {named}, and this user has no home folder.", "Give the whole path.") from error
+
+
+def _home() -> Path | None:
+    """None for a user whom the system does not know, as in many containers, when $HOME does not name it either."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def _working_folder() -> Path | None:
+    """None when it has been deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def find_own_token(hub: str, config: Path | None = None) -> str | None:
+    """None where there is none. The token of this machine's hub goes to no other machine; whoever may read its file
+    may do everything there anyway."""
+    if named := os.environ.get(VARIABLE):
+        return named
+    if not is_loopback(urlsplit(check_hub_url(hub)).hostname or ""):
+        return None
+    try:
+        return (choose_data_dir(load_settings(config)[0]) / ADMIN_FILE).read_text().strip() or None
+    except (OSError, UnicodeError, GpudeckError):
+        return None

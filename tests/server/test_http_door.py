@@ -1,0 +1,143 @@
+"""Who is turned away hears of it later, and a crowd at the door keeps nobody else waiting."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from fakes.hubs import wait_until
+from fakes.serving import serving
+from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.server import http_door
+from gpudeck.server.http_door import MOST_A_TURN, Door
+from gpudeck.server.http_limits import Visit, Wall
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), 20)
+
+
+def is_cut_off(caller: socket.socket) -> bool:
+    """Whether it has been, without waiting for it."""
+    caller.setblocking(False)
+    try:
+        return caller.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def only(number: int) -> Wall:
+    return Wall(LimitsSettings(connections_per_address=number))
+
+
+def test_who_is_turned_away_hears_of_it_only_later() -> None:
+    wall = only(1)
+    with serving(wall) as port, connect(port), connect(port) as second:
+        wait_until(lambda: wall.hits["connections_per_address"] == 1, "it is turned away")
+        assert not is_cut_off(second)
+        wait_until(lambda: is_cut_off(second), "it is cut off")
+
+
+def test_of_too_many_who_were_turned_away_the_first_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_door, "MOST_TURNED_AWAY", 2)
+    wall = only(1)
+    with serving(wall, hold=3600.0) as port, connect(port), contextlib.ExitStack() as opened:
+        others = [opened.enter_context(connect(port)) for _ in range(4)]
+        wait_until(lambda: wall.hits["connections_per_address"] == 4, "all are turned away")
+        wait_until(lambda: is_cut_off(others[0]) and is_cut_off(others[1]), "the first two are cut off")
+        assert not any(is_cut_off(other) for other in others[2:])
+
+
+class Exhausted(socket.socket):
+    """A listening socket of a process that has no descriptor left for the first who come."""
+
+    failures = 3
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+@contextlib.contextmanager
+def listening(kind: type[socket.socket] = socket.socket) -> Iterator[socket.socket]:
+    plain = socket.create_server(("127.0.0.1", 0), backlog=256)
+    with kind(fileno=plain.detach()) as opened:
+        yield opened
+
+
+async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
+    """How many were let in by each turn of the loop, when so many wait at once."""
+    loop, turn, counted = asyncio.get_running_loop(), 0, Counter[int]()
+    everybody = asyncio.Event()
+
+    def count_turn() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count_turn)
+
+    async def welcome(connection: socket.socket, visit: Visit) -> None:
+        counted[turn] += 1
+        connection.close()
+        visit.leave()
+        if counted.total() == number:
+            everybody.set()
+
+    port = door_socket.getsockname()[1]
+    with contextlib.ExitStack() as opened:
+        for _ in range(number):
+            opened.enter_context(connect(port))
+        door = Door(door_socket, Wall(), welcome)
+        door.open(256)
+        loop.call_soon(count_turn)
+        async with asyncio.timeout(20):
+            await everybody.wait()
+        await door.close()
+    return counted
+
+
+def test_a_crowd_is_let_in_a_few_at_a_time() -> None:
+    with listening() as opened:
+        counted = uvloop.run(let_in(opened, 50))
+    assert (max(counted.values()), counted.total()) == (MOST_A_TURN, 50)
+
+
+def test_where_descriptors_are_used_up_the_door_opens_again() -> None:
+    with listening(Exhausted) as opened:
+        assert uvloop.run(let_in(opened, 3)).total() == 3
+
+
+def test_a_door_that_is_closed_leaves_nobody_waiting() -> None:
+    async def close_in_the_middle(opened: socket.socket, wall: Wall) -> bool:
+        arrived = asyncio.Event()
+
+        async def welcome(connection: socket.socket, visit: Visit) -> None:
+            arrived.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                connection.close()
+                visit.leave()
+
+        door = Door(opened, wall, welcome, hold=3600.0)
+        door.open(16)
+        with connect(opened.getsockname()[1]) as first, connect(opened.getsockname()[1]) as second:
+            async with asyncio.timeout(20):
+                await arrived.wait()
+            await door.close()
+            first.settimeout(20)
+            second.settimeout(20)
+            return first.recv(1) == b"" and second.recv(1) == b""
+
+    wall = only(1)
+    with listening() as opened:
+        assert uvloop.run(close_in_the_middle(opened, wall))
+    assert wall.hits["connections_per_address"] == 1
