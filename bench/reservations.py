@@ -22,13 +22,10 @@ from gpudeck.database.engine import Database, open_database
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import UsageError
 from gpudeck.reservations.calendar import Reservations
-from gpudeck.reservations.drafts import Draft
-from gpudeck.reservations.observed import ObservedGpu
-from gpudeck.reservations.refusals import Conflict
-from gpudeck.reservations.rules import Who
+from gpudeck.reservations.requests import ObservedGpu, ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Conflict, Who
 from gpudeck.reservations.settings import DAY, HOUR, ReservationSettings
 from gpudeck.reservations.store import ReservationStore
-from gpudeck.reservations.wishes import Wish
 
 GPUS, BOOKINGS, A_HOST = 500, 10_000, 8
 REPEATS = 20
@@ -87,7 +84,7 @@ async def _run(folder: Path) -> None:
         calendar_file = await _best(lambda: http.get("/api/v1/reservations.ics"))
     check = await _best(lambda: _check(calendar, now))
     book = await _best(lambda: _book(calendar))
-    any_four = await _best(lambda: calendar.next_free(Wish(count=4, same_host=True), 4 * HOUR, FLEET))
+    any_four = await _best(lambda: calendar.next_free(ReservationRequest(count=4, same_host=True), 4 * HOUR, FLEET))
     together = await _compete(calendar)
     await database.close()
     rows = [
@@ -136,7 +133,7 @@ async def _best(work: Callable[[], Awaitable[object]]) -> float:
 async def _check(calendar: Reservations, now: float) -> None:
     """A week from now on, in which the GPU is booked for a part."""
     taken = next(one for one in calendar.near if one.end > now + HOUR)
-    wanted = Draft(wish=Wish(gpus=(taken.gpus[0].uuid,)), length=7 * DAY)
+    wanted = ReservationDraft(wish=ReservationRequest(gpus=(taken.gpus[0].uuid,)), length=7 * DAY)
     try:
         await calendar.book(wanted, Who("ada"), FLEET)
     except Conflict:
@@ -146,12 +143,14 @@ async def _check(calendar: Reservations, now: float) -> None:
 
 async def _book(calendar: Reservations) -> None:
     who = Who("ada", is_admin=True)
-    made = await calendar.book(Draft(wish=Wish(count=1), start=calendar.now(), length=HOUR), who, FLEET)
+    made = await calendar.book(
+        ReservationDraft(wish=ReservationRequest(count=1), start=calendar.now(), length=HOUR), who, FLEET
+    )
     await calendar.release(made.id, who)
 
 
 async def _compete(calendar: Reservations) -> float:
-    wanted = Draft(wish=Wish(gpus=("GPU-7",)), start=calendar.now() + 300 * DAY, length=HOUR)
+    wanted = ReservationDraft(wish=ReservationRequest(gpus=("GPU-7",)), start=calendar.now() + 300 * DAY, length=HOUR)
     people = [Who(f"user{number}", is_admin=True) for number in range(100)]
     start = time.perf_counter()
     answers = await asyncio.gather(*(calendar.book(wanted, who, FLEET) for who in people), return_exceptions=True)

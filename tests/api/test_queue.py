@@ -14,9 +14,8 @@ from gpudeck.api.limits import LimitedApp
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.queueing.store import QueueStore
 
 
 class Desk:
@@ -24,7 +23,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.auth: Auth = make_auth(folder)
-        self.queue = Queue(QueueStore(self.auth.database), QueueSettings(), FakeHolds())
+        self.queue = WaitQueue(QueueStore(self.auth.database), QueueSettings(), FakeHolds())
         self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth, waiting=self.queue)
         self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
 

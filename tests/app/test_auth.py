@@ -18,7 +18,7 @@ from fakes.hubs import HubProcess, running_hub, wait_until
 from gpudeck.agent.token_file import ensure_token
 from gpudeck.app.auth import running_auth
 from gpudeck.auth.parts import Auth
-from gpudeck.auth.token_copy import TokenCopy
+from gpudeck.auth.token_files import TokenCopy
 from gpudeck.database import sqlite
 from gpudeck.database.file_watch import DatabaseFile
 from gpudeck.settings import Settings

@@ -17,8 +17,8 @@ from gpudeck.alerts.notifiers.settings import Channel, NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore, Parcel
 from gpudeck.alerts.watches import Watches
 from gpudeck.app.messages import Messages
-from gpudeck.auth.people import People
-from gpudeck.auth.settings import Person
+from gpudeck.auth.people import PeopleDirectory
+from gpudeck.auth.settings import PersonSettings
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.hub import Hub
@@ -93,7 +93,7 @@ class Room:
         self.hub = Hub(now=self.clock)
         self.hub.fleet.apply(make_envelope("gpu01", gpus=[make_gpu(0)]), via="push", now=NOW)
         auth = make_auth(folder)
-        auth.people = People({"ada": Person(slack="U0ADA", mail="ada@example.org")})
+        auth.people = PeopleDirectory({"ada": PersonSettings(slack="U0ADA", mail="ada@example.org")})
         self.bot = BotInPlace()
         self.store = OutboxStore(auth.database, "real" if demo is None else f"demo-{demo}")
         self.events = Events(auth.database, EventSettings())

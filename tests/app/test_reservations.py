@@ -21,10 +21,9 @@ from gpudeck.hub.observed import observe
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.reservation import Reservation
-from gpudeck.reservations.drafts import Draft
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Who
 from gpudeck.reservations.settings import ReservationSettings
-from gpudeck.reservations.wishes import Wish
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -50,7 +49,7 @@ class House:
         self.hub.fleet.apply(make_envelope(sequence=self.sequence, gpus=[gpu]), via="push", now=self.clock.now)
 
     async def book(self, user: str = "ada", hours: float = 4) -> Reservation:
-        draft = Draft(wish=Wish(gpus=("GPU-0",)), length=hours * HOUR, note="training")
+        draft = ReservationDraft(wish=ReservationRequest(gpus=("GPU-0",)), length=hours * HOUR, note="training")
         return await self.bookings.calendar.book(draft, Who(user), observe(self.hub.fleet))
 
     async def watch(self, minutes: int, make: Callable[[], Any]) -> None:
@@ -98,7 +97,7 @@ def test_stream_says_that_a_booking_of_next_week_was_made_and_given_back(tmp_pat
     async def play() -> None:
         house = House(tmp_path)
         await house.bookings.open()
-        draft = Draft(wish=Wish(gpus=("GPU-0",)), start=NOW + 7 * 24 * HOUR, length=HOUR)
+        draft = ReservationDraft(wish=ReservationRequest(gpus=("GPU-0",)), start=NOW + 7 * 24 * HOUR, length=HOUR)
         made = await house.bookings.calendar.book(draft, Who("ada"), observe(house.hub.fleet))
         assert b'"reservations":1' in house.hub.stream.tick().plain
         assert b'"reservations"' not in house.hub.stream.tick().plain

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, field
 
-from gpudeck.auth.proxy import caller_of
+from gpudeck.auth.caller import caller_of
 from gpudeck.auth.settings import AuthSettings, People, ProxySettings, read_name
 from gpudeck.config import ConfigMistakes, load
 

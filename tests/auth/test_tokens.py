@@ -13,7 +13,7 @@ from sqlalchemy import delete, insert, select, update
 
 from fakes.clock import FakeClock
 from gpudeck.auth.caller import Role
-from gpudeck.auth.secret import hash_secret
+from gpudeck.auth.passwords import hash_secret
 from gpudeck.auth.token_rules import TOKEN_ROLES
 from gpudeck.auth.tokens import FLUSH_SECONDS, SECRET_LENGTH, Token, Tokens
 from gpudeck.database import schema

@@ -6,7 +6,7 @@ from fakes.chats import NOW, ZONE
 from gpudeck.chat.wants import Asked, read_asked, read_booking, read_kind
 from gpudeck.model.errors import UsageError
 from gpudeck.model.wanted import Wanted
-from gpudeck.reservations.wishes import Wish
+from gpudeck.reservations.requests import ReservationRequest
 
 
 def asked(text: str) -> Asked:
@@ -49,17 +49,20 @@ def test_a_watch_takes_the_rest_as_the_model() -> None:
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("gpu07 for 4h", Wish(host="gpu07")),
-        ("gpu07:0,1 for 4h", Wish(host="gpu07", labels=("0", "1"))),
-        ("GPU-0f5c2f1e-1111-2222-3333-444455556666 for 4h", Wish(gpus=("GPU-0f5c2f1e-1111-2222-3333-444455556666",))),
-        ("2 h100 for 4h", Wish(count=2, model="h100")),
-        ("any h100 for 4h", Wish(count=1, model="h100")),
-        ("2 40G same-host for 4h", Wish(count=2, memory_bytes=40 * 10**9, same_host=True)),
-        ("2 on gpu07 for 4h", Wish(count=2, host="gpu07")),
-        ("--gpus 2 --model h100 --for 4h", Wish(count=2, model="h100")),
+        ("gpu07 for 4h", ReservationRequest(host="gpu07")),
+        ("gpu07:0,1 for 4h", ReservationRequest(host="gpu07", labels=("0", "1"))),
+        (
+            "GPU-0f5c2f1e-1111-2222-3333-444455556666 for 4h",
+            ReservationRequest(gpus=("GPU-0f5c2f1e-1111-2222-3333-444455556666",)),
+        ),
+        ("2 h100 for 4h", ReservationRequest(count=2, model="h100")),
+        ("any h100 for 4h", ReservationRequest(count=1, model="h100")),
+        ("2 40G same-host for 4h", ReservationRequest(count=2, memory_bytes=40 * 10**9, same_host=True)),
+        ("2 on gpu07 for 4h", ReservationRequest(count=2, host="gpu07")),
+        ("--gpus 2 --model h100 --for 4h", ReservationRequest(count=2, model="h100")),
     ],
 )
-def test_places_are_read(text: str, wish: Wish) -> None:
+def test_places_are_read(text: str, wish: ReservationRequest) -> None:
     assert read_booking(text.split(), NOW, ZONE).wish == wish
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
 from fakes.terminals import in_a_terminal
-from gpudeck.cli.host_names import find_names
+from gpudeck.cli.words import find_names
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -158,7 +158,7 @@ def test_names_of_a_hub_that_went_away_are_still_offered(cache: Path) -> None:
 
 
 def test_hub_that_says_nothing_is_not_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.cli.host_names._PATIENCE", 0.05)
+    monkeypatch.setattr("gpudeck.cli.words._PATIENCE", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert find_names(f"http://127.0.0.1:{silent.getsockname()[1]}") == []
 

@@ -14,8 +14,8 @@ from gpudeck.alerts.watches import Watches
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
-from gpudeck.auth.people import People
-from gpudeck.auth.settings import AccountRole, Person
+from gpudeck.auth.people import PeopleDirectory
+from gpudeck.auth.settings import AccountRole, PersonSettings
 from gpudeck.chat.askers import Askers, Read
 from gpudeck.chat.blocks import Answer
 from gpudeck.chat.bot import Bot, Question
@@ -49,7 +49,9 @@ class Lab:
         self.clock = FakeClock(NOW)
         self.hub = Hub(now=self.clock)
         self.auth = make_auth(folder)
-        self.auth.people = People({"ada": Person(slack=ADA), "bob": Person(logins=["bobby"], slack=BOB)})
+        self.auth.people = PeopleDirectory(
+            {"ada": PersonSettings(slack=ADA), "bob": PersonSettings(logins=["bobby"], slack=BOB)}
+        )
         for name, role in ({"ada": "user", "bob": "user"} if roles is None else roles).items():
             asyncio.run(self.auth.accounts.add(name, role, None))
         self.report("gpu01", [make_gpu(0), make_busy_gpu(1, uuid="GPU-1"), make_busy_gpu(2, "ada", uuid="GPU-2")])

@@ -26,8 +26,7 @@ from gpudeck.api.house import House
 from gpudeck.app.auth import grant_by
 from gpudeck.auth.caller import Role
 from gpudeck.auth.parts import Auth
-from gpudeck.auth.passwords import Passwords
-from gpudeck.auth.secret import hash_secret
+from gpudeck.auth.passwords import Passwords, hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
@@ -38,9 +37,8 @@ from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.event import Event
 from gpudeck.model.target import AddedHosts, Target
-from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.queueing.store import QueueStore
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
@@ -95,7 +93,7 @@ def make_door(
     history: Store | None = None,
     events: Events | None = None,
     reservations: Reservations | None = None,
-    waiting: Queue | None = None,
+    waiting: WaitQueue | None = None,
     watches: Watches | None = None,
     alerts: Alerts | None = None,
     side_doors: Callable[[House, Doorkeeper], Sequence[SideDoor]] = lambda *_: (),
@@ -126,7 +124,7 @@ def make_door(
         history=history,
         events=events or Events(auth.database, EventSettings()),
         reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
-        waiting=waiting or Queue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
+        waiting=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
         watches=watches or Watches(WatchStore(auth.database)),
         mutes=Mutes(auth.database),
         alerts=alerts or make_alerts(auth.database),

@@ -15,12 +15,12 @@ import yaml
 
 from fakes.hubs import HubProcess, wait_until
 from fakes.pushed import PushedHost, pushing
-from gpudeck.cli.lines import HubLine
+from gpudeck.cli.wait import HubLine
 from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.wanted import Wanted
-from gpudeck.queueing.place import Place
 from gpudeck.queueing.request import Granted
+from gpudeck.queueing.scheduler import QueuePosition
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ class Waiter(threading.Thread):
     def __init__(self, hub: HubProcess, host: PushedHost, name: str, **wanted: Any) -> None:
         super().__init__(name=name)
         self.granted: Granted | None = None
-        self.place: Place | None = None
+        self.place: QueuePosition | None = None
         self.told: list[str] = []
         self._url = hub.url
         self._host = host

@@ -12,10 +12,9 @@ from gpudeck.database.engine import Database
 from gpudeck.model.errors import Temporary
 from gpudeck.model.wanted import OfferedGpu, Wanted
 from gpudeck.queueing import queue as module
-from gpudeck.queueing.place import Place
-from gpudeck.queueing.queue import Queue, QueueFull
+from gpudeck.queueing.queue import QueueFull, QueueStore, WaitQueue
+from gpudeck.queueing.scheduler import QueuePosition
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.queueing.store import QueueStore
 
 GPUS = [make_offer(index=index) for index in range(2)]
 BUSY = [make_offer(index=index, state="taken", users=frozenset({"zoe"})) for index in range(2)]
@@ -28,12 +27,12 @@ class Line:
         self.clock = clock or FakeClock()
         self.holds = holds or FakeHolds()
         self.database = database
-        self.queue = Queue(QueueStore(database), QueueSettings(), self.holds, now=self.clock)
+        self.queue = WaitQueue(QueueStore(database), QueueSettings(), self.holds, now=self.clock)
 
-    async def join(self, name: str = "ada", **wanted: Any) -> Place:
+    async def join(self, name: str = "ada", **wanted: Any) -> QueuePosition:
         return await self.queue.join(f"key of {name}", name, None, Wanted(**wanted))
 
-    async def granted(self, place: Place) -> list[str] | None:
+    async def granted(self, place: QueuePosition) -> list[str] | None:
         now = await self.queue.ask(place.id)
         assert now is not None
         return None if now.granted is None else [gpu.uuid for gpu in now.granted.gpus]
@@ -110,7 +109,7 @@ def test_hold_ends_after_its_time_and_the_next_is_served(database: Database) -> 
     play(database, story)
 
 
-async def start_slowly(line: Line, place: Place, minutes: int) -> None:
+async def start_slowly(line: Line, place: QueuePosition, minutes: int) -> None:
     """The command of that place runs, and is on no GPU for so long."""
     for _ in range(6 * minutes):
         line.clock.now += 10

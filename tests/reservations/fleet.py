@@ -7,12 +7,10 @@ from typing import Any, TypeVar
 from fakes.clock import FakeClock
 from gpudeck.database.engine import Database
 from gpudeck.reservations.calendar import Reservations
-from gpudeck.reservations.drafts import Draft
-from gpudeck.reservations.observed import ObservedGpu, Occupant
+from gpudeck.reservations.requests import ObservedGpu, Occupant, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Who
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
-from gpudeck.reservations.wishes import Wish
 
 T = TypeVar("T")
 NOW = 1_790_000_000.0
@@ -54,10 +52,10 @@ def make_calendar(
     return Reservations(store, ReservationSettings(**settings), clock or FakeClock(NOW), changed=changed)
 
 
-def draft(*uuids: str, start: float | None = None, hours: float = 4, note: str = "", **wish: Any) -> Draft:
+def draft(*uuids: str, start: float | None = None, hours: float = 4, note: str = "", **wish: Any) -> ReservationDraft:
     """So many hours, from now or from so many hours on."""
     begins = None if start is None else NOW + start * HOUR
-    return Draft(wish=Wish(gpus=uuids, **wish), start=begins, length=hours * HOUR, note=note)
+    return ReservationDraft(wish=ReservationRequest(gpus=uuids, **wish), start=begins, length=hours * HOUR, note=note)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

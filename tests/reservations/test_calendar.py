@@ -9,11 +9,9 @@ from fakes.clock import FakeClock
 from gpudeck.database.engine import Database
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.calendar import Reservations
-from gpudeck.reservations.drafts import Change, Draft
-from gpudeck.reservations.refusals import Conflict, ReservationRefused
-from gpudeck.reservations.rules import Who
+from gpudeck.reservations.requests import Change, ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Conflict, ReservationRefused, Who
 from gpudeck.reservations.store import ReservationAsk
-from gpudeck.reservations.wishes import Wish
 from reservations.fleet import ADA, BOB, DAY, FLEET, HOUR, NOW, ROOT, draft, make_calendar, make_fleet, make_gpu, run
 
 
@@ -107,14 +105,14 @@ def test_two_on_one_host_wait_until_one_host_has_two(database: Database) -> None
 
 def test_next_free_is_now_where_nothing_is_booked(database: Database) -> None:
     calendar = make_calendar(database)
-    slot = run(calendar.next_free(Wish(count=2, memory_bytes=60 * 2**30), 4 * HOUR, FLEET))
+    slot = run(calendar.next_free(ReservationRequest(count=2, memory_bytes=60 * 2**30), 4 * HOUR, FLEET))
     assert slot is not None
     assert (slot.start, [gpu.uuid for gpu in slot.gpus]) == (NOW, ["A0", "A1"])
 
 
 def test_next_free_is_not_known_where_all_are_in_use_without_an_end(database: Database) -> None:
     fleet = make_fleet(make_gpu("X", "gpu03", 0, "bob"))
-    assert run(make_calendar(database).next_free(Wish(count=1), HOUR, fleet)) is None
+    assert run(make_calendar(database).next_free(ReservationRequest(count=1), HOUR, fleet)) is None
 
 
 def test_used_gpu_is_claimed_by_its_user_alone(database: Database) -> None:
@@ -135,15 +133,19 @@ def test_admin_books_for_another_and_what_is_in_use(database: Database) -> None:
     ("wanted", "code", "words"),
     [
         (draft("A0", start=-1), "past", "the start is 1h ago."),
-        (Draft(wish=Wish(gpus=("A0",)), start=NOW + 2 * HOUR, end=NOW + HOUR), "bad_request", "before it begins"),
-        (Draft(wish=Wish(gpus=("A0",)), end=NOW - 1), "past", "the end is in the past"),
-        (Draft(wish=Wish(gpus=("A0",)), end=NOW, start=NOW), "past", "the end is in the past"),
+        (
+            ReservationDraft(wish=ReservationRequest(gpus=("A0",)), start=NOW + 2 * HOUR, end=NOW + HOUR),
+            "bad_request",
+            "before it begins",
+        ),
+        (ReservationDraft(wish=ReservationRequest(gpus=("A0",)), end=NOW - 1), "past", "the end is in the past"),
+        (ReservationDraft(wish=ReservationRequest(gpus=("A0",)), end=NOW, start=NOW), "past", "the end is in the past"),
         (draft("A0", hours=0), "past", "the end is in the past"),
         (draft("A0", hours=0, start=1), "bad_request", "before it begins"),
         (draft("A0", hours=float("inf")), "bad_request", "a time has to be a number"),
         (draft("A0", hours=1e9), "bad_request", "more than ten years away"),
         (draft("A0", hours=0.01), "bad_request", "The shortest is a minute"),
-        (Draft(wish=Wish(gpus=("A0",))), "bad_request", "either an end or a length"),
+        (ReservationDraft(wish=ReservationRequest(gpus=("A0",))), "bad_request", "either an end or a length"),
         (draft("A9"), "unknown_gpu", "there is no GPU 'A9'"),
         (draft(host="gpu09"), "unknown_gpu", "there is no host 'gpu09' with GPUs"),
         (draft(host="gpu01", labels=("7",)), "unknown_gpu", "gpu01 has no GPU '7'. It has 0, 1."),
@@ -156,7 +158,9 @@ def test_admin_books_for_another_and_what_is_in_use(database: Database) -> None:
         (draft("A0", "A1", "B0"), "limit", "3 GPUs are too many: the most is 2. The limit is reservations.most_gpus"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(database: Database, wanted: Draft, code: str, words: str) -> None:
+def test_what_cannot_be_is_refused_with_the_reason(
+    database: Database, wanted: ReservationDraft, code: str, words: str
+) -> None:
     calendar = make_calendar(database, most_gpus=2)
     error = refused(calendar.book(wanted, ADA, FLEET))
     assert error.code == code
@@ -174,7 +178,9 @@ def test_limit_of_gpus_is_about_one_time(database: Database) -> None:
 
 def test_start_a_moment_ago_means_now(database: Database) -> None:
     calendar = make_calendar(database)
-    made = run(calendar.book(Draft(wish=Wish(gpus=("A0",)), start=NOW - 60, length=HOUR), ADA, FLEET))
+    made = run(
+        calendar.book(ReservationDraft(wish=ReservationRequest(gpus=("A0",)), start=NOW - 60, length=HOUR), ADA, FLEET)
+    )
     assert (made.start, made.end) == (NOW, NOW + HOUR)
 
 
@@ -194,7 +200,7 @@ def test_group_moves_as_one(database: Database) -> None:
     made = book(calendar, "A0", "A1", start=1)
     moved = run(calendar.change(made.id, Change(start=NOW + 5 * HOUR), ADA, FLEET)).after
     assert (moved.start, moved.end, uuids(moved)) == (NOW + 5 * HOUR, NOW + 9 * HOUR, ["A0", "A1"])
-    moved = run(calendar.change(made.id, Change(wish=Wish(host="gpu02")), ADA, FLEET)).after
+    moved = run(calendar.change(made.id, Change(wish=ReservationRequest(host="gpu02")), ADA, FLEET)).after
     assert (moved.id, uuids(moved)) == (made.id, ["B0", "B1"])
     assert run(calendar.search(ReservationAsk())) == [moved]
 
@@ -204,7 +210,7 @@ def test_one_that_runs_leaves_its_past_where_it_was(database: Database) -> None:
     calendar = make_calendar(database, clock)
     made = book(calendar, "A0")
     clock.advance(HOUR)
-    moved = run(calendar.change(made.id, Change(wish=Wish(gpus=("B0",))), ADA, FLEET)).after
+    moved = run(calendar.change(made.id, Change(wish=ReservationRequest(gpus=("B0",))), ADA, FLEET)).after
     past, rest = run(calendar.search(ReservationAsk()))
     assert (uuids(past), past.start, past.end) == (["A0"], NOW, NOW + HOUR)
     assert (rest, uuids(rest), rest.start, rest.end) == (moved, ["B0"], NOW + HOUR, NOW + 4 * HOUR)

@@ -9,9 +9,8 @@ import pytest
 from fakes.clock import FakeClock
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.reservation import Reservation
-from gpudeck.reservations.drafts import Change
-from gpudeck.reservations.refusals import Changed, Conflict, ReservationRefused
-from gpudeck.reservations.rules import Who
+from gpudeck.reservations.requests import Change
+from gpudeck.reservations.rules import Changed, Conflict, ReservationRefused, Who
 from gpudeck.reservations.store import ReservationAsk, ReservationStore
 from reservations.fleet import ADA, FLEET, HOUR, NOW, draft, make_calendar
 

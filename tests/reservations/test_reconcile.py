@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpudeck.model.reservation import BookedGpu, Reservation
-from gpudeck.reservations.observed import ObservedGpu, Occupant
-from gpudeck.reservations.reconcile import Findings, Reconciler
+from gpudeck.reservations.reconcile import Reconciler, ReconcileResult
+from gpudeck.reservations.requests import ObservedGpu, Occupant
 from gpudeck.reservations.settings import ReservationSettings
 from reservations.fleet import HOUR, NOW, make_fleet, make_gpu
 
@@ -41,10 +41,10 @@ class Watch:
         self.reservations = reservations
         self.now = NOW
 
-    def look(self, *gpus: ObservedGpu) -> Findings:
+    def look(self, *gpus: ObservedGpu) -> ReconcileResult:
         return self.rules.look(self.reservations, make_fleet(*gpus), self.now)
 
-    def watch(self, minutes: int, *gpus: ObservedGpu) -> list[Findings]:
+    def watch(self, minutes: int, *gpus: ObservedGpu) -> list[ReconcileResult]:
         found = []
         for _ in range(minutes):
             self.now += 60
@@ -52,7 +52,7 @@ class Watch:
         return found
 
 
-def kinds(findings: Sequence[Findings]) -> list[str]:
+def kinds(findings: Sequence[ReconcileResult]) -> list[str]:
     return [event.kind for one in findings for event in one.events]
 
 
@@ -143,7 +143,7 @@ def test_who_came_after_the_end_uses_a_free_gpu() -> None:
     watch.now = NOW + 2 * HOUR
     late = make_gpu("A0", availability="busy", occupants=(Occupant("ada", NOW + 1.5 * HOUR),))
     (found,) = watch.watch(1, late)
-    assert found == Findings()
+    assert found == ReconcileResult()
 
 
 def test_who_stays_into_the_booking_of_another_is_in_conflict() -> None:
@@ -164,4 +164,4 @@ def test_gpu_that_has_vanished_keeps_its_booking() -> None:
 def test_planned_and_cancelled_ones_show_nothing() -> None:
     planned = make_reservation(id=1, start=NOW + HOUR)
     cancelled = make_reservation(id=2, released_at=NOW - 60)
-    assert Watch(planned, cancelled).look(EMPTY) == Findings()
+    assert Watch(planned, cancelled).look(EMPTY) == ReconcileResult()

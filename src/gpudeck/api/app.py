@@ -57,7 +57,7 @@ from gpudeck.auth.parts import Auth
 from gpudeck.history.base import HistoryRefused
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
-from gpudeck.reservations.refusals import ReservationRefused
+from gpudeck.reservations.rules import ReservationRefused
 
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 MOST_BODY_BYTES = 256 * 1024

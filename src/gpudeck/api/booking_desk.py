@@ -22,11 +22,9 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.quantity import show_span
 from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation, ShownSlot
 from gpudeck.reservations.calendar import Reservations
-from gpudeck.reservations.drafts import Change, Draft
-from gpudeck.reservations.refusals import Changed, Conflict, ReservationRefused, name_gpus
-from gpudeck.reservations.rules import Who
+from gpudeck.reservations.requests import Change, ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Changed, Conflict, ReservationRefused, Who, name_gpus
 from gpudeck.reservations.store import ReservationAsk
-from gpudeck.reservations.wishes import Wish
 
 _STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403} | dict.fromkeys(
     ("not_found", "unknown_gpu"), 404
@@ -72,7 +70,7 @@ class BookingDesk:
     async def find(self, number: int) -> ShownReservation:
         return self.show(await self._calendar.find(number))
 
-    async def next_free(self, wish: Wish, length: float, start: float | None) -> ShownSlot | None:
+    async def next_free(self, wish: ReservationRequest, length: float, start: float | None) -> ShownSlot | None:
         slot = await self._calendar.next_free(wish, length, observe(self._hub.fleet), start=start)
         return None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
 
@@ -94,7 +92,7 @@ class BookingDesk:
             told = f"without an account this is possible again in {show_span(wait)}"
             raise TooManyRequestsException(told, headers={"Retry-After": str(math.ceil(wait))})
 
-    async def book(self, draft: Draft, caller: Caller, user: str | None) -> ShownReservation:
+    async def book(self, draft: ReservationDraft, caller: Caller, user: str | None) -> ShownReservation:
         by = _who(caller)
         owner = by if user in {None, caller.name} else Who(user or "", logins=self._auth.people.logins_of(user or ""))
         made = await self._calendar.book(draft, owner, observe(self._hub.fleet), by=by)

@@ -16,7 +16,7 @@ from gpudeck.events.log import Events
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
-from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import Reservations
 
 
@@ -37,7 +37,7 @@ class House(Struct, frozen=True, kw_only=True):
     history: Store | None = None
     events: Events | None = None
     reservations: Reservations | None = None
-    waiting: Queue | None = None
+    waiting: WaitQueue | None = None
     watches: Watches | None = None
     mutes: Mutes | None = None
     outbox: Outbox | None = None

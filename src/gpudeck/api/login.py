@@ -25,10 +25,9 @@ from gpudeck.api.answers import documented
 from gpudeck.api.callers import cookie_name, read_cookie
 from gpudeck.api.errors import ErrorBody
 from gpudeck.auth.caller import Caller, Kind, Role
-from gpudeck.auth.first_admin import LinkRefused
-from gpudeck.auth.login import LoginRefused
+from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.parts import Auth
-from gpudeck.auth.secret import hash_secret
+from gpudeck.auth.passwords import hash_secret
 from gpudeck.model.errors import UsageError
 
 TheAuth = NamedDependency[Auth]

@@ -16,19 +16,19 @@ from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.auth.caller import Caller
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.wanted import Wanted
-from gpudeck.queueing.place import Place
-from gpudeck.queueing.queue import LONGEST_POLL, Queue, QueueFull
+from gpudeck.queueing.queue import LONGEST_POLL, QueueFull, WaitQueue
+from gpudeck.queueing.scheduler import QueuePosition
 from gpudeck.views.safe import clean
 
 
 class QueueDesk:
     """The way to the queue; `queue` is None where there is none, as before the hub has started."""
 
-    def __init__(self, queue: Queue | None) -> None:
+    def __init__(self, queue: WaitQueue | None) -> None:
         self._queue = queue
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> WaitQueue:
         """Raises Temporary."""
         if self._queue is None:
             raise Temporary("this hub has no queue.", "Ask again when it has started.")
@@ -62,7 +62,7 @@ class QueueList(Struct, frozen=True):
     """What was granted and has not started yet first, then the line in its order. `kept` are the free GPUs that wait
     for the first in line, by UUID: the id of the request."""
 
-    requests: list[Place]
+    requests: list[QueuePosition]
     kept: dict[str, int]
 
 
@@ -79,12 +79,12 @@ async def list_queue(line: TheLine) -> QueueList:
     "/api/v1/queue",
     opt=access("user"),
     responses={
-        201: documented(Place, "The place in line; `granted` as soon as its turn has come"),
+        201: documented(QueuePosition, "The place in line; `granted` as soon as its turn has come"),
         400: documented(ErrorBody, "A request that makes no sense"),
         409: documented(ErrorBody, "Too many wait already"),
     },
 )
-async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: TheAuth, line: TheLine) -> Place:
+async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: TheAuth, line: TheLine) -> QueuePosition:
     """Stand in line for GPUs. Ask for the place from time to time: who is not heard of loses it."""
     caller = caller_of(request)
     wanted = Wanted(**{name: getattr(data, name) for name in Wanted.__struct_fields__})
@@ -99,7 +99,10 @@ async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: The
 @get(
     "/api/v1/queue/{number:int}",
     opt=access("user"),
-    responses={200: documented(Place, "The place in line"), 404: documented(ErrorBody, "No such place: ask anew")},
+    responses={
+        200: documented(QueuePosition, "The place in line"),
+        404: documented(ErrorBody, "No such place: ask anew"),
+    },
 )
 async def ask_queue(
     request: AuthRequest,
@@ -107,7 +110,7 @@ async def ask_queue(
     line: TheLine,
     wait: Annotated[float, QueryParameter(ge=0, le=LONGEST_POLL, description="Seconds to wait for news")] = 0.0,
     seen: Annotated[str, QueryParameter(max_length=200, description="The `version` that is no news")] = "",
-) -> Place:
+) -> QueuePosition:
     """One place in line, and that whoever has it is still there. Answers as soon as it is another than `seen`."""
     _check_owner(caller_of(request), number, line)
     asked = monotonic()

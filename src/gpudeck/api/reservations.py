@@ -23,11 +23,9 @@ from gpudeck.api.questions import TIME, TIME_SCHEMA, check_names, read_time
 from gpudeck.auth.caller import Caller
 from gpudeck.model.quantity import AMOUNT
 from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSlot
-from gpudeck.reservations.drafts import Change, Draft
+from gpudeck.reservations.requests import MOST_GPUS, Change, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import FURTHEST
-from gpudeck.reservations.store import MOST_LISTED, ReservationAsk
-from gpudeck.reservations.wishes import MOST_GPUS, Wish
-from gpudeck.reservations.writes import USER_LENGTH, tidy
+from gpudeck.reservations.store import MOST_LISTED, USER_LENGTH, ReservationAsk, tidy
 
 _ASK = ("start", "end", "host", "gpu", "user", "limit")
 _ASK_NEXT = ("gpus", "memory", "model", "for", "same_host", "host", "start")
@@ -144,7 +142,7 @@ async def book(request: AuthRequest, data: JSONBody[NewReservation], bookings: T
     """Book GPUs: those that are named, or any that fit."""
     now, caller = bookings.now(), _find_asker(request, bookings)
     user = _read_owner(data.user, caller) if caller.name else await bookings.check_stranger(_tidy(data.user))
-    draft = Draft(
+    draft = ReservationDraft(
         wish=_read_any(data.any) if data.any is not None else _read_wish(data.gpus, data.host, data.indexes),
         start=read_moment("start", data.start, now),
         end=read_moment("end", data.end, now),
@@ -236,7 +234,7 @@ async def find_next(
     """When so many GPUs are free for so long."""
     check_names(request, _ASK_NEXT)
     now = bookings.now()
-    wish = Wish(count=gpus, memory_bytes=read_amount(memory), model=model, host=host, same_host=same_host)
+    wish = ReservationRequest(count=gpus, memory_bytes=read_amount(memory), model=model, host=host, same_host=same_host)
     # What was free in the past is nobody's question, nor what will be in ten years.
     begin = None if start is None else min(max(read_time("start", start, now), now), now + FURTHEST / 2)
     return NextFree(await bookings.next_free(wish, read_length(span) or 0.0, begin), now)
@@ -246,14 +244,14 @@ allow_reservations = allow("/api/v1/reservations", "GET", "POST")
 allow_reservation = allow("/api/v1/reservations/{number:int}", "GET", "PATCH", "DELETE")
 
 
-def _read_wish(gpus: list[str] | None, host: str | None, indexes: list[int | str] | None) -> Wish:
+def _read_wish(gpus: list[str] | None, host: str | None, indexes: list[int | str] | None) -> ReservationRequest:
     if gpus is not None and (host is not None or indexes is not None):
         BookingDesk.refuse_both()
-    return Wish(gpus=tuple(gpus or ()), host=host, labels=tuple(map(str, indexes or ())))
+    return ReservationRequest(gpus=tuple(gpus or ()), host=host, labels=tuple(map(str, indexes or ())))
 
 
-def _read_any(wanted: AnyGpus) -> Wish:
-    return Wish(
+def _read_any(wanted: AnyGpus) -> ReservationRequest:
+    return ReservationRequest(
         count=wanted.gpus,
         memory_bytes=read_amount(wanted.memory),
         model=wanted.model,

@@ -27,7 +27,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.turns import LoopBudget, take_turns
-from gpudeck.reservations.refusals import name_gpus
+from gpudeck.reservations.rules import name_gpus
 
 log = logging.getLogger(__name__)
 

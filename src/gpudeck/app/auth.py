@@ -12,9 +12,8 @@ from gpudeck.api.access import Policy
 from gpudeck.api.callers import Door, Doorkeeper
 from gpudeck.api.reports import FindGrant, Grant
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.import_files import TokenFiles, take_over_files
 from gpudeck.auth.parts import Auth
-from gpudeck.auth.token_copy import TokenCopy
+from gpudeck.auth.token_files import TokenCopy, TokenFiles, take_over_files
 from gpudeck.database.engine import open_database
 from gpudeck.database.file_watch import DatabaseFile
 from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME

@@ -16,7 +16,7 @@ from gpudeck.chat.settings import ChatSettings, SlackSettings
 from gpudeck.chat.turn import Place
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
-from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import Reservations
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Chat:
         settings: ChatSettings,
         *,
         reservations: Reservations,
-        waiting: Queue | None = None,
+        waiting: WaitQueue | None = None,
         history: Store | None = None,
         watches: Watches | None = None,
         reaches: Callable[[str | None], bool] = lambda _: False,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from gpudeck.auth.people import People
+from gpudeck.auth.people import PeopleDirectory
 from gpudeck.database.engine import Database
 from gpudeck.database.fleets import name_fleet
 from gpudeck.history.base import HistoryRefused, RunsAsk, Store
@@ -17,11 +17,10 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import BookedGpu
 from gpudeck.model.wanted import OfferedGpu
-from gpudeck.queueing.estimate import Estimator, Stays, count_stays
-from gpudeck.queueing.queue import Queue
+from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.request import Request
+from gpudeck.queueing.scheduler import Estimator, RunLengths, count_stays
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.queueing.store import QueueStore
 from gpudeck.reservations.calendar import Reservations
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class WaitingLine:
         database: Database,
         reservations: Reservations,
         settings: QueueSettings,
-        people: People,
+        people: PeopleDirectory,
         *,
         history: Store | None = None,
         demo: int | None = None,
@@ -76,7 +75,7 @@ class WaitingLine:
         self._next_store: QueueStore | None = None
         self._tasks: list[asyncio.Task[None]] = []
         store = QueueStore(database, name_fleet(demo))
-        self.queue = Queue(
+        self.queue = WaitQueue(
             store,
             settings,
             ReservedHolds(reservations),
@@ -154,7 +153,7 @@ class WaitingLine:
                 log.exception("how long programs stay cannot be told")
 
 
-def _ask_stays(store: Store, now: float) -> dict[str, Stays]:
+def _ask_stays(store: Store, now: float) -> dict[str, RunLengths]:
     runs = store.runs(RunsAsk(start=now - _LOOK_BACK, end=now, limit=_RUNS)).runs
     return count_stays(
         (run.gpus, run.ended_at - (run.seen_at if run.started_at is None else run.started_at))

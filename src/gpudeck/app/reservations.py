@@ -23,7 +23,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import Mark, Reservation
 from gpudeck.reservations.calendar import Reservations
-from gpudeck.reservations.reconcile import Findings, Reconciler, tell_release
+from gpudeck.reservations.reconcile import Reconciler, ReconcileResult, tell_release
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 
@@ -118,7 +118,7 @@ class Bookings:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
-    def _take(self, found: Findings) -> None:
+    def _take(self, found: ReconcileResult) -> None:
         for event in found.events:
             self._events.add(event)
         self._used |= {one.id: one for one in found.used}

@@ -1,6 +1,10 @@
-"""Log in with a name and a password: slow for whoever guesses, and silent about what was wrong."""
+"""Logging in with a name and a password: slow for an attacker who guesses, without saying which of the two was wrong.
+
+The first account of a hub is created with a link that the hub prints at its start.
+"""
 
 import contextlib
+import hmac
 import math
 from collections.abc import AsyncIterator
 from typing import TypeVar
@@ -10,16 +14,19 @@ from sqlalchemy import Executable
 from gpudeck.auth.accounts import Account, Accounts, Also
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.passwords import Passwords
+from gpudeck.auth.passwords import Passwords, hash_secret, make_secret
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
 from gpudeck.auth.throttle import Throttle
-from gpudeck.model.errors import GpudeckError
+from gpudeck.model import clock
+from gpudeck.model.errors import GpudeckError, UsageError
 
 MOST_AT_ONCE = 32
 """Logins under way. More would only wait for each other: two passwords are compared at a time."""
 _BUSY_SECONDS = 2.0
 _T = TypeVar("_T")
+VALID_SECONDS = 3600.0
+_HINT = "Start the hub again for a new one, or run `gpudeck account add NAME --role admin` on its machine."
 
 
 class LoginRefused(GpudeckError):
@@ -142,3 +149,50 @@ def describe_wait(seconds: float) -> str:
     if whole >= 120:
         return f"{math.ceil(whole / 60)} minutes"
     return "1 second" if whole == 1 else f"{whole} seconds"
+
+
+class LinkRefused(UsageError):
+    """The secret is wrong, used or old, or there is an account by now."""
+
+
+class FirstAdmin:
+    """A secret that makes one admin, once. It is in memory as its hash, and gone when the hub ends."""
+
+    def __init__(self, accounts: Accounts, now: clock.Clock = clock.wall) -> None:
+        self._accounts = accounts
+        self._now = now
+        self._hash: str | None = None
+        self._made_at = 0.0
+
+    async def make(self) -> str | None:
+        """The secret, which replaces an earlier one; None where there is any account already."""
+        if await self._accounts.count():
+            self._hash = None
+            return None
+        secret = make_secret()
+        self._hash, self._made_at = hash_secret(secret), self._now()
+        return secret
+
+    async def redeem(self, secret: str, name: str, password: str, also: Also) -> Account:
+        """The new admin; `also` starts their session. Raises UsageError for a secret that is wrong, used or old, and
+        when there is an account by now; also for a bad name or password, and then the secret can be used again."""
+        wanted = self._take(secret)
+        try:
+            return await self._add(name, password, also)
+        except BaseException:
+            self._hash = wanted
+            raise
+
+    async def _add(self, name: str, password: str, also: Also) -> Account:
+        if await self._accounts.count():
+            raise LinkRefused("this hub has accounts by now.", "Log in with one of them.")
+        return await self._accounts.add(name, "admin", password, also, logs_in=True)
+
+    def _take(self, secret: str) -> str:
+        """Whoever takes it is the only one: of two who come at once the second is refused."""
+        taken = self._hash
+        is_old = not 0 <= self._now() - self._made_at <= VALID_SECONDS
+        if taken is None or is_old or not hmac.compare_digest(taken, hash_secret(secret)):
+            raise LinkRefused("this link does not work, or no longer.", _HINT)
+        self._hash = None
+        return taken

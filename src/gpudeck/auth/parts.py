@@ -6,12 +6,10 @@ from sqlalchemy import Executable
 
 from gpudeck.auth.accounts import Account, Accounts
 from gpudeck.auth.audit import Audit
-from gpudeck.auth.caller import Caller, Kind
-from gpudeck.auth.first_admin import FirstAdmin
-from gpudeck.auth.login import Login
+from gpudeck.auth.caller import Caller, Kind, caller_of
+from gpudeck.auth.login import FirstAdmin, Login
 from gpudeck.auth.passwords import Passwords
-from gpudeck.auth.people import People
-from gpudeck.auth.proxy import caller_of
+from gpudeck.auth.people import PeopleDirectory
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.auth.settings import People as Logins
@@ -51,7 +49,7 @@ class Auth:
         self.audit = Audit(database, now)
         self.sessions = Sessions(database, settings, now)
         self.tokens = Tokens(database, now)
-        self.people = People(logins)
+        self.people = PeopleDirectory(logins)
         self.login = Login(self.accounts, self.sessions, passwords, Throttle(now), self.audit)
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)

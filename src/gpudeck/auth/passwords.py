@@ -1,6 +1,10 @@
-"""Passwords: what may be one, their argon2id hashes, and the same work for one that belongs to nobody."""
+"""Passwords and secrets: what a password may be, argon2id hashes, and random secrets kept as their hash.
+
+Checking the password of an unknown account takes as long as checking a known one.
+"""
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import unicodedata
@@ -24,6 +28,8 @@ _HINT = f"It needs {SHORTEST} to {LONGEST} characters; four random words are a g
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+LENGTH = 43
+"""Characters of 256 random bits."""
 
 
 class Passwords:
@@ -105,3 +111,12 @@ def _hash_of_nothing(hasher: PasswordHasher) -> str:
         b64encode(secrets.token_bytes(size)).rstrip(b"=").decode() for size in (hasher.salt_len, hasher.hash_len)
     )
     return f"$argon2id$v=19${cost}${salt}${tag}"
+
+
+def make_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def hash_secret(secret: str) -> str:
+    """What is kept of it. Fast on purpose: nobody can try 2^256 of them. Takes any text."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,13 +1,13 @@
-"""Whose jobs are whose, and how somebody is reached: accounts of the hub, logins on the hosts, mail and Slack."""
+"""Which logins belong to which account, and how a person is reached by mail and Slack."""
 
 from gpudeck.auth.settings import People as Entries
-from gpudeck.auth.settings import Person, people_problem, read_name, read_person
+from gpudeck.auth.settings import PersonSettings, people_problem, read_name, read_person
 from gpudeck.model.errors import UsageError
 
-_NOBODY = Person()
+_NOBODY = PersonSettings()
 
 
-class People:
+class PeopleDirectory:
     """Accounts and who is behind them, as the setting `people` has it.
 
     An account without an entry has the login of its own name, unless an entry gives that login to another account.
@@ -40,7 +40,7 @@ class People:
         is_own_name = read_name(login) == login and login not in self._logins
         return login if is_own_name else None
 
-    def person_of(self, account_name: str) -> Person:
+    def person_of(self, account_name: str) -> PersonSettings:
         """How they are reached and what they muted; an empty one for an account without an entry."""
         return self._persons.get(account_name, _NOBODY)
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Executable, Row, delete, insert, or_, select, update
 
 from gpudeck.auth.accounts import Account, Also, read_account
-from gpudeck.auth.secret import LENGTH, hash_secret, make_secret
+from gpudeck.auth.passwords import LENGTH, hash_secret, make_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database

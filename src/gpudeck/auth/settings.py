@@ -1,4 +1,4 @@
-"""What an operator decides about who may log in. Needs nothing that only a hub's install has."""
+"""Settings of accounts: who may log in, which logins are whose, trusted proxies. A base install reads them too."""
 
 import ipaddress
 import re
@@ -35,7 +35,7 @@ RuleName = Annotated[
 ]
 
 
-class Person(Struct, frozen=True):
+class PersonSettings(Struct, frozen=True):
     """Somebody with an account. A list in place of all this is their logins."""
 
     logins: list[_Login] | None = None
@@ -50,7 +50,7 @@ class Person(Struct, frozen=True):
     """What they are not told about, by the names of rules; they can mute more by themselves."""
 
 
-People = dict[_Name, list[_Login] | Person]
+People = dict[_Name, list[_Login] | PersonSettings]
 """Accounts, with the logins on the hosts that belong to them and the ways to reach the person. An account that does not
 stand here has the login of its own name."""
 
@@ -98,9 +98,9 @@ def read_name(text: str) -> str | None:
     return name if re.match(ACCOUNT_NAME, name) else None
 
 
-def read_person(account: str, entry: list[str] | Person) -> Person:
+def read_person(account: str, entry: list[str] | PersonSettings) -> PersonSettings:
     """An entry of the setting `people`, with the logins spelled out."""
-    person = Person(logins=entry) if isinstance(entry, list) else entry
+    person = PersonSettings(logins=entry) if isinstance(entry, list) else entry
     return replace(person, logins=[account]) if person.logins is None else person
 
 

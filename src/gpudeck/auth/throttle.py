@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from gpudeck.auth.proxy import read_address
+from gpudeck.auth.caller import read_address
 
 FREE_TRIES = 5
 """Of one name from one address, before any wait."""

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Executable, bindparam, func, insert, or_, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.auth.caller import RANKS, Role
-from gpudeck.auth.secret import hash_secret, make_secret
+from gpudeck.auth.passwords import hash_secret, make_secret
 from gpudeck.auth.token_rules import check_token, matches
 from gpudeck.database import schema
 from gpudeck.database.engine import Database

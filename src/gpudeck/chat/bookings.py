@@ -13,10 +13,9 @@ from gpudeck.chat.lines import count
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.quantity import show_length
 from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation
-from gpudeck.reservations.drafts import Draft
-from gpudeck.reservations.refusals import Conflict
-from gpudeck.reservations.slots import Slot
-from gpudeck.reservations.wishes import Wish
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Conflict
+from gpudeck.reservations.slots import FreeSlot
 from gpudeck.views.reservations import render_reservations
 
 BOOK = "gpudeck_book"
@@ -37,8 +36,10 @@ class Offer(Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
     @property
-    def draft(self) -> Draft:
-        return Draft(wish=Wish(gpus=tuple(self.gpus)), start=self.start, length=self.length, note=self.note)
+    def draft(self) -> ReservationDraft:
+        return ReservationDraft(
+            wish=ReservationRequest(gpus=tuple(self.gpus)), start=self.start, length=self.length, note=self.note
+        )
 
 
 class Return(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +107,7 @@ def _line(one: Reservation) -> str:
     return f"{what} {one.id}: *{escape(one.user)}*  {_gpus(one.gpus)}  {times}{note}"
 
 
-def _offer(slot: Slot, asker: str, note: str) -> Block | None:
+def _offer(slot: FreeSlot, asker: str, note: str) -> Block | None:
     offer = Offer(asker, [gpu.uuid for gpu in slot.gpus], slot.start, slot.end - slot.start, note[:_NOTE])
     return button("Book that", BOOK, msgspec.json.encode(offer).decode(), primary=True)
 

@@ -38,9 +38,9 @@ from gpudeck.hub.sight import Sight
 from gpudeck.model.errors import UsageError
 from gpudeck.model.moments import read_span
 from gpudeck.model.view import Fleet
-from gpudeck.queueing.queue import Queue
-from gpudeck.reservations.drafts import Draft
-from gpudeck.reservations.refusals import Conflict
+from gpudeck.queueing.queue import WaitQueue
+from gpudeck.reservations.requests import ReservationDraft
+from gpudeck.reservations.rules import Conflict
 from gpudeck.reservations.store import ReservationAsk
 from gpudeck.views.reading import read_fleet
 
@@ -58,7 +58,7 @@ class Place(Struct, frozen=True):
     desk: BookingDesk
     audit: Audit
     questions: Questions
-    waiting: Queue | None = None
+    waiting: WaitQueue | None = None
     watches: Watches | None = None
     reaches: Callable[[str | None], bool] = field(default=lambda _: True)
     """Whether an account can be told by itself, when a watch of theirs fires."""
@@ -209,7 +209,7 @@ class Turn:
             draft = replace(draft, wish=wish)
         return await self._write_booking(draft)
 
-    async def _write_booking(self, draft: Draft) -> Answer:
+    async def _write_booking(self, draft: ReservationDraft) -> Answer:
         """As whoever asks, and never as anybody else: the desk is told no other name."""
         if (refusal := self._refuse_write()) is not None:
             return refusal

@@ -11,8 +11,7 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.moments import read_moment, read_span
 from gpudeck.model.quantity import AMOUNT, parse_bytes
 from gpudeck.model.wanted import MOST_GPUS, Wanted
-from gpudeck.reservations.drafts import Draft
-from gpudeck.reservations.wishes import Wish
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 
 _BOOK_HINT: Final = "Such as `book gpu07:0,1 for 4h`, or `book 2 h100 for 4h from tomorrow 9:00`."
 _COUNT: Final = re.compile(r"[0-9]{1,2}|[0-9]{1,4}x")
@@ -78,13 +77,13 @@ def read_kind(words: Sequence[str]) -> Wanted:
     )
 
 
-def read_booking(words: Sequence[str], now: float, zone: tzinfo) -> Draft:
+def read_booking(words: Sequence[str], now: float, zone: tzinfo) -> ReservationDraft:
     """`gpu07:0,1 for 4h from tomorrow 9:00 note a paper`; times are of `zone`. Raises UsageError."""
     place, clauses = split_clauses(words, _CLAUSES)
     if ("for" in clauses) == ("until" in clauses):
         raise UsageError("a booking needs `for` or `until`, and not both.", _BOOK_HINT)
     start = read_moment("from", clauses["from"], now, zone) if "from" in clauses else None
-    return Draft(
+    return ReservationDraft(
         wish=_read_place(place),
         start=start,
         end=read_moment("until", clauses["until"], now, zone, start=start) if "until" in clauses else None,
@@ -111,7 +110,7 @@ def split_clauses(words: Iterable[str], names: Sequence[str]) -> tuple[list[str]
     return place, {name: " ".join(said) for name, said in clauses.items()}
 
 
-def _read_place(words: list[str]) -> Wish:
+def _read_place(words: list[str]) -> ReservationRequest:
     if not words:
         raise UsageError("which GPUs?", _BOOK_HINT)
     first = words[0]
@@ -123,20 +122,20 @@ def _read_place(words: list[str]) -> Wish:
         raise UsageError(f"{words[at_host + 2]!r} is not understood.", _BOOK_HINT)
     if not read_asked(words).is_counted and "any" not in {word.lower() for word in words}:
         raise UsageError("how many GPUs?", _BOOK_HINT)
-    return Wish(
+    return ReservationRequest(
         count=kind.gpus, memory_bytes=kind.memory_bytes, model=kind.model, host=kind.host, same_host=kind.same_host
     )
 
 
-def read_named(place: str) -> Wish:
+def read_named(place: str) -> ReservationRequest:
     """HOST, HOST:0,1 or a UUID. Raises UsageError."""
     if place.upper().startswith(("GPU-", "MIG-")) and len(place) > 30:
-        return Wish(gpus=(place,))
+        return ReservationRequest(gpus=(place,))
     host, colon, labels = place.partition(":")
     named = tuple(label.strip() for label in labels.split(",") if label.strip())
     if not host or (colon and not named) or len(named) > MOST_GPUS:
         raise UsageError(f"{place[:80]!r} is not HOST or HOST:GPU,GPU.", "Such as gpu07:0,1.")
-    return Wish(host=host, labels=named)
+    return ReservationRequest(host=host, labels=named)
 
 
 def _wanted(found: dict[str, str], *, same_host: bool) -> Wanted:

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from gpudeck.auth.settings import ROLES, AccountRole
-from gpudeck.cli.own_database import use_database
+from gpudeck.cli.hub_access import use_database
 from gpudeck.model.errors import UsageError
 from gpudeck.model.quantity import show_span
 from gpudeck.views.table import Cell, Column, render

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpudeck.cli.logs import start_logging
+from gpudeck.cli.terminal import start_logging
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Address
 

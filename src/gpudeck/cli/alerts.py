@@ -135,7 +135,7 @@ def _hub_of(ctx: click.Context, hub: str) -> str:
 
 
 def _ask(hub: str, question: "Callable[[Client], T]") -> T:
-    from gpudeck.cli.booking import ask  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - the help needs none
 
     return ask(hub, question)
 
@@ -160,7 +160,7 @@ def _parse_labels(labels: tuple[str, ...]) -> dict[str, str]:
 
 
 def _show_moment(at: float) -> str:
-    from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import machine_zone  # noqa: PLC0415 - the help needs none
     from gpudeck.model.moments import show_moment  # noqa: PLC0415 - the same
 
     return show_moment(at, machine_zone(), time.time())

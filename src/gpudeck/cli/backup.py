@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpudeck.cli.own_database import need_hub
+from gpudeck.cli.hub_access import need_hub
 from gpudeck.model.errors import UsageError
 
 _EXAMPLES = """\b

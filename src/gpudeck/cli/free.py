@@ -7,8 +7,8 @@ from typing import NamedTuple
 import click
 import msgspec
 
+from gpudeck.cli.request_options import ask_hub, check_place, kind_options, place_options, read_wanted
 from gpudeck.cli.terminal import check_output
-from gpudeck.cli.wanting import ask_hub, check_place, kind_options, place_options, read_wanted
 from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.quantity import show_count
@@ -101,7 +101,7 @@ command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
 def _read_hub(hub: str, words: tuple[str, ...]) -> Offer:
-    from gpudeck.cli.asking import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
+    from gpudeck.cli.hub_access import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
 
     known = offer_all(choose(ask_fleet(hub).fleet, words).hosts)
     names = _my_names(hub) if any(gpu.booked_by is not None for gpu in known) else frozenset()
@@ -112,7 +112,7 @@ def _read_hub(hub: str, words: tuple[str, ...]) -> Offer:
 def _my_names(hub: str) -> frozenset[str]:
     """Under which my bookings stand, and what was given to me after waiting: the account's, or my login where the hub
     knows none."""
-    from gpudeck.cli.booking import find_name  # noqa: PLC0415 - few fleets have bookings
+    from gpudeck.cli.hub_access import find_name  # noqa: PLC0415 - few fleets have bookings
     from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
 
     try:

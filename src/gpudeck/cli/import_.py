@@ -69,7 +69,7 @@ def command(*, kind: str, file: Path, dry_run: bool, as_json: bool, hub: str, co
 
 
 def _here(config: Path | None) -> "Here":
-    from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - the same
+    from gpudeck.cli.hub_access import machine_zone  # noqa: PLC0415 - the same
     from gpudeck.compat.importing import Here  # noqa: PLC0415 - the same
     from gpudeck.settings import choose_data_dir, load_settings  # noqa: PLC0415 - the help needs none
 

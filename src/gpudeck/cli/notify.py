@@ -97,9 +97,9 @@ def _make_order(name: str, person: str | None, settings: "Settings") -> "Order":
 
 
 def _recipient(name: str, account: str, settings: "Settings") -> str:
-    from gpudeck.auth.people import People  # noqa: PLC0415 - few ask for it
+    from gpudeck.auth.people import PeopleDirectory  # noqa: PLC0415 - few ask for it
 
-    notify, person = settings.notify, People(settings.people).person_of(account)
+    notify, person = settings.notify, PeopleDirectory(settings.people).person_of(account)
     if name not in {notify.mail, notify.slack}:
         raise UsageError(f"{name} sends to nobody by themselves.", "notify.mail and notify.slack name what does.")
     way = "mail" if name == notify.mail else "slack"
@@ -111,13 +111,13 @@ def _recipient(name: str, account: str, settings: "Settings") -> str:
 
 async def _send_by_bot(account: str | None, settings: "Settings") -> None:
     """Raises UsageError, or PluginError where Slack does not take it."""
-    from gpudeck.auth.people import People  # noqa: PLC0415 - few ask for it
+    from gpudeck.auth.people import PeopleDirectory  # noqa: PLC0415 - few ask for it
     from gpudeck.chat.post import answer_message  # noqa: PLC0415 - the same
     from gpudeck.chat.web import write_once  # noqa: PLC0415 - the same
 
     if account is None:
         raise UsageError("the bot writes to people by themselves.", "Name one of them with --person.")
-    slack_id = People(settings.people).person_of(account).slack
+    slack_id = PeopleDirectory(settings.people).person_of(account).slack
     if slack_id is None:
         raise UsageError(f"people.{account}.slack is not set.")
     if settings.chat.slack is not None:

@@ -20,7 +20,7 @@ def command(number: int, *, hub: str) -> None:
 
     Exit code 1 where there is none, it is over, or it is somebody else's.
     """
-    from gpudeck.cli.booking import ask, name_gpus  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask, name_gpus  # noqa: PLC0415 - the help needs none
 
     released = ask(hub, lambda client: client.release(number))
     gpus = name_gpus(released.gpus)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudeck.cli.wanting import complete_hosts
+from gpudeck.cli.request_options import complete_hosts
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.reservation import ReservationList, ShownReservation
@@ -43,7 +43,7 @@ def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, fo
         raise UsageError("--mine and --user exclude each other.")
     if as_json and form not in {None, "json"}:
         raise UsageError(f"--json and --format {form} exclude each other.")
-    from gpudeck.cli.booking import ask, find_name  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask, find_name  # noqa: PLC0415 - the help needs none
     from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     def search(client: "Client") -> bytes:
@@ -70,7 +70,7 @@ def _describe_nothing(host: str | None, who: str | None) -> str:
 
 
 def _print(found: list[ShownReservation]) -> None:
-    from gpudeck.cli.booking import machine_zone  # noqa: PLC0415 - JSON needs none
+    from gpudeck.cli.hub_access import machine_zone  # noqa: PLC0415 - JSON needs none
     from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - the same
     from gpudeck.views.reservations import render_reservations  # noqa: PLC0415 - the same
 

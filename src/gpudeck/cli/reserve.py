@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpudeck.cli.wanting import complete_hosts, read_wanted
+from gpudeck.cli.request_options import complete_hosts, read_wanted
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.reservation import ShownReservation
@@ -50,7 +50,7 @@ def command(**options: Any) -> None:
     Times are those of this machine's zone. Where others have them booked, the booking is named and the next free time
     offered: exit code 1. 2 is for what cannot be, 3 for a hub that does not answer.
     """
-    from gpudeck.cli.booking import ask, explain_refusal, find_owner, machine_zone  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask, explain_refusal, find_owner, machine_zone  # noqa: PLC0415 - the help needs none
     from gpudeck.client import Taken  # noqa: PLC0415 - the same
     from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
@@ -114,7 +114,7 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe(made: ShownReservation, now: float, zone: "tzinfo") -> str:
-    from gpudeck.cli.booking import name_gpus  # noqa: PLC0415 - JSON needs none
+    from gpudeck.cli.hub_access import name_gpus  # noqa: PLC0415 - JSON needs none
     from gpudeck.model.moments import show_moment  # noqa: PLC0415 - the same
     from gpudeck.model.quantity import show_length  # noqa: PLC0415 - the same
     from gpudeck.views.safe import clean  # noqa: PLC0415 - the same

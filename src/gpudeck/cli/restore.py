@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudeck.cli.own_database import need_hub
+from gpudeck.cli.hub_access import need_hub
 
 if TYPE_CHECKING:
     from gpudeck.ops.restore import Restored

@@ -1,9 +1,10 @@
-"""gpudeck show: the fleet, or what of it fits some words, as a table, boxes, JSON, CSV or a page; once or again and
-again."""
+"""gpudeck show: the fleet or a part of it as a table, boxes, JSON, CSV or a page, once or repeatedly (`--watch`)."""
 
 import inspect
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,14 @@ import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.terminal import check_output, knows_our_signs, moves_cursor, terminal_width, wants_colour
+from gpudeck.cli.terminal import Screen, check_output, knows_our_signs, moves_cursor, terminal_width, wants_colour
 from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words, nothing_fits
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.view import Fleet
 from gpudeck.views.choice import choose_json
+from gpudeck.views.filter import join
+from gpudeck.views.lost import forget_states
 from gpudeck.views.reading import Reading, read_fleet
 from gpudeck.views.safe import in_ascii
 from gpudeck.views.text import NO_HOST, render_fleet
@@ -130,7 +133,7 @@ def command(
     if columns is not None and form != "csv":
         raise UsageError("--columns goes with --csv.")
     if html is not None:
-        from gpudeck.cli.page_file import check_alone  # noqa: PLC0415 - few ask for it
+        from gpudeck.cli.terminal import check_alone  # noqa: PLC0415 - few ask for it
 
         form = check_alone(form, detail=detail, watch=watch)
     if refresh is not None and html is None:
@@ -158,7 +161,7 @@ def _show_once(reading: Reading, words: tuple[str, ...], look: Look, file: str) 
     is_missing = bool(words) and not part.fleet.hosts
     # Who pipes it on gets an empty list; who reads a table gets one line that says it.
     if file != "-":
-        from gpudeck.cli.page_file import write_page  # noqa: PLC0415 - few ask for it
+        from gpudeck.cli.terminal import write_page  # noqa: PLC0415 - few ask for it
 
         write_page(file, _present(part, words, look))
     elif not is_missing or look.form != "text":
@@ -172,7 +175,7 @@ def _choose_source(hub: str, *, local: bool, ssh: str | None, is_table: bool) ->
         return _read_local
     if ssh is not None:
         return lambda: _read_ssh(ssh, is_table=is_table)
-    from gpudeck.cli.asking import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
+    from gpudeck.cli.hub_access import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
 
     return lambda: ask_fleet(hub)
 
@@ -227,8 +230,7 @@ def _read_interval(text: str, look: Look) -> float:
 
 
 def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> None:
-    from gpudeck.cli.redraw import Screen  # noqa: PLC0415 - one look needs none
-    from gpudeck.cli.watching import Watching  # noqa: PLC0415 - the same
+    from gpudeck.cli.terminal import Screen  # noqa: PLC0415 - one look needs none
 
     watching = Watching(lambda: _choose(read(), words), lambda part: _present(part, words, look), seconds, words)
     is_table = look.form == "text"
@@ -272,3 +274,51 @@ def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
     return Reading(read_fleet(seen.fleet), seen.fleet)
+
+
+class Watching:
+    """`read` gives what is shown of the fleet and blocks, `present` makes it text."""
+
+    def __init__(
+        self, read: Callable[[], Reading], present: Callable[[Reading], str], seconds: float, words: tuple[str, ...]
+    ) -> None:
+        self._read = read
+        self._present = present
+        self._seconds = seconds
+        self._words = words
+        # What fails here fails as without `--watch`: an address may be wrong.
+        self._reading, self._read_at = read(), time.time()
+        self._lost: GpudeckError | None = None
+
+    def run(self, screen: Screen, *, has_title: bool) -> None:
+        """Until Ctrl-C, which raises KeyboardInterrupt here. SIGTERM leaves the terminal as it was, too."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        while True:
+            if has_title or self._lost is None:
+                screen.draw(f"{self._title()}\n{self._text()}" if has_title else self._text())
+            screen.wait(self._seconds)
+            self._read_again(is_told=not has_title)
+
+    def _read_again(self, *, is_told: bool) -> None:
+        try:
+            self._reading, self._read_at, self._lost = self._read(), time.time(), None
+        except UsageError:
+            raise
+        except GpudeckError as error:
+            if is_told and self._lost is None:
+                print(f"gpudeck: {error}", file=sys.stderr)
+            self._lost = error
+
+    def _text(self) -> str:
+        if self._lost is None:
+            return self._present(self._reading)
+        fleet = forget_states(self._reading.fleet, "the hub is out of reach")
+        fleet.time += time.time() - self._read_at
+        return self._present(Reading(fleet, self._reading.document))
+
+    def _title(self) -> str:
+        clock = time.strftime("%H:%M:%S")
+        if self._lost is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(self._read_at))
+            return f"OUT OF REACH since {since}, asked again at {clock}: {self._lost.message}"
+        return f"gpudeck show {join(self._words)}".rstrip() + f"   every {self._seconds:g} s   {clock}"

@@ -1,11 +1,27 @@
-"""What the standard output can show."""
+"""Terminal output of commands: width and colours, redrawing for `--watch`, writing a page to a file, log lines."""
 
+import logging
 import os
 import shutil
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
-from gpudeck.model.errors import GpudeckError
-from gpudeck.views.table import LEAST
+import click
+
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.hub_url import mask_password
+from gpudeck.views.safe import clean
+from gpudeck.views.table import LEAST, shorten
+
+_SLICE = 0.2
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+"""The other screen, no cursor, and long lines cut by the terminal rather than wrapped."""
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_BEGIN, _END = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
+"""A frame as one: terminals that know how show it at once. Nothing is erased before it is written over."""
+_NOISY = ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore", "alembic", "sqlalchemy", "aiosqlite")
 
 
 def check_output() -> None:
@@ -44,3 +60,102 @@ def knows_our_signs() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+class Screen:
+    """Draws frames, one over the other in a terminal that can, one below the other with `gap` between them elsewhere.
+
+    As a context it gives the terminal back as it was.
+    """
+
+    def __init__(self, *, in_place: bool, gap: str = "\n") -> None:
+        self._in_place = in_place
+        self._gap = gap
+        self._size = shutil.get_terminal_size()
+        self._is_first = True
+
+    def __enter__(self) -> "Screen":
+        self._write(_ENTER if self._in_place else "")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write(_LEAVE if self._in_place else "")
+
+    def draw(self, text: str) -> None:
+        self._size = shutil.get_terminal_size()
+        if not self._in_place:
+            self._write(text if self._is_first else f"{self._gap}{text}")
+        else:
+            lines = _cut(text.splitlines(), self._size.lines, self._size.columns)
+            self._write(f"{_BEGIN}{chr(10).join(f'{line}{chr(27)}[K' for line in lines)}{_END}")
+        self._is_first = False
+
+    def wait(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        """Until it is time for the next frame, or the terminal has another size."""
+        deadline = now() + seconds
+        while (left := deadline - now()) > 0:
+            time.sleep(min(_SLICE, left))
+            if self._in_place and shutil.get_terminal_size() != self._size:
+                return
+
+    def _write(self, text: str) -> None:
+        click.echo(text, nl=False, color=True)
+        sys.stdout.flush()
+
+
+def _cut(lines: list[str], height: int, width: int) -> list[str]:
+    if len(lines) <= height:
+        return lines
+    kept = lines[: max(1, height - 1)]
+    return [*kept, shorten(f"… {len(lines) - len(kept)} more lines: choose with words", width)]
+
+
+def check_alone(form: str | None, *, detail: bool, watch: str | None) -> str:
+    """The form of a page; raises UsageError beside options that make no sense with it."""
+    others = [*([f"--{form}"] if form else []), *(["--detail"] if detail else []), *(["--watch"] if watch else [])]
+    if others:
+        raise UsageError(f"--html and {others[0]} exclude each other: a page is of one moment, with all details.")
+    return "html"
+
+
+def write_page(file: str, page: str) -> None:
+    """Whoever reads the file meanwhile sees the page before or this one, never a part. Raises GpudeckError."""
+    # What a link leads to is replaced, not the link.
+    target = Path(os.path.realpath(file))
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(page, encoding="utf-8")
+        else:
+            _replace(target, page)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise GpudeckError(
+            f"{file} could not be written: {reason}.", "Give another file, or - for the output."
+        ) from error
+
+
+def _replace(target: Path, page: str) -> None:
+    fresh = target.with_name(f".{target.name[:200]}.{os.getpid()}.new")
+    try:
+        fresh.write_text(page, encoding="utf-8")
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+class OneLine(logging.Formatter):
+    """A message is one clean line without passwords of addresses; only a trace of a bug may be more."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = self.formatTime(record, "%H:%M:%S")
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"{stamp} {level}{mask_password(clean(record.getMessage()))}{trace}"
+
+
+def start_logging(verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    for noisy in _NOISY:
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
-from gpudeck.cli.own_database import use_database
+from gpudeck.cli.hub_access import use_database
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.quantity import show_length, show_span
 from gpudeck.views.safe import clean

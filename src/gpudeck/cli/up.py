@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.cli.logs import start_logging
+from gpudeck.cli.terminal import start_logging
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.settings import Address

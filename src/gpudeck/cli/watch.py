@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gpudeck.cli.wanting import kind_options, read_wanted
+from gpudeck.cli.request_options import kind_options, read_wanted
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.quantity import show_length
@@ -56,7 +56,7 @@ def command(
     the events. Nothing is held: `gpudeck wait` stands in line, `gpudeck reserve` books."""
     if context.invoked_subcommand is not None:
         return
-    from gpudeck.cli.booking import ask, find_owner  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask, find_owner  # noqa: PLC0415 - the help needs none
     from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     wanted = read_wanted(gpus, memory, model, host, same_host=same_host)
@@ -83,7 +83,7 @@ def command(
 @_HUB
 def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
     """What I want to be told of, and for a week what I was told. Admins see those of all."""
-    from gpudeck.cli.booking import ask  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - the help needs none
     from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     body = ask(hub, lambda client: client.watches({"mine": "true"} if mine else {}))
@@ -105,7 +105,7 @@ def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
 @_HUB
 def remove_watch(*, number: int, hub: str) -> None:
     """Forget a watch. Exit code 1 where there is none."""
-    from gpudeck.cli.booking import ask  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - the help needs none
 
     ask(hub, lambda client: client.remove_watch(number))
     click.echo(f"Watch {number} is forgotten.")

@@ -4,7 +4,7 @@ from collections.abc import Set
 
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.gpu import GpuState
-from gpudeck.reservations.observed import ObservedGpu, Occupant
+from gpudeck.reservations.requests import ObservedGpu, Occupant
 
 
 def observe(fleet: Fleet, uuids: Set[str] | None = None) -> dict[str, ObservedGpu]:

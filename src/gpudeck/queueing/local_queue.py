@@ -1,12 +1,11 @@
-"""Standing in line on one machine, without any hub: through files with locks that the kernel drops when a process ends.
+"""The queue of one machine without a hub: files with locks that the kernel drops when a process ends.
 
-    line             locked for a moment by whoever looks or changes anything here
-    ticket-NUMBER    somebody who waits; locked for as long as they do
-    gpu-UUID         locked by whoever was given that GPU, as long as their command runs
+    line             locked briefly for every read and change
+    ticket-NUMBER    one waiting request; locked by its process
+    gpu-UUID         locked by the process that got that GPU, as long as its command runs
 
-Whoever looks at the line decides by the same rules as a hub, and takes what is theirs alone. A ticket that nobody locks
-any more is of a dead process, and counts for nothing; neither does one whose owner has not looked for a minute, as one
-that was stopped with Ctrl-Z.
+Each waiting process applies the rules of the hub and takes only its own grant. A ticket without a lock belongs to a
+dead process and is ignored, as is one whose process has not looked for a minute (stopped with Ctrl-Z).
 """
 
 import contextlib
@@ -25,9 +24,8 @@ from msgspec.structs import replace
 
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.wanted import OfferedGpu, Wanted
-from gpudeck.queueing.place import Place, Places
 from gpudeck.queueing.request import Granted, Request, grant_of
-from gpudeck.queueing.scheduler import Schedule, schedule
+from gpudeck.queueing.scheduler import PositionFinder, QueuePosition, Schedule, schedule
 from gpudeck.queueing.settings import QueueSettings
 
 VARIABLE: Final = "GPUDECK_LOCK_DIR"
@@ -46,7 +44,7 @@ class Ticket(Struct, frozen=True):
     wanted: Wanted
 
 
-class Kept(Struct, frozen=True):
+class ClaimFile(Struct, frozen=True):
     """What the file of a GPU says: until when it is kept for somebody whose command is not ours to run."""
 
     user: str
@@ -87,7 +85,7 @@ def taken_here(uuids: Iterable[str]) -> frozenset[str]:
     return frozenset(uuid for uuid in uuids if any(_is_taken(_gpu_file(place, uuid), now) for place in places))
 
 
-class LocalLine:
+class LocalQueue:
     """A place in the line of this machine. `look` until it is granted, then `close` when its command has ended.
 
     `read` gives the GPUs of this machine and may block for seconds.
@@ -104,7 +102,7 @@ class LocalLine:
         self._folder = folder
         self._read = read
         self._settings = settings or QueueSettings()
-        self._places = Places(None)
+        self._places = PositionFinder(None)
         self._ticket = Ticket(user, time.time(), wanted)
         self._number = 0
         self._file: Path | None = None
@@ -125,7 +123,7 @@ class LocalLine:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.write(descriptor, msgspec.json.encode(self._ticket))
 
-    def look(self) -> Place:
+    def look(self) -> QueuePosition:
         """Where it stands now, and whether it was granted. The GPUs of a grant are locked until `close`."""
         gpus = self._read()
         now = time.time()
@@ -141,7 +139,7 @@ class LocalLine:
 
     def keep(self, seconds: float) -> None:
         """Keep what was granted for so long, though this process ends: for a command that is not ours to run."""
-        kept = msgspec.json.encode(Kept(self._ticket.user, time.time() + seconds))
+        kept = msgspec.json.encode(ClaimFile(self._ticket.user, time.time() + seconds))
         for descriptor in self._given:
             os.pwrite(descriptor, kept, 0)
 
@@ -265,7 +263,7 @@ def _is_taken(file: Path, now: float) -> bool:
     if is_locked or not text:
         return is_locked
     try:
-        kept = msgspec.json.decode(text, type=Kept)
+        kept = msgspec.json.decode(text, type=ClaimFile)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     # A time that is far off is none of ours.

@@ -1,24 +1,29 @@
-"""The line of those who wait for GPUs: they come, are heard of, get their turn, and go. The database has all of it.
+"""The queue of requests for GPUs (`gpudeck wait`), stored in the database, so that it survives a restart.
 
-One event loop owns it. What changes the line comes one after another, so that nobody is served twice or lost between.
+One event loop owns it, and changes are serialised: no request is served twice or lost.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
+from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
+from gpudeck.database.schema import queue_requests as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.wanted import OfferedGpu, Wanted
-from gpudeck.queueing.place import Estimate, Place, Places
 from gpudeck.queueing.request import Granted, Request, grant_of
-from gpudeck.queueing.scheduler import Grant, schedule
+from gpudeck.queueing.scheduler import Estimate, PositionFinder, QueuePosition, ScheduledGrant, schedule
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.queueing.store import QueueStore
 
+_WANTED: Final = ("gpus", "memory_bytes", "model", "same_host", "host", "near")
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 1000
@@ -30,6 +35,79 @@ _REFUSED_SECONDS: Final = 10.0
 
 LoginsOf = Callable[[Request], Collection[str]]
 """The names on the hosts of whoever waits."""
+
+
+class QueueStore:
+    """One fleet's line. All of it raises Temporary where the database does not answer."""
+
+    def __init__(self, database: Database, fleet: str = REAL) -> None:
+        self._database = database
+        self._fleet = fleet
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hubs may write to the same tables."""
+        return self._database.kind == "postgresql"
+
+    async def list(self) -> list[Request]:
+        """In the order in which they came."""
+        wanted = select(table).where(table.c.fleet == self._fleet).order_by(table.c.created_at, table.c.id)
+        async with self._database.begin() as connection:
+            return [_read(dict(row)) for row in (await connection.execute(wanted)).mappings()]
+
+    async def add(self, key: str, user: str, account: str | None, wanted: Wanted, now: float) -> Request:
+        """The request with that key, a new one where there is none."""
+        row = {name: getattr(wanted, name) for name in _WANTED} | {"same_host": int(wanted.same_host)}
+        row |= {"fleet": self._fleet, "key": key, "user": user, "account": account}
+        row |= {"created_at": now, "last_seen_at": now}
+        try:
+            async with self._database.begin() as connection:
+                made = (await connection.execute(insert(table).values(row).returning(table))).mappings().one()
+                return _read(dict(made))
+        except IntegrityError:
+            async with self._database.begin() as connection:
+                known = select(table).where(table.c.fleet == self._fleet, table.c.key == key)
+                return _read(dict((await connection.execute(known)).mappings().one()))
+
+    async def note_seen(self, numbers: dict[int, float]) -> None:
+        """When those who wait were last heard of, by id."""
+        async with self._database.begin() as connection:
+            for number, at in numbers.items():
+                later = (table.c.id == number) & (table.c.last_seen_at < at)
+                await connection.execute(update(table).where(later).values(last_seen_at=at))
+
+    async def grant(self, number: int, granted: Granted) -> bool:
+        """False where it is gone, or another hub was first."""
+        text = msgspec.json.encode(granted).decode()
+        is_waiting = (table.c.id == number) & table.c.granted.is_(None)
+        async with self._database.begin() as connection:
+            return (await connection.execute(update(table).where(is_waiting).values(granted=text))).rowcount == 1
+
+    async def extend(self, number: int, granted: Granted) -> None:
+        """What was granted is kept for longer."""
+        text = msgspec.json.encode(granted).decode()
+        is_granted = (table.c.id == number) & table.c.granted.is_not(None)
+        async with self._database.begin() as connection:
+            await connection.execute(update(table).where(is_granted).values(granted=text))
+
+    async def remove(self, number: int) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(delete(table).where(table.c.id == number))
+
+
+def _read(row: dict[str, Any]) -> Request:
+    wanted = {name: row[name] for name in _WANTED} | {"same_host": bool(row["same_host"])}
+    granted = row["granted"]
+    return Request(
+        id=row["id"],
+        key=row["key"],
+        user=row["user"],
+        account=row["account"],
+        wanted=Wanted(**wanted),
+        created_at=row["created_at"],
+        last_seen_at=row["last_seen_at"],
+        granted=None if granted is None else msgspec.json.decode(granted, type=Granted),
+    )
 
 
 class Holds(Protocol):
@@ -45,7 +123,7 @@ class QueueFull(GpudeckError):
     """Too many wait."""
 
 
-class Queue:
+class WaitQueue:
     """`load` once; `step` every second, and when `wake` is set; `stop` at the end, which answers all open questions.
 
     Whatever asks the database raises Temporary.
@@ -69,7 +147,7 @@ class Queue:
         self._logins_of = logins_of
         self._now = now
         self._requests: dict[int, Request] = {}
-        self._places = Places(estimate)
+        self._places = PositionFinder(estimate)
         self._noted: dict[int, float] = {}
         self._starting: dict[int, float] = {}
         self._refused: dict[str, float] = {}
@@ -89,7 +167,7 @@ class Queue:
         """Whether nobody is known to wait; another hub may know of somebody, where the database is shared."""
         return not self._requests and not self._store.is_shared
 
-    def list(self) -> list[Place]:
+    def list(self) -> list[QueuePosition]:
         """Those who were granted something first, then the line in its order."""
         return [self._place(one) for one in sorted(self._requests.values(), key=_listed)]
 
@@ -109,7 +187,7 @@ class Queue:
         self._store = store
         await self.load()
 
-    async def join(self, key: str, user: str, account: str | None, wanted: Wanted) -> Place:
+    async def join(self, key: str, user: str, account: str | None, wanted: Wanted) -> QueuePosition:
         """Stand in line; with a key that stands there already the same place. Raises QueueFull."""
         async with self._lock:
             known = next((one for one in self._requests.values() if one.key == key), None)
@@ -123,7 +201,7 @@ class Queue:
         self.wake.set()
         return self._place(self._requests[known.id])
 
-    async def ask(self, number: int, wait: float = 0.0, seen: str = "") -> Place | None:
+    async def ask(self, number: int, wait: float = 0.0, seen: str = "") -> QueuePosition | None:
         """A place, and that whoever has it is still there; None where there is no such place. It may take up to `wait`
         seconds, as long as the place is still as its version `seen`. Who has seen that it was granted and asks again
         says that the command runs and is still about to use the GPUs."""
@@ -172,7 +250,7 @@ class Queue:
         self._is_over = True
         await self._tell()
 
-    def _place(self, one: Request) -> Place:
+    def _place(self, one: Request) -> QueuePosition:
         return self._places.show(one)
 
     def _check_room(self, user: str) -> None:
@@ -255,7 +333,7 @@ class Queue:
             await self._give(grant)
         self._places.settle(self._requests.values(), found, gpus)
 
-    async def _give(self, grant: Grant) -> None:
+    async def _give(self, grant: ScheduledGrant) -> None:
         """Hold first: whoever dies in between leaves a short hold behind, never two with the same GPU."""
         one = self._requests[grant.request]
         now = self._now()

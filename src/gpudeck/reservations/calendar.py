@@ -10,22 +10,36 @@ from msgspec.structs import replace
 
 from gpudeck.model import clock
 from gpudeck.model.reservation import BookedGpu, GpuReservation, Reservation, ReservationKind
-from gpudeck.reservations.drafts import Change, Draft, Edit, changed_span
-from gpudeck.reservations.refusals import (
+from gpudeck.reservations.requests import (
+    Change,
+    Edit,
+    Known,
+    ReservationDraft,
+    ReservationRequest,
+    changed_span,
+    find_fitting,
+    find_named,
+)
+from gpudeck.reservations.rules import (
+    LATE_SECONDS,
     Changed,
     NoSuchReservation,
     ReservationRefused,
+    ReservationSpan,
+    Who,
+    check_limits,
     describe_taken,
     describe_too_few,
     describe_use,
+    read_span,
 )
-from gpudeck.reservations.rules import LATE_SECONDS, Span, Who, check_limits, read_span
 from gpudeck.reservations.settings import DAY, ReservationSettings
-from gpudeck.reservations.slots import Slot, find_slot, taken_by
-from gpudeck.reservations.store import ReservationAsk, ReservationStore, Writing
-from gpudeck.reservations.wishes import Known, Wish, find_fitting, find_named
-from gpudeck.reservations.writes import (
+from gpudeck.reservations.slots import FreeSlot, find_slot, taken_by
+from gpudeck.reservations.store import (
     NOTE_LENGTH,
+    ReservationAsk,
+    ReservationStore,
+    Writing,
     end_holds,
     is_as_before,
     new_row,
@@ -111,7 +125,7 @@ class Reservations:
             raise NoSuchReservation(number)
         return found
 
-    async def book(self, draft: Draft, owner: Who, known: Known, *, by: Who | None = None) -> Reservation:
+    async def book(self, draft: ReservationDraft, owner: Who, known: Known, *, by: Who | None = None) -> Reservation:
         """Make a booking for `owner`; `by` is who asks for it, where that is somebody else."""
         by = by or owner
         now = self.now()
@@ -135,7 +149,7 @@ class Reservations:
             if change.version is not None and change.version != before.version:
                 raise Changed(before)
             span = changed_span(before, change, now)
-            rest = Span(max(span.start, float(math.floor(now))), span.end)
+            rest = ReservationSpan(max(span.start, float(math.floor(now))), span.end)
             owner = Who(change.user or before.user, logins=by.logins if before.user == by.name else frozenset())
             gpus = before.gpus
             if change.wish is not None:
@@ -188,7 +202,7 @@ class Reservations:
         """Keep GPUs free for somebody who is about to start, for a short while. No limits. Raises Conflict."""
         now = self.now()
         # The whole time that was promised, though holds too are counted in whole seconds.
-        span = Span(math.floor(now), math.ceil(now + seconds))
+        span = ReservationSpan(math.floor(now), math.ceil(now + seconds))
         async with self._store.writing() as writing:
             await self._check_free(writing, gpus, span, user, spares="booking")
             made = await writing.add(new_row(user, user, span, note, now) | {"kind": "hold"}, gpus)
@@ -202,7 +216,7 @@ class Reservations:
             before = await writing.find(number)
             if before is None or before.kind != "hold" or not before.counts_at(now):
                 return None
-            span = Span(math.floor(now), math.ceil(until))
+            span = ReservationSpan(math.floor(now), math.ceil(until))
             await self._check_free(writing, before.gpus, span, before.user, but=number, spares="booking")
             after = await writing.change(before, {"end": span.end, "changed_at": now})
         self._take(after)
@@ -219,7 +233,9 @@ class Reservations:
         self._take(after)
         return after
 
-    async def next_free(self, wish: Wish, length: float, known: Known, *, start: float | None = None) -> Slot | None:
+    async def next_free(
+        self, wish: ReservationRequest, length: float, known: Known, *, start: float | None = None
+    ) -> FreeSlot | None:
         """The first time at which that is free for `length` seconds; None where none within reach is known."""
         now = self.now()
         span = read_span(start, None, length, now)
@@ -231,15 +247,15 @@ class Reservations:
             return slot
         return _first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wish, span)
 
-    def _fitting(self, wish: Wish, span: Span, known: Known) -> list[list[BookedGpu]]:
+    def _fitting(self, wish: ReservationRequest, span: ReservationSpan, known: Known) -> list[list[BookedGpu]]:
         is_near = span.start <= self.now() + LATE_SECONDS
         return find_fitting(wish, known, is_near=is_near, booked=self.current())
 
     async def _settle(
         self,
         writing: Writing,
-        wish: Wish,
-        span: Span,
+        wish: ReservationRequest,
+        span: ReservationSpan,
         owner: Who,
         known: Known,
         *,
@@ -265,7 +281,7 @@ class Reservations:
         self,
         writing: Writing,
         gpus: Sequence[BookedGpu],
-        span: Span,
+        span: ReservationSpan,
         user: str,
         *,
         but: int | None = None,
@@ -278,7 +294,7 @@ class Reservations:
         later = [one for one in later if one.user != user or one.kind != spares]
         conflicts = [one for one in later if one.start < span.end]
         if conflicts:
-            raise describe_taken(conflicts, _first_slot([gpus], later, Wish(), span))
+            raise describe_taken(conflicts, _first_slot([gpus], later, ReservationRequest(), span))
 
     async def _find_open(self, writing: Writing, number: int, by: Who, now: float) -> Reservation:
         found = await writing.find(number)
@@ -306,8 +322,8 @@ def show_at_gpu(reservation: Reservation) -> GpuReservation:
 
 
 def _first_slot(
-    tiers: Sequence[Sequence[BookedGpu]], taken: Sequence[Reservation], wish: Wish, span: Span
-) -> Slot | None:
+    tiers: Sequence[Sequence[BookedGpu]], taken: Sequence[Reservation], wish: ReservationRequest, span: ReservationSpan
+) -> FreeSlot | None:
     """The earliest; of two at the same time that of the first tier."""
     spans = taken_by(taken)
     slots = (

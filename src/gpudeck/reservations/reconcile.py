@@ -13,8 +13,8 @@ from gpudeck.model.event import Event, make_event
 from gpudeck.model.quantity import show_length
 from gpudeck.model.reservation import BookedGpu, Mark, Reservation
 from gpudeck.reservations.calendar import show_at_gpu
-from gpudeck.reservations.observed import ObservedGpu, Occupant
-from gpudeck.reservations.refusals import name_gpus
+from gpudeck.reservations.requests import ObservedGpu, Occupant
+from gpudeck.reservations.rules import name_gpus
 from gpudeck.reservations.settings import DAY, ReservationSettings
 
 OVERRUN_SECONDS: Final = DAY
@@ -24,7 +24,7 @@ LoginsOf = Callable[[str], frozenset[str] | None]
 """The names on the hosts that the owner of a reservation has; None where nobody knows: then everybody may be them."""
 
 
-class Findings(Struct, frozen=True):
+class ReconcileResult(Struct, frozen=True):
     """`marks` is what is shown at GPUs, by UUID. `used` are those whose owners were seen for the first time, `unused`
     those that are to be given back, as nobody came, `late` those that soon are, with the moment."""
 
@@ -46,9 +46,9 @@ class Reconciler:
         self._warned: set[int] = set()
         self._told: set[tuple[int, str, str]] = set()
 
-    def look(self, near: Sequence[Reservation], seen: Mapping[str, ObservedGpu], now: float) -> Findings:
+    def look(self, near: Sequence[Reservation], seen: Mapping[str, ObservedGpu], now: float) -> ReconcileResult:
         """`near` are the reservations of about now, `seen` their GPUs as far as the fleet has them."""
-        found = Findings()
+        found = ReconcileResult()
         running = [one for one in near if one.counts_at(now)]
         for one in running:
             self._look_at(one, seen, now, found)
@@ -58,7 +58,7 @@ class Reconciler:
         self._forget(near, running)
         return found
 
-    def _look_at(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: Findings) -> None:
+    def _look_at(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
         logins = self._logins_of(one.user)
         for gpu in one.gpus:
             strangers = _strangers(seen.get(gpu.uuid), logins)
@@ -70,7 +70,9 @@ class Reconciler:
         elif one.used_at is None and one.kind == "booking":
             self._look_for_owner(one, seen, now, found)
 
-    def _look_for_owner(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: Findings) -> None:
+    def _look_for_owner(
+        self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult
+    ) -> None:
         no_show = self._settings.no_show
         if no_show == "off":
             return
@@ -87,7 +89,7 @@ class Reconciler:
                 self._warned.add(one.id)
                 found.events.append(_warn(one, deadline, now))
 
-    def _look_after(self, one: Reservation, gpu: BookedGpu, seen: ObservedGpu | None, found: Findings) -> None:
+    def _look_after(self, one: Reservation, gpu: BookedGpu, seen: ObservedGpu | None, found: ReconcileResult) -> None:
         """Whoever stays after the end of what they booked."""
         logins = self._logins_of(one.user) or frozenset()
         staying = [
@@ -102,7 +104,9 @@ class Reconciler:
             title = f"{staying[0]} is still on GPU {gpu.label} of {gpu.host}: {one.user}'s booking has ended"
             found.events.append(_event(one.end, "reservation_overrun", title, one, gpu=gpu, user=staying[0]))
 
-    def _tell_conflict(self, one: Reservation, gpu: BookedGpu, stranger: Occupant, now: float, found: Findings) -> None:
+    def _tell_conflict(
+        self, one: Reservation, gpu: BookedGpu, stranger: Occupant, now: float, found: ReconcileResult
+    ) -> None:
         user = stranger.user or ""
         if not self._is_new(one, gpu, user):
             return

@@ -12,7 +12,7 @@ Taken = Mapping[str, Sequence[tuple[float, float]]]
 """By UUID: from when until when. Never two at once, by their start."""
 
 
-class Slot(Struct, frozen=True):
+class FreeSlot(Struct, frozen=True):
     """A time at which these GPUs are free."""
 
     start: float
@@ -38,7 +38,7 @@ def find_slot(
     length: float,
     earliest: float,
     same_host: bool = False,
-) -> Slot | None:
+) -> FreeSlot | None:
     """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds.
 
     Nothing becomes free but where something ends: only those moments are tried. Of several choices the one that leaves
@@ -51,7 +51,7 @@ def find_slot(
         free = [gpu for gpu in gpus if is_free(taken.get(gpu.uuid, ()), start, start + length)]
         chosen = choose(free, count, same_host=same_host)
         if chosen is not None:
-            return Slot(start, start + length, chosen)
+            return FreeSlot(start, start + length, chosen)
     return None
 
 

@@ -6,12 +6,12 @@ from alerts.notifiers.sinks import make_message
 from gpudeck.alerts.message import Message, Subject
 from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_way
 from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, Route
-from gpudeck.auth.settings import Person
+from gpudeck.auth.settings import PersonSettings
 
 PEOPLE = {
-    "ada": Person(mail="ada@example.org", slack="U1", group="vision"),
-    "bob": Person(mail="bob@example.org"),
-    "eve": Person(),
+    "ada": PersonSettings(mail="ada@example.org", slack="U1", group="vision"),
+    "bob": PersonSettings(mail="bob@example.org"),
+    "eve": PersonSettings(),
 }
 ADDRESSES = {
     "ops": "json://ops.example",

@@ -1693,21 +1693,6 @@ export interface components {
             people: components["schemas"]["Holder"][];
             time: number;
         };
-        /** Place */
-        Place: {
-            created_at: number;
-            estimate_reason: string | null;
-            estimate_seconds: number | null;
-            granted: components["schemas"]["Granted"] | null;
-            id: number;
-            kept: number;
-            position: number | null;
-            reason: string | null;
-            user: string;
-            version: string;
-            waiting: number;
-            wanted: components["schemas"]["Wanted"];
-        };
         /**
          * Process
          * @description One program on one GPU. A process on four GPUs appears four times, with its memory on each.
@@ -1745,7 +1730,22 @@ export interface components {
             kept: {
                 [key: string]: number;
             };
-            requests: components["schemas"]["Place"][];
+            requests: components["schemas"]["QueuePosition"][];
+        };
+        /** QueuePosition */
+        QueuePosition: {
+            created_at: number;
+            estimate_reason: string | null;
+            estimate_seconds: number | null;
+            granted: components["schemas"]["Granted"] | null;
+            id: number;
+            kept: number;
+            position: number | null;
+            reason: string | null;
+            user: string;
+            version: string;
+            waiting: number;
+            wanted: components["schemas"]["Wanted"];
         };
         /** Readiness */
         Readiness: {
@@ -4619,7 +4619,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Place"];
+                    "application/json": components["schemas"]["QueuePosition"];
                 };
             };
             /** @description A request that makes no sense */
@@ -4719,7 +4719,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Place"];
+                    "application/json": components["schemas"]["QueuePosition"];
                 };
             };
             /** @description Something in the request makes no sense */

@@ -22,8 +22,7 @@ from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.times import parse_span, parse_time
-from gpudeck.reservations.refusals import ReservationRefused
-from gpudeck.reservations.rules import Span, check_span
+from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, check_span
 
 _UNUSED = "A booking that nobody uses is given back after reservations.no_show (1h unless set): gpu-monitor kept it."
 _LOOK = 'It looks like {"gpu01": [{"name": "ada", "date": "2026-12-01 18:00", "comment": "paper"}]}.'
@@ -83,7 +82,7 @@ def _plan_entry(entry: Entry, here: Here, plan: Plan) -> None:
 def _find_refusal(end: float, now: float) -> str:
     """Why no hub would make a reservation from now until `end`; empty where one may. A dry run asks no hub to try."""
     try:
-        check_span(Span(now, end), now)
+        check_span(ReservationSpan(now, end), now)
     except ReservationRefused as error:
         return error.message.rstrip(".")
     return ""

@@ -1,19 +1,39 @@
-"""What `gpudeck reserve`, `reservations` and `release` share: asking the hub as somebody, and showing what it says."""
+"""What commands share to reach a hub or its database: the fleet, reservations, the token of this machine's hub."""
 
+import contextlib
 import getpass
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import tzinfo
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from gpudeck.model.errors import GpudeckError
+from gpudeck.client import Client, Forbidden
+from gpudeck.client.answers import read_answer
+from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.reservation import BookedGpu
+from gpudeck.model.view import Fleet
+from gpudeck.views.reading import Reading
 from gpudeck.views.safe import clean
 
 if TYPE_CHECKING:
     from gpudeck.client import Client, Taken
+    from gpudeck.database.engine import Database
 
 T = TypeVar("T")
+_T = TypeVar("_T")
+
+
+def ask_fleet(hub: str) -> Reading:
+    """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
+    try:
+        body = Client(hub, token=os.environ.get("GPUDECK_TOKEN")).fleet()
+    except Forbidden:
+        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
+
+        body = Client(hub, token=find_own_token(hub)).fleet()
+    return Reading(read_answer(body, Fleet, hub), body)
 
 
 def ask(hub: str, question: "Callable[[Client], T]") -> T:
@@ -86,3 +106,22 @@ def explain_refusal(error: "Taken", now: float, zone: tzinfo) -> GpudeckError:
         return GpudeckError(f"{clean(error.message)}{until}", error.hint)
     free = f"{show_moment(slot.start, zone, now)} to {show_moment(slot.end, zone, now)}"
     return GpudeckError(f"{clean(error.message)}{until}", f"Next free: {free}, {name_gpus(slot.gpus)}.")
+
+
+@contextlib.contextmanager
+def need_hub(what: str) -> Iterator[None]:
+    """For imports of the hub's parts. Raises UsageError where they are not installed: `what` are made where it runs."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"the hub's parts are not installed ({error.name}), and {what} are made where the hub runs.",
+            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
+        ) from error
+
+
+def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[_T]]") -> _T:
+    """Do something with it. Raises UsageError where the hub is not installed: `what` are made where it runs."""
+    with need_hub(what):
+        from gpudeck.ops import own_database  # noqa: PLC0415 - the hub may not be installed
+    return own_database.use_database(config, work)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fakes.clock import FakeClock
-from gpudeck.auth import import_files
-from gpudeck.auth.import_files import ADMIN_NAME, AGENTS_NAME, TokenFiles, take_over_files
-from gpudeck.auth.secret import hash_secret
+from gpudeck.auth import token_files as import_files
+from gpudeck.auth.passwords import hash_secret
+from gpudeck.auth.token_files import ADMIN_NAME, AGENTS_NAME, TokenFiles, take_over_files
 from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.errors import Temporary, UsageError

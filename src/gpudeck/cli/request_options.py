@@ -1,4 +1,4 @@
-"""What `gpudeck free` and `gpudeck wait` share: the options that say which GPUs are wanted, and who asks."""
+"""Options of `gpudeck free`, `wait`, `watch` and `reserve` that say which GPUs are wanted."""
 
 import getpass
 import os
