@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
-from fakes.hubs import wait_until
 from fakes.reports import make_envelope
+from fakes.waiting import wait_until
 from gpudeck.agent import listen, seats
 from gpudeck.agent.desk import Desk
 from gpudeck.agent.listen import Listener, Token

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.agent.outbox import WRITE_AFTER, Outbox
 from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.agent.spool import Spool

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import wait_until
 from fakes.moody_hub import MoodyHub
+from fakes.waiting import wait_until
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.agent.push import LONGEST_PAUSE, Backoff, Sender, read_token

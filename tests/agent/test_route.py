@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fakes.certificates import Authority
-from fakes.hubs import wait_until
 from fakes.proxies import ForwardProxy, running_proxy
+from fakes.waiting import wait_until
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.push import Sender

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from alerts import quick
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
+from fakes.waiting import wait_until
 
 CONFIG = f"""{quick.RULES}    gpu_held_idle: {{enabled: false}}
 notify:

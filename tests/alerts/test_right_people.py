@@ -17,8 +17,9 @@ import pytest
 
 from alerts import quick
 from alerts.notifiers.sinks import MailServer, Webhook, running_mail_server, running_webhook
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
 from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, read, slack_in_a_thread
+from fakes.waiting import wait_until
 from gpudeck.collectors.simulated.people import _FIRST_NAMES
 
 RULES = f"{quick.RULES}    gpu_held_idle: {{for: 1s}}\n"

@@ -12,6 +12,7 @@ import pytest
 
 from fakes.doors import make_door
 from fakes.store import FakeStore
+from fakes.waiting import until
 from gpudeck.api.access import Commands
 from gpudeck.api.questions import AT_FULL_SPEED, MOST_WAITING, SHARE, Questions
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, Store, UsageAsk
@@ -52,13 +53,6 @@ class Place:
 @pytest.fixture
 def hub() -> Place:
     return Place()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 def test_question_reaches_the_store_as_it_was_asked(hub: Place) -> None:

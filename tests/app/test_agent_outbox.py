@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.hubs import start, wait_until
+from fakes.hubs import start
 from fakes.moody_hub import MoodyHub
+from fakes.waiting import wait_until
 from gpudeck.agent.parcel import Parcel
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.agent.spool import Spool

@@ -9,20 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.test_tls import (
-    ask,
-    authority,
-    certificate_in,
-    client_context,
-    connected,
-    make_pair,
-    pair,
-    settings_of,
-    shown_certificate,
-)
 from fakes.certificates import Authority
-from fakes.hubs import wait_until
 from fakes.reports import make_envelope
+from fakes.waiting import wait_until
 from gpudeck.agent import listen
 from gpudeck.agent.desk import Desk
 from gpudeck.agent.listen import Listener
@@ -33,6 +22,17 @@ from gpudeck.model.settings import Address
 from gpudeck.server import tls as tls_module
 from gpudeck.server.tls import Tls
 from gpudeck.wire import encode
+from server.test_tls import (
+    ask,
+    authority,
+    certificate_in,
+    client_context,
+    connected,
+    make_pair,
+    pair,
+    settings_of,
+    shown_certificate,
+)
 
 __all__ = ["authority", "pair"]
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import msgspec
 
-from fakes.hubs import wait_until
 from fakes.reports import make_envelope
+from fakes.waiting import wait_until
 from gpudeck.app.history import Archive
 from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings

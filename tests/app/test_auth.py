@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
+from fakes.waiting import wait_until
 from gpudeck.agent.token_file import ensure_token
 from gpudeck.app.auth import running_auth
 from gpudeck.auth.parts import Auth

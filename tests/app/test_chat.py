@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.slack import APP_TOKEN, BOT_TOKEN, SlackThread, read, slack_in_a_thread
+from fakes.waiting import wait_until
 
 CONFIG = """
 chat:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from alerts.notifiers.sinks import Webhook, running_webhook
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.postgres import PostgresServer, running_postgres
 from fakes.reports import make_envelope, make_gpu
+from fakes.waiting import wait_until
 from gpudeck.wire.codec import encode
 
 HOT = make_gpu(metrics={"temperature_celsius": 92})

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from fakes.hubs import gpudeck, running_hub, wait_until
+from fakes.hubs import gpudeck, running_hub
+from fakes.waiting import wait_until
 
 
 def test_hub_with_a_demo_that_was_asked_for_takes_no_hosts_and_says_why(tmp_path: Path) -> None:

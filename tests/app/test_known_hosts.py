@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from fakes.hubs import HubProcess, gpudeck, wait_until
+from fakes.hubs import HubProcess, gpudeck
 from fakes.reports import make_envelope, make_gpu
+from fakes.waiting import wait_until
 from gpudeck.wire import encode
 
 CONFIG = "demo: never\nlocal: never\nfleet: {down_after: 2s}\n"

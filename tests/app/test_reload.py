@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, running_hub
+from fakes.waiting import wait_until
 
 FIRST = """
 demo: never

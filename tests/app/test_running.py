@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from fakes.certificates import Authority
-from fakes.hubs import HubProcess, environment, gpudeck, running_hub, start, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub, start
 from fakes.reports import make_envelope
+from fakes.waiting import wait_until
 from gpudeck.wire import encode
 
 

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from discovery.script import ScriptedProvider, eventually
+from discovery.script import ScriptedProvider
+from fakes.waiting import until
 from gpudeck.app.watching import Watching
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.ranges import quote
@@ -46,13 +47,13 @@ def test_host_that_moves_from_one_list_to_another_stays_whichever_is_read_first(
         hub = Hub()
         left, right = ScriptedProvider(named("a", "b"), pause=0.01), ScriptedProvider(named("c"), pause=0.01)
         async with watching(hub, left, right) as watched:
-            await eventually(lambda: shown(hub) == {"a", "b", "c"}, "the lists")
+            await until(lambda: shown(hub) == {"a", "b", "c"}, "the lists")
             moved = hub.fleet.hosts["b"]
             left.then(named("a"))
-            await eventually(lambda: watched.find("b") is None, "the removal")
+            await until(lambda: watched.find("b") is None, "the removal")
             assert shown(hub) == {"a", "b", "c"}
             right.then(named("b", "c", origin="other"))
-            await eventually(lambda: watched.find("b") is not None, "the move")
+            await until(lambda: watched.find("b") is not None, "the move")
             assert hub.fleet.hosts["b"] is moved
 
     run(work)
@@ -63,8 +64,8 @@ def test_host_that_no_list_names_any_more_goes_after_a_while() -> None:
         hub = Hub()
         only = ScriptedProvider(named("a", "b"), named("a"), pause=0.01)
         async with watching(hub, only, grace=0.1):
-            await eventually(lambda: shown(hub) == {"a", "b"}, "the list")
-            await eventually(lambda: shown(hub) == {"a"}, "the removal")
+            await until(lambda: shown(hub) == {"a", "b"}, "the list")
+            await until(lambda: shown(hub) == {"a"}, "the removal")
 
     run(work)
 
@@ -84,8 +85,8 @@ def test_hosts_that_leave_a_list_together_are_one_change_of_the_fleet(monkeypatc
         names = [f"gpu{number:03}" for number in range(300)]
         only = ScriptedProvider(named("a", *names), named("a"), pause=0.01)
         async with watching(hub, only, grace=0.1):
-            await eventually(lambda: len(shown(hub)) == 301, "the list")
-            await eventually(lambda: shown(hub) == {"a"}, "the removal")
+            await until(lambda: len(shown(hub)) == 301, "the list")
+            await until(lambda: shown(hub) == {"a"}, "the removal")
         assert changes == 3
 
     run(work)
@@ -125,7 +126,7 @@ def test_a_newer_list_takes_the_place_of_one_that_is_not_applied_yet(monkeypatch
         async with watching(hub, only):
             await sizes(hub, 100)
             only.then(named("a", "gpu001", origin=ORIGIN))
-            await eventually(lambda: shown(hub) == {"a", "gpu001"}, "the newer list")
+            await until(lambda: shown(hub) == {"a", "gpu001"}, "the newer list")
             assert [target.name for target in hub.fleet.targets] == ["a", "gpu001"]
 
     run(work)
@@ -147,8 +148,8 @@ def test_host_that_a_person_removed_goes_at_once() -> None:
         hub = Hub()
         book = ScriptedProvider(named("a", "b", origin=ORIGIN), named("a", origin=ORIGIN), pause=0.01)
         async with watching(hub, book):
-            await eventually(lambda: shown(hub) == {"a", "b"}, "the book")
-            await eventually(lambda: shown(hub) == {"a"}, "the removal")
+            await until(lambda: shown(hub) == {"a", "b"}, "the book")
+            await until(lambda: shown(hub) == {"a"}, "the removal")
 
     run(work)
 

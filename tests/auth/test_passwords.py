@@ -6,8 +6,8 @@ import threading
 import pytest
 from argon2 import PasswordHasher, Type, extract_parameters
 
-from fakes.hubs import wait_until
 from fakes.passwords import CountingHasher, quick_hasher
+from fakes.waiting import wait_until
 from gpudeck.auth.passwords import AT_ONCE, LONGEST, Passwords
 from gpudeck.model.errors import UsageError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from chaos.figures import Outcome, at_most, holds, took
 from chaos.hosts import reporting
 from chaos.hub import chaos_hub
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.model.errors import GpudeckError
 from gpudeck.ops.backup import make_backup
 from gpudeck.ops.restore import restore

@@ -8,7 +8,7 @@ from chaos.compare import Difference, compare_samples
 from chaos.figures import Outcome, at_most, took
 from chaos.hosts import Fleet, reporting
 from chaos.hub import NO_COMPILER, ChaosHub, chaos_hub
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 DAY = 86_400
 

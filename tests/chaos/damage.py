@@ -15,7 +15,8 @@ from chaos.compare import compare_samples
 from chaos.figures import Figure, Outcome, at_most
 from chaos.hosts import Fleet, reporting
 from chaos.hub import NO_COMPILER, ChaosHub, chaos_hub
-from fakes.hubs import start, wait_until
+from fakes.hubs import start
+from fakes.waiting import wait_until
 
 _PAGE = 4096
 _FILES = ("history.db", "gpudeck.db")

@@ -17,9 +17,9 @@ from chaos.compare import compare_samples
 from chaos.figures import Outcome, at_most, holds, took
 from chaos.hosts import Fleet, reporting
 from chaos.hub import ChaosHub, chaos_hub
-from fakes.hubs import wait_until
 from fakes.postgres import running_postgres
 from fakes.prometheus import StoreProcess, running_store
+from fakes.waiting import wait_until
 
 _SILENT = "gpu00"
 

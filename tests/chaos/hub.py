@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from fakes.consul import free_ports
-from fakes.hubs import environment, wait_until
+from fakes.hubs import environment
+from fakes.waiting import wait_until
 
 _CLOCK = Path(__file__).with_name("clock.c")
 NO_COMPILER = "" if shutil.which("cc") else "needs a C compiler, for a clock that can be set"

@@ -10,7 +10,7 @@ from chaos.compare import compare_runs, compare_samples
 from chaos.figures import Figure, Outcome, at_most, took
 from chaos.hosts import reporting
 from chaos.hub import ChaosHub, chaos_hub
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 
 def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:

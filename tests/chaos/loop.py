@@ -14,7 +14,7 @@ from chaos.compare import compare_samples
 from chaos.figures import Figure, Outcome, at_most, holds
 from chaos.hosts import reporting
 from chaos.hub import chaos_hub
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 _SERIES = 60_000
 _BIG = 5

@@ -13,8 +13,8 @@ from chaos.compare import compare_samples
 from chaos.figures import Outcome, at_most, holds, took
 from chaos.hosts import Sender, reporting
 from chaos.hub import NO_COMPILER, ChaosHub, chaos_hub
-from fakes.hubs import wait_until
 from fakes.reports import GIB, HOST, make_gpu, make_process
+from fakes.waiting import wait_until
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.wire import Envelope
 

@@ -12,6 +12,7 @@ import pytest
 from fakes.chats import ADA, BOB, EVE, Lab
 from fakes.reports import make_gpu
 from fakes.slack import APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, buttons_of, read, running_slack
+from fakes.waiting import until
 from gpudeck.chat import slack as slack_module
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.slack import SlackBot
@@ -38,15 +39,8 @@ class Bench:
         """What is said next."""
         before = len(self.slack.said)
         await sending
-        await wait_until(lambda: len(self.slack.said) > before, "an answer")
+        await until(lambda: len(self.slack.said) > before, "an answer")
         return self.slack.said[-1]
-
-
-async def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"{what} did not happen"
-        await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +57,7 @@ async def running_bot(
         bench.running = asyncio.create_task(bot.run())
         try:
             if is_connected:
-                await wait_until(lambda: slack.opened, "a connection")
+                await until(lambda: slack.opened, "a connection")
             yield bench
         finally:
             await bench.end()
@@ -131,8 +125,8 @@ def test_every_envelope_is_acknowledged_also_those_that_are_nothing_to_us(lab: L
             ]
             await slack.sockets[-1].send_str("no json")
             await slack.sockets[-1].send_str("[]")
-            await wait_until(lambda: set(numbers) <= slack.acks.keys(), "acknowledgements")
-            await wait_until(lambda: slack.said, "an answer")
+            await until(lambda: set(numbers) <= slack.acks.keys(), "acknowledgements")
+            await until(lambda: slack.said, "an answer")
 
     asyncio.run(scenario())
 
@@ -142,7 +136,7 @@ def test_an_acknowledgement_does_not_wait_for_slacks_api(lab: Lab) -> None:
         async with running_bot(lab) as bench:
             bench.slack.hanging.add("chat.postMessage")
             numbers = [await bench.slack.write("free") for _ in range(10)]
-            await wait_until(lambda: set(numbers) <= bench.slack.acks.keys(), "acknowledgements", 3)
+            await until(lambda: set(numbers) <= bench.slack.acks.keys(), "acknowledgements", 3)
 
     asyncio.run(scenario())
 
@@ -153,9 +147,9 @@ def test_a_bot_that_is_ended_in_the_middle_of_questions_leaves_no_work_behind(la
             bench.slack.hanging.add("chat.postMessage")
             for user in (ADA, BOB, EVE):
                 await bench.slack.write("free", user=user)
-            await wait_until(lambda: "chat.postMessage" in dict(bench.slack.calls), "an answer")
+            await until(lambda: "chat.postMessage" in dict(bench.slack.calls), "an answer")
             numbers = [await bench.slack.write("book gpu02:0 for 4h") for _ in range(10)]
-            await wait_until(lambda: set(numbers) <= bench.slack.acks.keys(), "acknowledgements")
+            await until(lambda: set(numbers) <= bench.slack.acks.keys(), "acknowledgements")
             await bench.end()
             works = [str(task.get_coro()) for task in asyncio.all_tasks()]
             assert [work for work in works if "SlackBot" in work] == []
@@ -205,7 +199,7 @@ def test_a_long_answer_is_a_snippet_where_it_was_asked(lab: Lab) -> None:
     async def scenario() -> None:
         async with running_bot(lab) as bench:
             await bench.slack.mention("all_detail")
-            await wait_until(lambda: any("file" in one for one in bench.slack.said), "a snippet")
+            await until(lambda: any("file" in one for one in bench.slack.said), "a snippet")
             file = bench.slack.said[-1]
             assert file["channel"] == "C0GPUS"
             assert "alice" in file["file"]
@@ -221,7 +215,7 @@ def test_a_long_answer_to_one_person_goes_into_their_direct_messages(lab: Lab) -
     async def scenario() -> None:
         async with running_bot(lab) as bench:
             await bench.slack.slash("all_detail")
-            await wait_until(lambda: any("file" in one for one in bench.slack.said), "a snippet")
+            await until(lambda: any("file" in one for one in bench.slack.said), "a snippet")
             assert bench.slack.said[-1]["channel"] == "D0ADA"
             assert "in our direct messages" in read(bench.slack.said[0])
 
@@ -233,7 +227,7 @@ def test_without_the_permission_for_files_the_beginning_is_told(lab: Lab) -> Non
         async with running_bot(lab) as bench:
             bench.slack.refusals["files.getUploadURLExternal"] = {"error": "missing_scope", "needed": "files:write"}
             await bench.slack.write("all_detail")
-            await wait_until(lambda: any("```" in text for text in bench.slack.texts), "the beginning")
+            await until(lambda: any("```" in text for text in bench.slack.texts), "the beginning")
             assert "gpu01" in bench.slack.texts[-1]
 
     asyncio.run(scenario())
@@ -310,7 +304,7 @@ def test_a_new_socket_takes_over_when_slack_asks_for_one(lab: Lab) -> None:
         async with running_bot(lab) as bench:
             old = bench.slack.sockets[-1]
             await bench.slack.ask_for_a_new_socket("warning")
-            await wait_until(lambda: bench.slack.opened == 2, "a second socket")
+            await until(lambda: bench.slack.opened == 2, "a second socket")
             assert not old.closed
             assert "gpu01" in read(await bench.answer(bench.slack.write("hosts")))
             assert [one for one in bench.problems if one] == []
@@ -323,7 +317,7 @@ def test_a_line_that_is_cut_is_opened_again(lab: Lab) -> None:
         async with running_bot(lab) as bench:
             for times in (2, 3, 4):
                 bench.slack.drop()
-                await wait_until(lambda times=times: bench.slack.opened == times, "another socket")
+                await until(lambda times=times: bench.slack.opened == times, "another socket")
             assert "gpu01" in read(await bench.answer(bench.slack.write("hosts")))
 
     asyncio.run(scenario())
@@ -335,10 +329,10 @@ def test_a_slack_that_is_away_is_told_and_found_again(lab: Lab) -> None:
             slack = bench.slack
             slack.drop()
             await slack.stop()
-            await wait_until(lambda: any(bench.problems), "a problem")
+            await until(lambda: any(bench.problems), "a problem")
             await slack.start(slack.port)
-            await wait_until(lambda: slack.opened == 2, "a connection")
-            await wait_until(lambda: bench.problems[-1] is None, "the end of the problem")
+            await until(lambda: slack.opened == 2, "a connection")
+            await until(lambda: bench.problems[-1] is None, "the end of the problem")
             assert "cannot be reached at 127.0.0.1" in str(next(one for one in bench.problems if one))
 
     asyncio.run(scenario())
@@ -362,11 +356,11 @@ def test_a_refusal_is_told_with_the_next_step_and_without_a_secret(
 ) -> None:
     async def scenario() -> None:
         async with running_bot(lab, is_connected=False, prepare=prepare) as bench:
-            await wait_until(lambda: bench.problems, "a problem")
+            await until(lambda: bench.problems, "a problem")
             assert words in str(bench.problems[0])
             bench.slack.refusals.clear()
-            await wait_until(lambda: bench.slack.opened, "a connection")
-            await wait_until(lambda: bench.problems[-1] is None, "all being well")
+            await until(lambda: bench.slack.opened, "a connection")
+            await until(lambda: bench.problems[-1] is None, "all being well")
 
     with caplog.at_level(logging.DEBUG):
         asyncio.run(scenario())
@@ -378,10 +372,10 @@ def test_a_socket_that_says_no_hello_is_given_up(lab: Lab, monkeypatch: pytest.M
 
     async def scenario() -> None:
         async with running_bot(lab, is_connected=False, prepare=lambda slack: setattr(slack, "greets", False)) as bench:
-            await wait_until(lambda: bench.problems, "a problem")
+            await until(lambda: bench.problems, "a problem")
             assert "cannot be opened" in str(bench.problems[0])
             bench.slack.greets = True
-            await wait_until(lambda: bench.slack.opened, "a connection")
+            await until(lambda: bench.slack.opened, "a connection")
 
     asyncio.run(scenario())
 
@@ -390,7 +384,7 @@ def test_socket_mode_that_is_switched_off_is_told(lab: Lab) -> None:
     async def scenario() -> None:
         async with running_bot(lab) as bench:
             await bench.slack.ask_for_a_new_socket("link_disabled")
-            await wait_until(lambda: any(bench.problems), "a problem")
+            await until(lambda: any(bench.problems), "a problem")
             assert "Socket Mode is switched off" in str(bench.problems[-1])
 
     asyncio.run(scenario())
@@ -407,7 +401,7 @@ def test_an_api_that_hangs_costs_its_own_answers_only(lab: Lab, monkeypatch: pyt
             said = await bench.answer(bench.slack.slash("free", user=BOB))
             assert "3 of 5" in read(said)
             bench.slack.hanging.clear()
-            await wait_until(lambda: bench.slack.calls, "calls")
+            await until(lambda: bench.slack.calls, "calls")
             assert "gpu01" in read(await bench.answer(bench.slack.write("hosts", user=BOB, channel="D0BOB")))
 
     asyncio.run(scenario())
@@ -428,7 +422,7 @@ def test_a_limit_that_does_not_end_is_given_up_and_the_next_answer_comes(lab: La
         async with running_bot(lab) as bench:
             bench.slack.limits["chat.postMessage"] = 3, 0
             await bench.slack.write("free")
-            await wait_until(lambda: not bench.slack.limits["chat.postMessage"][0], "three refusals")
+            await until(lambda: not bench.slack.limits["chat.postMessage"][0], "three refusals")
             assert "gpu01" in read(await bench.answer(bench.slack.write("hosts")))
 
     asyncio.run(scenario())
@@ -440,7 +434,7 @@ def test_one_person_cannot_keep_the_bot_from_others(lab: Lab) -> None:
             for _ in range(40):
                 await bench.slack.write("all_detail", user=EVE, channel="D0EVE")
             await bench.slack.write("hosts")
-            await wait_until(lambda: any(one.get("channel") == "D0ADA" for one in bench.slack.said), "an answer")
+            await until(lambda: any(one.get("channel") == "D0ADA" for one in bench.slack.said), "an answer")
 
     asyncio.run(scenario())
 
@@ -453,13 +447,13 @@ def test_tokens_are_read_from_files_again_for_each_connection(lab: Lab, tmp_path
 
     async def scenario() -> None:
         async with running_bot(lab, is_connected=False, bot_token_file=str(file)) as bench:
-            await wait_until(lambda: bench.problems, "a problem")
+            await until(lambda: bench.problems, "a problem")
             assert "chat.slack.bot_token_file cannot be read: No such file" in str(bench.problems[0])
             file.write_text("hunter2\n")
-            await wait_until(lambda: "no such token" in str(bench.problems[-1]), "another problem")
+            await until(lambda: "no such token" in str(bench.problems[-1]), "another problem")
             assert "hunter2" not in str(bench.problems)
             file.write_text(f"{BOT_TOKEN}\n")
-            await wait_until(lambda: bench.slack.opened, "a connection")
+            await until(lambda: bench.slack.opened, "a connection")
 
     asyncio.run(scenario())
 
@@ -494,6 +488,6 @@ def test_a_large_fleet_is_told_within_slacks_limits(lab: Lab) -> None:
         async with running_bot(lab) as bench:
             for text in ("free", "hosts", "all", "all_cmd", "where", "bookings"):
                 await bench.answer(bench.slack.write(text))
-            await wait_until(lambda: sum("file" in one for one in bench.slack.said) == 4, "four snippets")
+            await until(lambda: sum("file" in one for one in bench.slack.said) == 4, "four snippets")
 
     asyncio.run(scenario())

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.terminals import in_a_terminal
+from fakes.waiting import wait_until
 from gpudeck.cli.words import find_names
 
 NOBODY = "http://127.0.0.1:1"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from compat.nodes import CAPTURES, GPU_STATS, file_node, xmlrpc_node
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
+from fakes.waiting import wait_until
 
 STATS = re.search(r"<string>(.*)</string>", GPU_STATS.decode(), re.DOTALL)
 

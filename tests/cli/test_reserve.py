@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, gpudeck, gpudeck_without_reader, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, gpudeck_without_reader, running_hub
+from fakes.waiting import wait_until
 
 
 class Terminal:

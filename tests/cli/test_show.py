@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from wcwidth import wcswidth
 
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.terminals import in_a_terminal
+from fakes.waiting import wait_until
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
+from fakes.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.terminals import in_a_terminal
+from fakes.waiting import wait_until
 
 COLUMNS = ["HOST", "GPU", "MODEL", "STATE", "UTIL", "MEMORY", "GiB", "TEMP", "POWER", "USERS", "SINCE", "NOTE"]
 REFUSED = "gpudeck top needs a terminal that can move its cursor. `gpudeck show` prints the same table anywhere."

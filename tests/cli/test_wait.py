@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.pushed import PushedHost, pushing
 from fakes.terminals import in_a_terminal
+from fakes.waiting import wait_until
 from gpudeck.client import Client
 from gpudeck.collectors.host import host_name, machine_id
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import environment, wait_until
+from fakes.hubs import environment
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
 IDLE = {"utilization": 0, "memory_used": 0}

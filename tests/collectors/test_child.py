@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +10,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from fakes.waiting import wait_until
 from gpudeck.collectors.child import ChildCollector, Spawn, spawn_child
 from gpudeck.collectors.serve import Question, frame
 from gpudeck.collectors.settings import CollectorSettings
@@ -155,15 +155,6 @@ def failure_of(child: ChildCollector, now: float = 0.0) -> PluginError:
     return raised.value
 
 
-def wait_for(condition: Callable[[], T | None]) -> T:
-    """What `condition` gives once it gives something."""
-    ends_at = time.monotonic() + 60
-    while (result := condition()) is None:
-        assert time.monotonic() < ends_at, "waited in vain"
-        threading.Event().wait(0.005)
-    return result
-
-
 def try_to_collect(child: ChildCollector) -> Report | None:
     try:
         return child.collect(0.0)
@@ -209,7 +200,7 @@ def test_late_answer_is_thrown_away_and_a_fresh_one_taken(make: Make, here: Path
     failure_of(child, 2.0)
     (here / "hang").unlink()
     child.deadline = 30.0
-    report = wait_for(lambda: try_to_collect(child))
+    report = wait_until(lambda: try_to_collect(child))
     assert report.labels == {"now": "0.0", "reads": "3"}
 
 
@@ -223,7 +214,7 @@ def test_hung_child_is_killed_after_a_while_and_replaced(make: Make, here: Path,
     assert str(failure_of(child)) == "driver not answering for 100 s"
     (here / "hang").unlink()
     child.deadline = 30.0
-    assert wait_for(lambda: try_to_collect(child)).os != first.os
+    assert wait_until(lambda: try_to_collect(child)).os != first.os
 
 
 def test_child_that_cannot_be_killed_is_left_alone_and_replaced_much_later(
@@ -352,7 +343,7 @@ def test_close_from_another_thread_ends_a_reading_under_way(make: Make, here: Pa
     failures: list[PluginError] = []
     reading = threading.Thread(target=lambda: failures.append(failure_of(child)))
     reading.start()
-    wait_for(lambda: (here / "hanging").exists() or None)
+    wait_until(lambda: (here / "hanging").exists() or None)
     child.close()
     reading.join(60)
     assert [type(failure) for failure in failures] == [Temporary]

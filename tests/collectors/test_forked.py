@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import wait_until
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler, load_here
+from fakes.waiting import wait_until
 from gpudeck.collectors.forked import ForkedCollector
 from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.machine import Machine

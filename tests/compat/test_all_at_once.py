@@ -15,10 +15,11 @@ import yaml
 
 from compat.gpu_cluster_status.test_poll import NODE, alive, node
 from compat.nodes import CAPTURES, GPU_STATS, file_node, xmlrpc_node
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.reports import make_envelope, make_gpu
 from fakes.sshd import IS_HERE, WHY_NOT, running_sshd
 from fakes.vesta import captured_posts
+from fakes.waiting import wait_until
 from gpudeck.wire import encode
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)]

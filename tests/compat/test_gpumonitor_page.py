@@ -13,9 +13,10 @@ from compat.nodes import xmlrpc_node
 from compat.test_gpumonitor import captured
 from fakes.doors import make_door
 from fakes.fleets import fleet_of
-from fakes.hubs import running_hub, wait_until
+from fakes.hubs import running_hub
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.reverse_proxies import caddy_with
+from fakes.waiting import wait_until
 from gpudeck.compat.gpumonitor.page import PageDoor, list_processes, sum_by_user
 from gpudeck.hub.hub import Hub
 from gpudeck.model.report import GpuReading, Process

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from compat.gpu_cluster_status.test_poll import NODE, alive, node
-from fakes.hubs import HubProcess, gpudeck, running_hub, wait_until
+from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.reports import make_envelope, make_gpu
 from fakes.vesta import captured_posts
+from fakes.waiting import wait_until
 from gpudeck.wire import encode
 
 pytestmark = pytest.mark.slow

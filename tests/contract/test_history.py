@@ -24,8 +24,8 @@ from contract.history_fleet import (
     state_value,
 )
 from fakes.clock import FakeClock
-from fakes.hubs import wait_until
 from fakes.prometheus import Kind, StoreProcess, running_store
+from fakes.waiting import wait_until
 from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, Point, Store
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore

@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 import pytest
 
 from compat.nodes import CAPTURES, GPU_STATS
-from fakes.hubs import wait_until
 from fakes.reports import make_envelope, make_gpu
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
+from fakes.waiting import wait_until
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.settings import CompatSettings

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from fakes.consul import free_ports
-from fakes.hubs import wait_until
 from fakes.postgres import PostgresServer, running_postgres
+from fakes.waiting import wait_until
 from gpudeck.database import postgresql
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.errors import Temporary, UsageError

@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import insert, text
 
 from fakes.tables import open_file
+from fakes.waiting import until
 from gpudeck.database import engine, sqlite
 from gpudeck.database.engine import Database, open_database
 from gpudeck.database.schema import audit
@@ -271,12 +272,6 @@ async def watching(folder: Path, play: Callable[[Database], Awaitable[None]]) ->
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
         await database.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - a condition of anything
-            await asyncio.sleep(0.01)
 
 
 def reason(database: Database) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import Backfill, frames, is_needed, mark_done
 from gpudeck.demo.past import DAY, HOUR, sample_span, slices

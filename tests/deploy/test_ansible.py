@@ -17,7 +17,7 @@ import pytest
 
 from fakes.bare_machines import WHY_NOT, BareNetwork, bare_network, can_make_bare_machines
 from fakes.distribution import ROOT, build, fill_wheelhouse
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck import __version__
 
 FOLDER = ROOT / "deploy" / "ansible"

@@ -16,8 +16,9 @@ import pytest
 
 from docs.documents import ROOT
 from fakes.consul import free_ports
-from fakes.hubs import HubProcess, running_hub, start, wait_until
+from fakes.hubs import HubProcess, running_hub, start
 from fakes.prometheus import find_store
+from fakes.waiting import wait_until
 from generated_dashboard import dashboard
 from generated_rules import ASKED, HUB, RECORDED
 from gpudeck.alerts.limits import DEFAULTS

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope
 from fakes.reverse_proxies import AT_A_HOST_NAME, HOST, PROXIES, Proxy
+from fakes.waiting import wait_until
 from gpudeck.wire import encode
 
 SETTINGS = "demo: never\nlocal: never\nread: open\nlogin: {proxy: {addresses: [127.0.0.1]}}\n"

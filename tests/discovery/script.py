@@ -1,7 +1,7 @@
 """A provider that does what a test tells it, and a way to wait for what it leads to."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gpudeck.model.target import Target
 
@@ -34,11 +34,3 @@ class ScriptedProvider:
 
     def _target(self, entry: str | Target) -> Target:
         return Target(name=entry, origin=self.origin) if isinstance(entry, str) else entry
-
-
-async def eventually(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Return as soon as the condition holds; fail when it does not within `seconds`."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"{what} did not happen within {seconds:g} s"
-        await asyncio.sleep(0.01)

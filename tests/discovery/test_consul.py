@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from discovery.script import eventually
 from discovery.servers import json_server
 from fakes.consul import SERVICE, ConsulProcess, running_consul
+from fakes.waiting import until
 from gpudeck.discovery.consul import Consul
 from gpudeck.discovery.refresh import Refresh
 from gpudeck.discovery.settings import ConsulSettings
@@ -48,7 +48,7 @@ class Watch:
 
     async def until(self, condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
         """Far less than `WAIT`: a query that is not woken by the change comes too late."""
-        await eventually(condition, what, seconds)
+        await until(condition, what, seconds)
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ async def watching(settings: ConsulSettings) -> AsyncIterator[Watch]:
     refresh = Refresh(Consul(settings), watch.take, watch.note)
     refresh.start()
     try:
-        await eventually(lambda: watch.is_told or watch.trouble, "the first answer")
+        await until(lambda: watch.is_told or watch.trouble, "the first answer")
         yield watch
     finally:
         await refresh.stop()

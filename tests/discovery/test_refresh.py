@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from discovery.script import ScriptedProvider, eventually
+from discovery.script import ScriptedProvider
+from fakes.waiting import until
 from gpudeck.discovery.refresh import CONFIRM_PAUSE, LONGEST_PAUSE, SHORTEST_PAUSE, Refresh
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.target import Target
@@ -38,7 +39,7 @@ def play(provider: ScriptedProvider, looks: int) -> Watch:
     async def playing() -> Watch:
         watch = Watch(provider)
         watch.refresh.start()
-        await eventually(lambda: len(watch.pauses) == looks, f"{looks} looks")
+        await until(lambda: len(watch.pauses) == looks, f"{looks} looks")
         await watch.refresh.stop()
         return watch
 
@@ -118,11 +119,11 @@ def test_new_problem_is_told_though_the_hosts_are_the_same(caplog: pytest.LogCap
         provider = ScriptedProvider(["a"])
         watch = Watch(provider)
         watch.refresh.start()
-        await eventually(lambda: watch.lists, "the first list")
+        await until(lambda: watch.lists, "the first list")
         provider.problems = ["list, line 2: nonsense."]
         provider.then(["a"])
         provider.then(["a"])
-        await eventually(lambda: len(watch.pauses) == 3, "three looks")
+        await until(lambda: len(watch.pauses) == 3, "three looks")
         await watch.refresh.stop()
         return watch
 
@@ -155,7 +156,7 @@ def test_change_that_could_not_be_taken_is_told_again() -> None:
         provider = ScriptedProvider(["a"], ["a"], ["a"])
         refresh = Refresh(provider, take, watch._note, sleep=watch._sleep)
         refresh.start()
-        await eventually(lambda: len(watch.pauses) == 3, "three looks")
+        await until(lambda: len(watch.pauses) == 3, "three looks")
         await refresh.stop()
         return taken
 

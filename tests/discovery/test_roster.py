@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from discovery.script import ScriptedProvider, eventually
+from discovery.script import ScriptedProvider
+from fakes.waiting import until
 from gpudeck.discovery.base import MAX_HOSTS
 from gpudeck.discovery.roster import MAX_CLASHES, Roster, put_together
 from gpudeck.model.errors import Temporary
@@ -65,13 +66,13 @@ def test_whole_list_is_told_when_it_changes_and_only_then() -> None:
         first, second = ScriptedProvider(["a"], origin="1", pause=0.0), ScriptedProvider(origin="2", pause=0.0)
         stage = Stage(first, second)
         stage.roster.start()
-        await eventually(lambda: stage.lists, "the first list")
+        await until(lambda: stage.lists, "the first list")
         second.then(["b"])
-        await eventually(lambda: len(stage.lists) == 2, "the second list")
+        await until(lambda: len(stage.lists) == 2, "the second list")
         second.then(["b", "a"])
-        await eventually(lambda: stage.roster.problems, "the clash")
+        await until(lambda: stage.roster.problems, "the clash")
         first.then(["c", "a"])
-        await eventually(lambda: len(stage.lists) == 3, "the third list")
+        await until(lambda: len(stage.lists) == 3, "the third list")
         await stage.roster.stop()
         assert (first.is_closed, second.is_closed) == (True, True)
         return stage.lists
@@ -84,12 +85,12 @@ def test_provider_that_fails_hides_no_neighbour_and_is_told_until_it_works() -> 
         failing, working = ScriptedProvider(["a"], origin="1", pause=0.0), ScriptedProvider(["b"], origin="2")
         stage = Stage(failing, working)
         stage.roster.start()
-        await eventually(lambda: names(stage.roster.targets) == ["a", "b"], "both lists")
+        await until(lambda: names(stage.roster.targets) == ["a", "b"], "both lists")
         failing.then(Temporary("no answer."))
-        await eventually(lambda: stage.roster.problems, "the trouble")
+        await until(lambda: stage.roster.problems, "the trouble")
         assert names(stage.roster.targets) == ["a", "b"]
         failing.then(["a"])
-        await eventually(lambda: not stage.roster.problems, "the end of the trouble")
+        await until(lambda: not stage.roster.problems, "the end of the trouble")
         await stage.roster.stop()
         return stage.problems
 
@@ -108,7 +109,7 @@ def test_problem_names_its_list_once(origin: str, trouble: str, told: str) -> No
     async def run() -> list[str]:
         stage = Stage(ScriptedProvider(Temporary(trouble), origin=origin))
         stage.roster.start()
-        await eventually(lambda: stage.roster.problems, "the trouble")
+        await until(lambda: stage.roster.problems, "the trouble")
         await stage.roster.stop()
         return stage.roster.problems
 
@@ -121,7 +122,7 @@ def test_entries_that_make_no_sense_are_among_the_problems() -> None:
         provider.problems = ["list, line 2: nonsense."]
         stage = Stage(provider)
         stage.roster.start()
-        await eventually(lambda: stage.lists, "the list")
+        await until(lambda: stage.lists, "the list")
         await stage.roster.stop()
         return stage.roster.problems
 
@@ -144,9 +145,9 @@ def test_provider_that_stays_keeps_its_list_when_others_come_and_go() -> None:
         coming = ScriptedProvider([Target(name="c")])
         stage = Stage(staying, going)
         stage.roster.start()
-        await eventually(lambda: names(stage.roster.targets) == ["a", "b"], "both lists")
+        await until(lambda: names(stage.roster.targets) == ["a", "b"], "both lists")
         await stage.roster.change([coming, staying])
-        await eventually(lambda: names(stage.roster.targets) == ["c", "a"], "the new list before the one that stays")
+        await until(lambda: names(stage.roster.targets) == ["c", "a"], "the new list before the one that stays")
         assert ["a"] in stage.lists
         assert (going.is_closed, staying.is_closed) == (True, False)
         await stage.roster.stop()

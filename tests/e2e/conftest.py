@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from e2e.looking import Visit, count_hosts
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
+from fakes.waiting import wait_until
 
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",

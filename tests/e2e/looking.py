@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import ConsoleMessage, Page, Request
 
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
+from fakes.waiting import wait_until
 from gpudeck.wire import Envelope, encode
 
 STATES = ("free", "busy", "held", "booked", "unknown")

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from e2e.conftest import CHROMIUM_ARGUMENTS, find_chromium
 from e2e.looking import fleet_of
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
+from fakes.waiting import wait_until
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 BOOKED = 24

@@ -16,8 +16,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window, send
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope, make_gpu
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Opens = Callable[..., Page]

@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.looking import STATES, fleet_of, is_wider_than_its_window, shown_totals
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]

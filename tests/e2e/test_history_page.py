@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]

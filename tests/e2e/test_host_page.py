@@ -10,8 +10,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import fleet_of, is_wider_than_its_window, send, send_and_record, show_instead
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]

@@ -12,8 +12,9 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import fleet_of, is_wider_than_its_window, send
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
 from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]

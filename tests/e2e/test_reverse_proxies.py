@@ -9,8 +9,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import count_hosts
 from e2e.test_connection import free_port
-from fakes.hubs import running_hub, wait_until
+from fakes.hubs import running_hub
 from fakes.reverse_proxies import PROXIES, Proxy
+from fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]

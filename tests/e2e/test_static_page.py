@@ -8,8 +8,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.looking import is_wider_than_its_window, send
-from fakes.hubs import HubProcess, gpudeck, wait_until
+from fakes.hubs import HubProcess, gpudeck
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]

@@ -7,8 +7,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import fleet_of, send, show_instead
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
 from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]

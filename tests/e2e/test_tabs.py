@@ -9,7 +9,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from e2e.looking import NO_WORKER, count_hosts
 from e2e.test_connection import free_port
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
+from fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 TABS = 12

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]

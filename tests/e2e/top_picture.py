@@ -6,7 +6,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from fakes.hubs import running_hub, wait_until
+from fakes.hubs import running_hub
+from fakes.waiting import wait_until
 from gpudeck.client import Client
 from gpudeck.tui.app import TopApp
 from gpudeck.tui.feed import HubFeed

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fakes.clock import FakeClock
 from fakes.tables import open_file, put_tables
+from fakes.waiting import until
 from gpudeck.database.engine import Database
 from gpudeck.events import log
 from gpudeck.events.log import Events
@@ -294,8 +295,3 @@ def test_damaged_text_hides_no_other_event(tmp_path: Path) -> None:
         assert len(found) == len(SOME)
 
     run(work())
-
-
-async def until(is_so: Any) -> None:
-    while not is_so():  # noqa: ASYNC110 - the deadline is `run`'s
-        await asyncio.sleep(0.01)

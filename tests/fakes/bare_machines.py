@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fakes import sshd
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 WHY_NOT = "needs root, sshd, systemd, and a kernel that allows namespaces, overlays and cgroups of the second version"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 SERVICE = "gpudeck-agent"
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fakes import sshd
-from fakes.hubs import environment, wait_until
+from fakes.hubs import environment
 from fakes.nvml.driver import FakeDriver
+from fakes.waiting import wait_until
 
 WHY_NOT = "needs root, and a kernel that allows namespaces of network and mounts (iproute2, util-linux)"
 HUB_ADDRESS = "198.18.0.1"

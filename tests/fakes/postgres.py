@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fakes.consul import free_ports
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 _WHY_NOT = "there is no PostgreSQL on this machine: run tests/system-packages.sh"
 # What is lost when the machine loses its power does not matter here, and nothing lives long enough to be tidied up.

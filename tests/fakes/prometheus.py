@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from fakes.consul import free_ports
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 Kind = Literal["prometheus", "victoria-metrics"]
 _CONFIG = "global: {scrape_interval: 1h}\nstorage: {tsdb: {out_of_order_time_window: %s}}\n"

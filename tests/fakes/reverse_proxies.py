@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HOST = "gpus.example"

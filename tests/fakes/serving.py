@@ -8,7 +8,7 @@ from typing import Any
 
 import uvloop
 
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.api.limits import HOLD_SECONDS
 from gpudeck.server.http_limits import Wall
 from gpudeck.server.http_server import LimitedServer

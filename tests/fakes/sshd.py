@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.model.target import Target
 from gpudeck.sources.ssh_settings import SshSettings
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
 from fakes.pushed import PushedHost, pushing
+from fakes.waiting import wait_until
 from gpudeck.cli.wait import HubLine
 from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError

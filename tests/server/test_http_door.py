@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from fakes.hubs import wait_until
 from fakes.serving import serving
+from fakes.waiting import wait_until
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.server import http_door
 from gpudeck.server.http_door import MOST_A_TURN, Door

@@ -11,9 +11,10 @@ import pytest
 
 from fakes.doors import make_door
 from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope
 from fakes.serving import serving
+from fakes.waiting import wait_until
 from gpudeck.api.limits import LimitedApp
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings

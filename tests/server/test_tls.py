@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fakes.certificates import Authority
-from fakes.hubs import wait_until
 from fakes.serving import serving
+from fakes.waiting import wait_until
 from gpudeck.model.errors import UsageError
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.model.tls_settings import TlsSettings

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fakes.reports import make_envelope
+from fakes.waiting import until
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources import poller
@@ -68,9 +69,7 @@ class Station:
         self.reasons[target.name] = reason
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110 - the condition is the test's
-                await asyncio.sleep(0.005)
+        await until(condition)
 
 
 @asynccontextmanager

@@ -17,8 +17,9 @@ import pytest
 import zstandard
 
 from fakes.certificates import Authority
-from fakes.hubs import start, wait_until
+from fakes.hubs import start
 from fakes.reports import make_envelope
+from fakes.waiting import wait_until
 from gpudeck.model.errors import PluginError, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target

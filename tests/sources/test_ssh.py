@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import wait_until
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
+from fakes.waiting import wait_until
 from gpudeck.collectors.host import boot_id, machine_id
 from gpudeck.model.errors import PluginError, Temporary, UsageError
 from gpudeck.model.target import Target

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from fakes.fleets import make
-from fakes.hubs import wait_until
 from fakes.tops import make_top, press, some_fleet
+from fakes.waiting import wait_until
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.view import Host, ShownProcess
 from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim, is_running, send

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from fakes.fleets import make
-from fakes.hubs import running_hub, wait_until
+from fakes.hubs import running_hub
+from fakes.waiting import wait_until
 from gpudeck.app.local import LocalWatch
 from gpudeck.client import Client, Forbidden
 from gpudeck.collectors.settings import CollectorSettings

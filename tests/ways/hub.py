@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from fakes.hubs import HubProcess, wait_until
+from fakes.hubs import HubProcess
 from fakes.net import Machine
+from fakes.waiting import wait_until
 
 QUICK: dict[str, Any] = {
     "demo": "never",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from fakes.hubs import wait_until
 from fakes.sshd import IS_HERE, WHY_NOT, running_sshd
+from fakes.waiting import wait_until
 from gpudeck.collectors.host import machine_id
 from ways import bad_servers
 from ways.bad_servers import serving

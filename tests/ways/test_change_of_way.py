@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import environment, wait_until
+from fakes.hubs import environment
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
+from fakes.waiting import wait_until
 from ways.exporters import Exporter, dcgm
 from ways.hub import Hub, hub_with, watched
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import environment, gpudeck, wait_until
+from fakes.hubs import environment, gpudeck
 from fakes.net import WHY_NOT, AgentOn, SshdOn, can_make_machines, machine
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from fakes.sshd import IS_HERE, Sshd, free_port
 from fakes.sshd import WHY_NOT as NO_SSHD
+from fakes.waiting import wait_until
 from ways.exporters import Exporter, recorded
 from ways.hub import Hub, start_hub
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fakes.hubs import wait_until
 from fakes.net import WHY_NOT, AgentOn, Network, SshdOn, can_make_machines, network
 from fakes.sshd import IS_HERE
 from fakes.sshd import WHY_NOT as NO_SSHD
+from fakes.waiting import wait_until
 from ways.hub import RETURN_SECONDS, Hub, hub_with, watched
 
 pytestmark = [

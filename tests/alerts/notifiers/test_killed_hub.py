@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from alerts.notifiers.sinks import Webhook, running_mail_server, running_webhook
-from fakes.hubs import gpudeck, running_hub, wait_until
+from fakes.hubs import gpudeck, running_hub
+from fakes.waiting import wait_until
 
 SECRET = "the-secret-part"
 

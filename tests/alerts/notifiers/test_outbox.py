@@ -11,6 +11,7 @@ import pytest
 
 from alerts.notifiers.sinks import make_message
 from fakes.tables import open_file, put_tables
+from fakes.waiting import until
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers import channel as channels
 from gpudeck.alerts.notifiers import outbox as outboxes
@@ -80,12 +81,6 @@ def run(
             await outbox.stop()
 
     asyncio.run(live())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - a condition of anything
-            await asyncio.sleep(0.01)
 
 
 def test_same_news_goes_to_a_place_once_also_after_a_restart(database: Database) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, UsageAsk
 from gpudeck.history.embedded.checksums import keys_of
 from gpudeck.history.embedded.repair import repair

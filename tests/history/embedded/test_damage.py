@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded.export import Choice, export
 from gpudeck.history.embedded.reader import view_file

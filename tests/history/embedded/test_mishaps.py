@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, RunsAsk, UsageAsk
 from gpudeck.history.embedded.check import find_damage
 from gpudeck.history.embedded.reader import view_file

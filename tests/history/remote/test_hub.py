@@ -4,9 +4,10 @@ import json
 import urllib.request
 from pathlib import Path
 
-from fakes.hubs import HubProcess, running_hub, wait_until
+from fakes.hubs import HubProcess, running_hub
 from fakes.prometheus import running_store
 from fakes.reports import make_busy_gpu, make_envelope
+from fakes.waiting import wait_until
 from gpudeck.wire.codec import encode
 
 

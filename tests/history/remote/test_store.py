@@ -10,8 +10,8 @@ import cramjam
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.hubs import wait_until
 from fakes.prometheus import Kind, StoreProcess, running_store
+from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, UsageAsk
 from gpudeck.history.remote.door import Door
 from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time

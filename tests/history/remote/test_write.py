@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.certificates import Authority
-from fakes.hubs import wait_until
+from fakes.waiting import wait_until
 from gpudeck.history.remote.door import Door
 from gpudeck.history.remote.queue import Queue, Waiting
 from gpudeck.history.remote.scribe import Part
