@@ -13,8 +13,8 @@ from fakes.doors import make_auth
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import BOT
-from gpudeck.alerts.notifiers.settings import Channel, NotifySettings
-from gpudeck.alerts.notifiers.store import OutboxStore, Parcel
+from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
+from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
 from gpudeck.alerts.watches import Watches
 from gpudeck.app.messages import Messages
 from gpudeck.auth.people import PeopleDirectory
@@ -26,7 +26,7 @@ from gpudeck.model.event import make_event
 from gpudeck.model.wanted import Wanted
 
 NOW = 1_790_000_000.0
-TOLD = NotifySettings(channels={"ops": Channel("json://127.0.0.1:9/", events=["host_seen"])})
+TOLD = NotifySettings(channels={"ops": ChannelSettings("json://127.0.0.1:9/", events=["host_seen"])})
 TRIED = replace(TOLD, demo=True)
 
 
@@ -49,7 +49,7 @@ def test_what_the_first_real_hosts_tell_is_not_left_with_the_demo(tmp_path: Path
 def test_a_channel_has_words_of_its_own_for_events(tmp_path: Path) -> None:
     auth = make_auth(tmp_path)
     events = Events(auth.database, EventSettings())
-    channel = Channel(
+    channel = ChannelSettings(
         "json://127.0.0.1:9/", events=["host_down", "hub_started"], texts={"host_down": "{host} is gone!"}
     )
     messages = Messages(Hub(), auth, NotifySettings(channels={"ops": channel}), events)
@@ -150,7 +150,9 @@ def make_personal(rule: str) -> Message:
 
 
 def test_channel_for_messages_in_slack_counts_before_the_bot(tmp_path: Path) -> None:
-    room = Room(tmp_path, settings=NotifySettings(channels={"other": Channel("slack://xoxb-1-2-3")}, slack="other"))
+    room = Room(
+        tmp_path, settings=NotifySettings(channels={"other": ChannelSettings("slack://xoxb-1-2-3")}, slack="other")
+    )
     assert [one.name for one in room.messages._find(make_personal("gpu_held_idle"))] == ["other ada"]
 
 
@@ -215,7 +217,7 @@ def test_demo_tells_nobody_and_says_so(tmp_path: Path) -> None:
 def test_demo_that_may_tell_is_known_as_one(tmp_path: Path) -> None:
     room = Room(tmp_path, demo=6, settings=TRIED)
 
-    async def live() -> Parcel | None:
+    async def live() -> QueuedMessage | None:
         await room.messages.open()
         await room.messages.watches.add("ada", "ada", Wanted())
         await room.look(times=2)

@@ -10,7 +10,7 @@ from alerts.notifiers.sinks import make_message
 from fakes.chats import ADA, Lab
 from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, buttons_of, read, running_slack
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.order import Unreached
+from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.chat.post import BotPost
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.slack import SlackBot

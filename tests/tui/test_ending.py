@@ -15,7 +15,7 @@ from fakes.tops import make_top, press, some_fleet
 from fakes.waiting import wait_until
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.view import Host, ShownProcess
-from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim, is_running, send
+from gpudeck.tui.dialogs import NotEnded, ProcessToEnd, check, choose_victim, is_running, send
 from gpudeck.tui.top import Outside, Top
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -26,8 +26,8 @@ def started_at(pid: int) -> float:
     return Proc().boot_time() + Proc().stat(pid).start_ticks / TICKS
 
 
-def victim_of(process: subprocess.Popen[bytes]) -> Victim:
-    return Victim(process.pid, started_at(process.pid), "sleep 60")
+def victim_of(process: subprocess.Popen[bytes]) -> ProcessToEnd:
+    return ProcessToEnd(process.pid, started_at(process.pid), "sleep 60")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_process_whose_start_is_not_known_is_left_alone() -> None:
         choose_victim(host, ShownProcess(7), "this", is_local=False)
 
 
-def top_with(process: subprocess.Popen[bytes], ended: list[tuple[Victim, bool]]) -> Top:
+def top_with(process: subprocess.Popen[bytes], ended: list[tuple[ProcessToEnd, bool]]) -> Top:
     fleet = some_fleet()
     told = fleet.hosts[0].gpus
     told[0].processes = [ShownProcess(process.pid, "me", "sleep 60", started_at=started_at(process.pid))]
@@ -108,7 +108,7 @@ def top_with(process: subprocess.Popen[bytes], ended: list[tuple[Victim, bool]])
 
 
 def test_nothing_is_sent_before_it_is_confirmed(child: subprocess.Popen[bytes]) -> None:
-    ended: list[tuple[Victim, bool]] = []
+    ended: list[tuple[ProcessToEnd, bool]] = []
     top = top_with(child, ended)
     press(top, "p", "k", "n")
     assert (ended, top.question) == ([], None)
@@ -119,5 +119,5 @@ def test_nothing_is_sent_before_it_is_confirmed(child: subprocess.Popen[bytes]) 
 
 
 def test_start_of_this_test_is_within_what_is_tolerated() -> None:
-    check(Victim(os.getpid(), started_at(os.getpid()), ""))
+    check(ProcessToEnd(os.getpid(), started_at(os.getpid()), ""))
     assert started_at(os.getpid()) <= time.time() + 1

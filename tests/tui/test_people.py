@@ -4,8 +4,8 @@ from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Fleet
-from gpudeck.tui.layout import Layout
-from gpudeck.tui.people import find_people, people_columns, people_rows, person_cells
+from gpudeck.tui.table_views import find_people, people_columns, people_rows, person_cells
+from gpudeck.tui.tables import TableLayout
 
 
 def used(*processes: object, uuid: str = "GPU-0", **others: object) -> GpuReading:
@@ -15,7 +15,7 @@ def used(*processes: object, uuid: str = "GPU-0", **others: object) -> GpuReadin
 
 def cells_of(fleet: Fleet) -> list[list[str]]:
     rows = people_rows(fleet.hosts, "gpus", False)
-    layout = Layout(people_columns(rows), 120)
+    layout = TableLayout(people_columns(rows), 120)
     return [[text for text, _ in person_cells(row, fleet.time, layout)] for row in rows]
 
 

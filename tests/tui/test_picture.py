@@ -14,8 +14,8 @@ from fakes.reports import make_busy_gpu, make_gpu
 from fakes.tops import make_top, press
 from gpudeck.tui.canvas import find_changes, narrow
 from gpudeck.tui.feed import Lost
-from gpudeck.tui.layout import draw_share
 from gpudeck.tui.picture import Artist
+from gpudeck.tui.tables import draw_share
 from gpudeck.views.table import width_of
 
 VIEWS = {

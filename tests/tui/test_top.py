@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from fakes.tops import delta_of, make_top, press, some_fleet
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.reservation import GpuReservation
+from gpudeck.tui.dialogs import help_lines
 from gpudeck.tui.feed import Lost, Snapshot
-from gpudeck.tui.help import help_lines
 from gpudeck.tui.picture import Artist
 from gpudeck.tui.top import Top
 

@@ -2,7 +2,7 @@
 
 from fakes.fleets import fleet_of
 from fakes.reports import make_gpu
-from gpudeck.tui.trails import EVERY, SPAN, Trails, draw_trail
+from gpudeck.tui.details import EVERY, SPAN, Trails, draw_trail
 
 
 def test_line_ends_now_and_reaches_as_high_as_told() -> None:

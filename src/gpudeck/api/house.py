@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from gpudeck.alerts.keeper import Alerts
 from gpudeck.alerts.notifiers.mutes import Mutes
-from gpudeck.alerts.notifiers.outbox import Outbox
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.watches import Watches
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
@@ -40,7 +40,7 @@ class House(Struct, frozen=True, kw_only=True):
     waiting: WaitQueue | None = None
     watches: Watches | None = None
     mutes: Mutes | None = None
-    outbox: Outbox | None = None
+    outbox: MessageOutbox | None = None
     reaches: Callable[[str | None], bool] | None = None
     alerts: Alerts | None = None
     memory: HostMemory | None = None

@@ -15,7 +15,7 @@ from litestar.di import NamedDependency
 
 from gpudeck import __version__
 from gpudeck.alerts.keeper import Alerts
-from gpudeck.alerts.notifiers.outbox import Outbox
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest
 from gpudeck.api.limits import KINDS
@@ -66,7 +66,7 @@ class MetricsPage:
         self,
         hub: Hub,
         hits: Mapping[str, int] | None = None,
-        outbox: Outbox | None = None,
+        outbox: MessageOutbox | None = None,
         alerts: Alerts | None = None,
     ) -> None:
         """`hits` counts what limits have refused."""
@@ -163,7 +163,7 @@ def _write_alerts(alerts: Alerts) -> Iterator[str]:
     yield from write_family("gpudeck_alerts_firing", "gauge", "Alerts that fire", samples)
 
 
-def _write_messages(outbox: Outbox) -> Iterator[str]:
+def _write_messages(outbox: MessageOutbox) -> Iterator[str]:
     """By channel, whose names are the operator's and few."""
     counted = outbox.counters.items()
     for family, word, about in (

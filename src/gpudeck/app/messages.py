@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from gpudeck.alerts.message import DEMO_PREFIX, Message
-from gpudeck.alerts.notifiers.channel import Failure, Post
+from gpudeck.alerts.notifiers.channel import Channel, ConfiguredChannel, DeliveryFailure
 from gpudeck.alerts.notifiers.mutes import Mutes
-from gpudeck.alerts.notifiers.outbox import Outbox
-from gpudeck.alerts.notifiers.post import ChannelPost
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.notifiers.routes import BOT, Destination, find_destinations, has_way
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore
@@ -50,7 +49,7 @@ class Messages:
         events: Events,
         *,
         spoken_for: SpokenFor = frozenset,
-        bot: Post | None = None,
+        bot: Channel | None = None,
         demo: int | None = None,
         now: Clock = clock.wall,
     ) -> None:
@@ -73,9 +72,9 @@ class Messages:
         self._task: asyncio.Task[None] | None = None
         self.mutes = Mutes(auth.database)
         self.watches = Watches(WatchStore(auth.database, fleet), is_loaded=False, now=now)
-        posts: dict[str, Post] = {} if bot is None else {BOT: bot}
-        posts |= {name: ChannelPost(name, settings, auth.people.person_of) for name in settings.channels}
-        self.outbox = Outbox(
+        posts: dict[str, Channel] = {} if bot is None else {BOT: bot}
+        posts |= {name: ConfiguredChannel(name, settings, auth.people.person_of) for name in settings.channels}
+        self.outbox = MessageOutbox(
             OutboxStore(auth.local, fleet),
             posts,
             self._find,
@@ -139,7 +138,7 @@ class Messages:
                 message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))
                 self.outbox.put_to(message, Destination(name))
 
-    def _tell_failure(self, failure: Failure) -> None:
+    def _tell_failure(self, failure: DeliveryFailure) -> None:
         where = failure.channel if failure.account is None else f"{failure.account} through {failure.channel}"
         title = f"A message to {where} was given up"
         detail = f"{failure.message.title}: {failure.trouble}"

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from gpudeck.alerts.notifiers.order import Unreached
+from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.chat.settings import where_to_find
 from gpudeck.model.errors import PluginError, Refused, Temporary
 

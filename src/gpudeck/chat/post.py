@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.order import Unreached
 from gpudeck.alerts.notifiers.routes import FindPerson
+from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.chat.blocks import Answer, Block, link_button, say
 from gpudeck.chat.escape import escape
 from gpudeck.model.errors import Temporary

@@ -12,7 +12,7 @@ from gpudeck.model.errors import GpudeckError, PluginError, UsageError
 
 if TYPE_CHECKING:
     from gpudeck.alerts.message import Message
-    from gpudeck.alerts.notifiers.order import Order
+    from gpudeck.alerts.notifiers.sender_process import SendRequest
     from gpudeck.alerts.notifiers.settings import NotifySettings
     from gpudeck.settings import Settings
 
@@ -76,9 +76,9 @@ def test_channel(name: str, *, person: str | None, config: Path | None) -> None:
     click.echo(f"{where}: the service has taken the test message.")
 
 
-def _make_order(name: str, person: str | None, settings: "Settings") -> "Order":
+def _make_order(name: str, person: str | None, settings: "Settings") -> "SendRequest":
     """Raises UsageError."""
-    from gpudeck.alerts.notifiers.order import Order  # noqa: PLC0415 - the help needs none
+    from gpudeck.alerts.notifiers.sender_process import SendRequest  # noqa: PLC0415 - the help needs none
     from gpudeck.alerts.notifiers.settings import read_url  # noqa: PLC0415 - the same
 
     notify = settings.notify
@@ -87,7 +87,7 @@ def _make_order(name: str, person: str | None, settings: "Settings") -> "Order":
         raise UsageError(
             f"there is no channel {name}.", f"There are: {known}." if known else "notify.channels is empty."
         )
-    return Order(
+    return SendRequest(
         url=read_url(name, notify.channels[name]),
         message=_test_message(name),
         recipient=None if person is None else _recipient(name, person, settings),
@@ -139,14 +139,14 @@ def _test_message(name: str) -> "Message":
     )
 
 
-async def _send(order: "Order") -> None:
-    from gpudeck.alerts.notifiers.courier import Courier  # noqa: PLC0415 - the help needs none
+async def _send(request: "SendRequest") -> None:
+    from gpudeck.alerts.notifiers.sender_process import SenderProcess  # noqa: PLC0415 - the help needs none
 
-    courier = Courier()
+    sender = SenderProcess()
     try:
-        await courier.send(order)
+        await sender.send(request)
     finally:
-        await courier.close()
+        await sender.close()
 
 
 def _kind(name: str, notify: "NotifySettings") -> str:

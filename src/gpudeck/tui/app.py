@@ -18,7 +18,7 @@ from textual.screen import Screen
 from gpudeck.client.http import TROUBLE
 from gpudeck.model.errors import GpudeckError
 from gpudeck.tui.canvas import Canvas, narrow
-from gpudeck.tui.ending import NotEnded, Victim, is_running, send
+from gpudeck.tui.dialogs import NotEnded, ProcessToEnd, is_running, send
 from gpudeck.tui.feed import Feed, News, Snapshot
 from gpudeck.tui.picture import Artist
 from gpudeck.tui.top import Outside, Top
@@ -150,7 +150,7 @@ class TopApp(App[None]):
         self.top.trails.older[subject, metric] = points
         self._show()
 
-    def _end(self, victim: Victim, is_hard: bool) -> None:
+    def _end(self, victim: ProcessToEnd, is_hard: bool) -> None:
         number = signal.SIGKILL if is_hard else signal.SIGTERM
         try:
             send(victim, number)
@@ -160,7 +160,7 @@ class TopApp(App[None]):
         self.top.say(f"{number.name} was sent to process {victim.pid}")
         self.set_timer(self._grace, lambda: self._look_after(victim, is_hard))
 
-    def _look_after(self, victim: Victim, was_hard: bool) -> None:
+    def _look_after(self, victim: ProcessToEnd, was_hard: bool) -> None:
         if not is_running(victim):
             self.top.say(f"process {victim.pid} has ended")
         elif was_hard:

@@ -12,8 +12,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpudeck.tui.layout import Line
-from gpudeck.tui.trails import STEPS_IN_ASCII
+from gpudeck.tui.details import STEPS_IN_ASCII
+from gpudeck.tui.tables import Line
 from gpudeck.views.safe import in_ascii
 from gpudeck.views.table import width_of
 

@@ -17,8 +17,8 @@ from gpudeck.client.http import TROUBLE
 from gpudeck.client.stream import OpenStream, StreamEvent
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.view import Fleet, Host
+from gpudeck.tui.details import EVERY, SPAN, Point
 from gpudeck.tui.fleet import Delta, read_delta, read_snapshot
-from gpudeck.tui.trails import EVERY, SPAN, Point
 from gpudeck.views.reading import read_fleet
 
 SILENCE = 10.0
@@ -52,7 +52,7 @@ class _Series(Struct):
     points: list[tuple[float, float | None, float | None, float | None]]
 
 
-class _Past(Struct):
+class _PastSeries(Struct):
     """Of history.base.Answer what a line is drawn from."""
 
     step: float
@@ -122,7 +122,7 @@ class HubFeed:
 
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
-        answer = read_answer(self._client.history(query), _Past, self.place)
+        answer = read_answer(self._client.history(query), _PastSeries, self.place)
         # A point stands for all of its step, which may be minutes.
         within = [offset * EVERY for offset in range(max(1, int(answer.step / EVERY)))]
         return [

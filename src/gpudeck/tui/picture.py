@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from gpudeck.model.quantity import show_count
 from gpudeck.tui.details import gpu_lines, host_lines
-from gpudeck.tui.dialogue import Question
-from gpudeck.tui.gpus import bare_cells
-from gpudeck.tui.help import help_lines
-from gpudeck.tui.layout import Layout, Line, text_line
+from gpudeck.tui.dialogs import ConfirmDialog, help_lines
+from gpudeck.tui.table_views import bare_cells
+from gpudeck.tui.tables import Line, TableLayout, text_line
 from gpudeck.tui.top import Top
 from gpudeck.views.cells import COLOURS, SYMBOLS
 from gpudeck.views.safe import clean
@@ -36,7 +35,7 @@ class Artist:
 
     def __init__(self, top: Top) -> None:
         self._top = top
-        self._layout: Layout | None = None
+        self._layout: TableLayout | None = None
         self._made_for: tuple[object, ...] = ()
         self.first_row = 0
         """The line of the picture that the first row of the table is on."""
@@ -78,16 +77,16 @@ class Artist:
             return gpu_lines(host, gpu, top.trails, top.now, width)
         return host_lines(host, top.trails, top.now, width)
 
-    def _lay_out(self, width: int) -> Layout:
+    def _lay_out(self, width: int) -> TableLayout:
         """Anew when the terminal, the table or its hosts are others; not because a value is."""
         top, table = self._top, self._top.shown_table()
         wanted = (width, table.name, len(top.hosts), len(top.listing.rows) if table.name == "people" else 0)
         if self._layout is None or wanted != self._made_for:
-            self._layout = Layout(table.columns(top.hosts, top.listing.rows), width)
+            self._layout = TableLayout(table.columns(top.hosts, top.listing.rows), width)
             self._made_for = wanted
         return self._layout
 
-    def _rows(self, layout: Layout) -> list[Line]:
+    def _rows(self, layout: TableLayout) -> list[Line]:
         top, cells, now = self._top, self._top.shown_table().cells, self._top.now
         lines: list[Line] = []
         for at, row in enumerate(top.listing.visible, top.listing.top):
@@ -179,7 +178,7 @@ def _foot(top: Top, width: int) -> Line:
     return text_line(cells, width)
 
 
-def _question_lines(question: Question) -> list[str]:
+def _question_lines(question: ConfirmDialog) -> list[str]:
     what = "SIGKILL" if question.is_hard else "SIGTERM"
     return [*question.lines, "", f"y  send {what}      any other key  leave it alone"]
 

@@ -7,14 +7,22 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gpudeck.model.view import Fleet, Gpu, Host, Totals
-from gpudeck.tui.dialogue import Prompt, Question, ask_to_end, ask_to_kill, type_key
-from gpudeck.tui.ending import NotEnded, Victim, check, choose_victim
+from gpudeck.tui.details import TREND_GPU_METRICS, TREND_HOST_METRICS, Trails
+from gpudeck.tui.dialogs import (
+    ConfirmDialog,
+    NotEnded,
+    ProcessToEnd,
+    Prompt,
+    ask_to_end,
+    ask_to_kill,
+    check,
+    choose_victim,
+    type_key,
+)
 from gpudeck.tui.feed import Lost, News, Snapshot
 from gpudeck.tui.fleet import Delta, LiveFleet, copy_rows
-from gpudeck.tui.gpus import GROUPS
-from gpudeck.tui.rows import Listing, Row
-from gpudeck.tui.tables import GPUS, PROCESSES, TABLES, Order, Table, make_rows, next_sort
-from gpudeck.tui.trails import GPU_METRICS, HOST_METRICS, Trails
+from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
+from gpudeck.tui.tables import Listing, TableRow
 from gpudeck.views.choice import choose_words
 from gpudeck.views.filter import fits_gpu, parse_query
 from gpudeck.views.lost import forget_states
@@ -29,7 +37,7 @@ class Outside(Struct, frozen=True):
     leave: Callable[[], None]
     recall: Callable[[dict[str, str], str, Sequence[str]], None]
     """Ask for the past of a GPU or host: its query, the key of its trail, the metrics."""
-    end: Callable[[Victim, bool], None]
+    end: Callable[[ProcessToEnd, bool], None]
     """Send a signal: SIGTERM, or SIGKILL where the flag is set."""
 
 
@@ -43,8 +51,8 @@ class Top:
         self._live = LiveFleet()
         self.trails = Trails()
         self.listing = Listing()
-        self.table: Table = GPUS
-        self.orders = {name: Order(next(iter(table.sorts))) for name, table in TABLES.items()}
+        self.table: TableView = GPUS
+        self.orders = {name: SortOrder(next(iter(table.sorts))) for name, table in TABLES.items()}
         self.grouping = GROUPS[0]
         self.words = words
         self.unclear: tuple[str, ...] = ()
@@ -52,7 +60,7 @@ class Top:
         self.detail: tuple[str, str | None] | None = None
         """The id of the host that is looked at, and the UUID of a GPU of it."""
         self.prompt: Prompt | None = None
-        self.question: Question | None = None
+        self.question: ConfirmDialog | None = None
         self.has_help = False
         self._frozen: Fleet | None = None
         self.lost: Lost | None = None
@@ -68,11 +76,11 @@ class Top:
         self._news_at = time.monotonic()
         self._stale: Fleet | None = None
 
-    def shown_table(self) -> Table:
+    def shown_table(self) -> TableView:
         """A GPU's or a host's page lists processes."""
         return PROCESSES if self.detail is not None else self.table
 
-    def shown_order(self) -> Order:
+    def shown_order(self) -> SortOrder:
         return self.orders[self.shown_table().name]
 
     @property
@@ -168,7 +176,7 @@ class Top:
         else:
             order.sort, order.is_turned = name, False
 
-    def offer_kill(self, victim: Victim) -> None:
+    def offer_kill(self, victim: ProcessToEnd) -> None:
         self.question = ask_to_kill(victim)
 
     def _command(self, key: str, character: str | None) -> None:
@@ -217,7 +225,7 @@ class Top:
         query = parse_query(self.sought)
         text = self.sought.strip().lower()
 
-        def fits(row: Row) -> bool:
+        def fits(row: TableRow) -> bool:
             if row.host is None:
                 return row.person is not None and text in (row.person.user or "").lower()
             return row.gpu is not None and fits_gpu(query, row.host, row.gpu)
@@ -252,11 +260,11 @@ class Top:
     def _recall(self, host: Host, gpu: Gpu | None) -> None:
         """Ask what was before top began to look."""
         if gpu is not None:
-            self._outside.recall({"gpu": gpu.uuid}, gpu.uuid, GPU_METRICS)
+            self._outside.recall({"gpu": gpu.uuid}, gpu.uuid, TREND_GPU_METRICS)
             return
-        self._outside.recall({"host": host.id}, host.id, HOST_METRICS)
+        self._outside.recall({"host": host.id}, host.id, TREND_HOST_METRICS)
         for own in host.gpus:
-            self._outside.recall({"gpu": own.uuid}, own.uuid, GPU_METRICS[:1])
+            self._outside.recall({"gpu": own.uuid}, own.uuid, TREND_GPU_METRICS[:1])
 
     def _back(self) -> None:
         if self.detail is not None:

@@ -15,10 +15,10 @@ from fakes.waiting import until
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers import channel as channels
 from gpudeck.alerts.notifiers import outbox as outboxes
-from gpudeck.alerts.notifiers.channel import Failure
-from gpudeck.alerts.notifiers.order import Unreached
-from gpudeck.alerts.notifiers.outbox import Outbox
+from gpudeck.alerts.notifiers.channel import DeliveryFailure
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.notifiers.routes import Destination
+from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
@@ -58,10 +58,10 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     database: Database,
     posts: dict[str, FakePost],
-    work: Callable[[Outbox], Awaitable[None]],
+    work: Callable[[MessageOutbox], Awaitable[None]],
     *,
     give_up: float = 86_400.0,
-    tell: Callable[[Failure], None] | None = None,
+    tell: Callable[[DeliveryFailure], None] | None = None,
     fleet: str = "real",
 ) -> None:
     """An outbox from its start to its end; every message goes to all channels, and to its people through the first."""
@@ -72,7 +72,7 @@ def run(
         return people if message.is_personal else [Destination(name) for name in names] + people
 
     async def live() -> None:
-        outbox = Outbox(OutboxStore(database, fleet), posts, find, give_up=give_up, tell=tell)
+        outbox = MessageOutbox(OutboxStore(database, fleet), posts, find, give_up=give_up, tell=tell)
         await outbox.open()
         outbox.start()
         try:
@@ -86,12 +86,12 @@ def run(
 def test_same_news_goes_to_a_place_once_also_after_a_restart(database: Database) -> None:
     post = FakePost()
 
-    async def put_twice(outbox: Outbox) -> None:
+    async def put_twice(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))
         outbox.put(make_message("news 1"))
         await until(lambda: post.taken)
 
-    async def put_both(outbox: Outbox) -> None:
+    async def put_both(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))
         outbox.put(make_message("news 2"))
         await until(lambda: len(post.taken) > 1)
@@ -104,7 +104,7 @@ def test_same_news_goes_to_a_place_once_also_after_a_restart(database: Database)
 def test_each_fleet_has_its_own_messages(database: Database) -> None:
     post = FakePost()
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         before = len(post.taken)
         outbox.put(make_message("news 1"))
         await until(lambda: len(post.taken) > before)
@@ -128,7 +128,7 @@ async def leave_behind(database: Database, claimed: float) -> None:
 def test_what_a_killed_hub_was_sending_is_sent_by_the_next(database: Database) -> None:
     post = FakePost()
 
-    async def wait(_: Outbox) -> None:
+    async def wait(_: MessageOutbox) -> None:
         await until(lambda: post.taken)
 
     # On a shared database another hub may be sending it still: until its claim is over.
@@ -146,7 +146,7 @@ def test_channel_in_trouble_holds_no_other_up(database: Database, trouble: str) 
     }[trouble]
     good = FakePost()
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         for number in range(20):
             outbox.put(make_message(f"news {number}"))
         await until(lambda: len(good.taken) == 20 and bad.tries)
@@ -161,7 +161,7 @@ def test_channel_that_recovers_gets_all_that_waited_and_its_problem_is_over(data
     post = FakePost(Temporary("it has trouble of its own."))
     problems = []
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         for number in range(5):
             outbox.put(make_message(f"news {number}"))
         await until(lambda: outbox.problems)
@@ -184,7 +184,7 @@ def test_channel_that_fails_is_tried_with_one_message_at_a_time(
     monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
     post = FakePost(Temporary("it has trouble."))
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         for number in range(50):
             outbox.put(make_message(f"news {number}"))
         await outbox.flush()
@@ -196,9 +196,9 @@ def test_channel_that_fails_is_tried_with_one_message_at_a_time(
 
 
 def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> None:
-    post, told = FakePost(Refused("it does not know this address.")), list[Failure]()
+    post, told = FakePost(Refused("it does not know this address.")), list[DeliveryFailure]()
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))
         await until(lambda: told)
         await until(lambda: outbox.waiting == {"ops": 0})
@@ -219,7 +219,7 @@ def test_channel_that_is_back_gets_all_that_waited_at_once(database: Database, m
 
     monkeypatch.setattr(OutboxStore, "note_trouble", wait_long)
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         for number in range(3):
             outbox.put(make_message(f"news {number}"))
         await until(lambda: post.tries == 3)
@@ -240,7 +240,7 @@ def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reach
     monkeypatch.setattr(channels, "LONGEST_REST", 0.05)
     away, strict = FakePost(Temporary("it is away.")), FakePost(Unreached("it refuses the recipient."))
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1", people=("eve",), is_personal=True))
         outbox.put_to(make_message("news 2"), Destination("away"))
         await until(lambda: away.tries >= 20)
@@ -254,7 +254,7 @@ def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monk
     monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
     post = FakePost(Unreached("it refuses the recipient."))
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1", people=("eve", "ada", "bob"), is_personal=True))
         await until(lambda: len(post.taken) == 2)
         assert outbox.problems == []
@@ -266,7 +266,7 @@ def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monk
 def test_channel_that_refuses_its_token_is_told_of_though_only_people_are_written_to(database: Database) -> None:
     post = FakePost(Refused("it refuses the token."))
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1", people=("ada",), is_personal=True))
         await until(lambda: outbox.problems)
         assert outbox.problems == ["the channel mail does not take messages: it refuses the token."]
@@ -294,7 +294,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
 def test_messages_go_out_once_while_the_file_is_locked(file: Database, tmp_path: Path) -> None:
     post, slow = FakePost(), FakePost(Temporary("it is away."))
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))
         await until(lambda: len(post.taken) == 1)
         async with locked(tmp_path):
@@ -308,7 +308,7 @@ def test_messages_go_out_once_while_the_file_is_locked(file: Database, tmp_path:
         slow.trouble = None
         await until(lambda: len(slow.taken) == 2)
 
-    async def again(outbox: Outbox) -> None:
+    async def again(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 2"))
         outbox.put(make_message("news 3"))
         await until(lambda: len(post.taken) == 3 == len(slow.taken))
@@ -334,7 +334,7 @@ def test_message_that_arrived_as_the_file_was_locked_is_not_sent_again(
     post = LockingPost()
     post.longest = 0.0
 
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))
         await until(lambda: post.taken)
         await asyncio.sleep(0.2)  # longer than its claim
@@ -348,7 +348,7 @@ def test_message_that_arrived_as_the_file_was_locked_is_not_sent_again(
 
 
 def test_message_to_a_channel_that_is_not_there_is_nobodys(database: Database) -> None:
-    async def put(outbox: Outbox) -> None:
+    async def put(outbox: MessageOutbox) -> None:
         outbox.put_to(make_message("news 1"), Destination("gone"))
         await outbox.flush()
         assert outbox.waiting == {"ops": 0}

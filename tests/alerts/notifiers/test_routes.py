@@ -5,7 +5,7 @@ import pytest
 from alerts.notifiers.sinks import make_message
 from gpudeck.alerts.message import Message, Subject
 from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_way
-from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, Route
+from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings, RouteSettings
 from gpudeck.auth.settings import PersonSettings
 
 PEOPLE = {
@@ -19,10 +19,10 @@ ADDRESSES = {
     "chat": "slack://xoxb-1-2-3",
     "pager": "json://pager.example",
 }
-CHANNELS = {name: Channel(url=address) for name, address in ADDRESSES.items()}
+CHANNELS = {name: ChannelSettings(url=address) for name, address in ADDRESSES.items()}
 
 
-def find(message: Message, *routes: Route, muted: tuple[str, str] = ("", "")) -> list[str]:
+def find(message: Message, *routes: RouteSettings, muted: tuple[str, str] = ("", "")) -> list[str]:
     settings = NotifySettings(channels=CHANNELS, routes=list(routes), mail="mail", slack="chat")
     found = find_destinations(message, settings, PEOPLE.__getitem__, lambda *asked: asked == muted)
     return [destination.name for destination in found]
@@ -34,7 +34,7 @@ def test_without_routes_every_channel_gets_warnings_and_worse(severity: str, cha
 
 
 def test_without_routes_a_channel_that_is_told_of_the_event_does_not_get_the_rule_of_that_name_too() -> None:
-    told = Channel(url="json://told.example", events=["host_down", "host_up"])
+    told = ChannelSettings(url="json://told.example", events=["host_down", "host_up"])
     for rule, channels in (("host_down", ["ops"]), ("gpu_lost", ["told", "ops"])):
         settings = NotifySettings(channels={"told": told, "ops": CHANNELS["ops"]})
         found = find_destinations(make_message(rule=rule), settings, PEOPLE.__getitem__, lambda *_: False)
@@ -42,8 +42,8 @@ def test_without_routes_a_channel_that_is_told_of_the_event_does_not_get_the_rul
 
 
 def test_first_route_that_fits_is_taken_unless_it_goes_on() -> None:
-    stop = [Route(to=["pager"], severity="critical"), Route(to=["ops"])]
-    on = [Route(to=["pager"], severity="critical", goes_on=True), Route(to=["ops", "pager"])]
+    stop = [RouteSettings(to=["pager"], severity="critical"), RouteSettings(to=["ops"])]
+    on = [RouteSettings(to=["pager"], severity="critical", goes_on=True), RouteSettings(to=["ops", "pager"])]
     assert find(make_message(), *stop) == ["pager"]
     assert find(make_message(), *on) == ["pager", "ops"]
     assert find(make_message(severity="warning"), *stop) == ["ops"]
@@ -52,25 +52,25 @@ def test_first_route_that_fits_is_taken_unless_it_goes_on() -> None:
 @pytest.mark.parametrize(
     ("route", "fits"),
     [
-        (Route(to=["ops"], rules=["gpu_*", "host_*"]), True),
-        (Route(to=["ops"], rules=["gpu_*"]), False),
-        (Route(to=["ops"], labels={"rack": "r1*", "host": "gpu07"}), True),
-        (Route(to=["ops"], labels={"rack": "r2*"}), False),
-        (Route(to=["ops"], labels={"room": "*"}), False),
-        (Route(to=["ops"], people=["ada"]), True),
-        (Route(to=["ops"], people=["bob"]), False),
-        (Route(to=["ops"], groups=["vision"]), True),
-        (Route(to=["ops"], groups=["speech"]), False),
+        (RouteSettings(to=["ops"], rules=["gpu_*", "host_*"]), True),
+        (RouteSettings(to=["ops"], rules=["gpu_*"]), False),
+        (RouteSettings(to=["ops"], labels={"rack": "r1*", "host": "gpu07"}), True),
+        (RouteSettings(to=["ops"], labels={"rack": "r2*"}), False),
+        (RouteSettings(to=["ops"], labels={"room": "*"}), False),
+        (RouteSettings(to=["ops"], people=["ada"]), True),
+        (RouteSettings(to=["ops"], people=["bob"]), False),
+        (RouteSettings(to=["ops"], groups=["vision"]), True),
+        (RouteSettings(to=["ops"], groups=["speech"]), False),
     ],
 )
-def test_all_conditions_of_a_route_have_to_fit(route: Route, fits: bool) -> None:
+def test_all_conditions_of_a_route_have_to_fit(route: RouteSettings, fits: bool) -> None:
     message = make_message(labels={"rack": "r12", "host": "gpu07"}, people=("ada",))
     assert ("ops" in find(message, route)) == fits
 
 
 def test_people_get_it_by_all_their_ways_beside_the_channels() -> None:
     message = make_message(people=("ada", "bob", "eve"))
-    assert find(message, Route(to=["ops"])) == ["ops", "mail ada", "chat ada", "mail bob"]
+    assert find(message, RouteSettings(to=["ops"])) == ["ops", "mail ada", "chat ada", "mail bob"]
 
 
 def test_the_bot_writes_to_people_in_slack_unless_a_channel_does() -> None:
@@ -98,7 +98,7 @@ def test_a_destination_is_named_by_its_channel_and_person() -> None:
     assert (Destination("ops").name, Destination("mail", "ada").name) == ("ops", "mail ada")
 
 
-RACKS = (Route(to=["ops"], labels={"rack": "r1*"}), Route(to=["pager"], labels={"rack": "r2*"}))
+RACKS = (RouteSettings(to=["ops"], labels={"rack": "r1*"}), RouteSettings(to=["pager"], labels={"rack": "r2*"}))
 
 
 def test_message_about_several_goes_wherever_one_of_them_would() -> None:
@@ -108,7 +108,7 @@ def test_message_about_several_goes_wherever_one_of_them_would() -> None:
 
 
 def test_what_is_summed_up_goes_to_those_of_each_rule() -> None:
-    routes = Route(to=["ops"], rules=["host_*"]), Route(to=["pager"], rules=["gpu_*"])
+    routes = RouteSettings(to=["ops"], rules=["host_*"]), RouteSettings(to=["pager"], rules=["gpu_*"])
     summed = make_message(rule="alerts", subjects=(Subject("host_down", {}), Subject("gpu_lost", {})))
     assert find(summed, *routes) == ["ops", "pager"]
 

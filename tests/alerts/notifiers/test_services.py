@@ -7,8 +7,8 @@ import pytest
 import requests
 
 from alerts.notifiers.sinks import make_message
-from gpudeck.alerts.notifiers.by_apprise import send
-from gpudeck.alerts.notifiers.order import Order
+from gpudeck.alerts.notifiers.sender_process import SendRequest
+from gpudeck.alerts.notifiers.services import send
 
 # Some of Apprise's services import what a later Python will not have.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -43,7 +43,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("service", ADDRESSES)
 def test_hostile_name_calls_nobody_and_leads_nowhere(sent: list[str], service: str) -> None:
     message = make_message(title=HOSTILE, lines=(HOSTILE,), action=HOSTILE, link="")
-    assert send(Order(url=ADDRESSES[service], message=message)).kind == "sent"
+    assert send(SendRequest(url=ADDRESSES[service], message=message)).kind == "sent"
     body = "".join(sent).replace("\\u200b", "\u200b")
     assert "evil.example" in body
     for mark in ("<!channel", "<@U1", "@everyone", "@here", "](https", "https://evil", "<b>x", "<https"):
@@ -51,10 +51,10 @@ def test_hostile_name_calls_nobody_and_leads_nowhere(sent: list[str], service: s
 
 
 def test_message_to_a_person_in_slack_goes_to_that_person_alone(sent: list[str]) -> None:
-    assert send(Order(url=ADDRESSES["slack bot"], message=make_message(), recipient="U012AB3CD")).kind == "sent"
+    assert send(SendRequest(url=ADDRESSES["slack bot"], message=make_message(), recipient="U012AB3CD")).kind == "sent"
     assert [msgspec.json.decode(body)["channel"] for body in sent] == ["@U012AB3CD"]
 
 
 def test_webhook_of_slack_cannot_write_to_a_person(sent: list[str]) -> None:
-    outcome = send(Order(url=ADDRESSES["slack webhook"], message=make_message(), recipient="U012AB3CD"))
+    outcome = send(SendRequest(url=ADDRESSES["slack webhook"], message=make_message(), recipient="U012AB3CD"))
     assert (outcome.kind, sent) == ("refused", [])

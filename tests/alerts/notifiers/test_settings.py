@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.alerts.notifiers.settings import Channel, NotifySettings, read_url
+from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings, read_url
 from gpudeck.config import ConfigMistakes, load
 from gpudeck.model.errors import UsageError
 from gpudeck.settings import Settings
@@ -24,7 +24,7 @@ def mistakes_in(text: str) -> str:
 
 def test_an_address_alone_stands_for_a_channel() -> None:
     assert read("  channels:\n    ops: ntfy://example.org/gpus\n").channels == {
-        "ops": Channel("ntfy://example.org/gpus")
+        "ops": ChannelSettings("ntfy://example.org/gpus")
     }
 
 
@@ -90,7 +90,7 @@ def test_mistake_is_told_without_the_secret(text: str, told: str) -> None:
 
 def test_address_is_read_from_its_file_each_time(tmp_path: Path) -> None:
     file = tmp_path / "ops.url"
-    channel = Channel(url_file=str(file))
+    channel = ChannelSettings(url_file=str(file))
     file.write_text("json://one.example\n")
     assert read_url("ops", channel) == "json://one.example"
     file.write_text("json://two.example\n")
@@ -102,14 +102,14 @@ def test_file_that_holds_no_address_is_named_and_not_shown(tmp_path: Path, conte
     file = tmp_path / "ops.url"
     file.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        read_url("ops", Channel(url_file=str(file)))
+        read_url("ops", ChannelSettings(url_file=str(file)))
     assert str(file) in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
 def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ops.url, cannot be read: no such file"):
-        read_url("ops", Channel(url_file=str(tmp_path / "ops.url")))
+        read_url("ops", ChannelSettings(url_file=str(tmp_path / "ops.url")))
 
 
 def test_rule_that_does_not_exist_is_found_in_routes_and_mutes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes.fleets import make
-from gpudeck.alerts.notifiers.settings import Channel, NotifySettings
+from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
 from gpudeck.model.view import Host
 from gpudeck.ops.doctor import running
 from gpudeck.ops.doctor.running import HubState, check_messages, check_public, judge_about, judge_hosts
@@ -75,8 +75,13 @@ gpudeck_messages_waiting{channel="ops"} 2
 
 
 def test_channels_are_told_by_name_and_never_by_address(tmp_path: Path) -> None:
-    channel = Channel(url="slack://T0HIDDEN/B0HIDDEN/XHIDDEN")
-    names = {"ops": channel, "mail": channel, "pager": channel, "lost": Channel(url_file=str(tmp_path / "none"))}
+    channel = ChannelSettings(url="slack://T0HIDDEN/B0HIDDEN/XHIDDEN")
+    names = {
+        "ops": channel,
+        "mail": channel,
+        "pager": channel,
+        "lost": ChannelSettings(url_file=str(tmp_path / "none")),
+    }
     findings = list(check_messages(NotifySettings(channels=names), METRICS))
     assert [finding.verdict for finding in findings] == ["fail", "ok", "fail", "fail"]
     assert "HIDDEN" not in str(findings)

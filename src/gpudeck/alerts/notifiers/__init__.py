@@ -1,2 +1,2 @@
-"""The ways of a message to people: which ones (routes), in which words (letter, escape), kept until it is there
-(outbox), and sent by a process of its own for each channel (courier, serve)."""
+"""Notifications: which channels and people get a message (routes), its text (rendering), the outbox that keeps it until
+it is delivered, and a sender process for each channel."""

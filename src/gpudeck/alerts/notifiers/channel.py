@@ -11,10 +11,12 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.order import Unreached
-from gpudeck.alerts.notifiers.store import OutboxStore, Parcel
+from gpudeck.alerts.notifiers.routes import Reached
+from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
+from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
+from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
 from gpudeck.model import clock
-from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +34,10 @@ _LOOK_SECONDS: Final = 30.0
 """Other hubs may leave something behind."""
 _TOLD_AFTER: Final = 2
 """Failures in a row that are a problem to show: one alone may be a hiccup."""
+_UNREADABLE: Final = "its address cannot be read on the hub's machine."
 
 
-class Failure(Struct, frozen=True):
+class DeliveryFailure(Struct, frozen=True):
     """A message that is given up. `trouble` is why, in words without a secret."""
 
     channel: str
@@ -43,7 +46,7 @@ class Failure(Struct, frozen=True):
     trouble: str
 
 
-class Post(Protocol):
+class Channel(Protocol):
     """What sends. Raises Temporary or Refused, or UsageError where the settings are wrong; none holds a secret."""
 
     @property
@@ -68,10 +71,10 @@ class ChannelWorker:
         self,
         name: str,
         store: OutboxStore,
-        post: Post,
+        channel: Channel,
         *,
         give_up: float,
-        tell: Callable[[Failure], None] | None = None,
+        tell: Callable[[DeliveryFailure], None] | None = None,
         now: clock.Clock = clock.wall,
     ) -> None:
         self.name = name
@@ -79,7 +82,7 @@ class ChannelWorker:
         self.wake = asyncio.Event()
         self.counters: Counter[str] = Counter()
         self.waiting = 0
-        self._post = post
+        self._channel = channel
         self._give_up = give_up
         self._tell = tell
         self._now = now
@@ -121,7 +124,7 @@ class ChannelWorker:
                     pause = FIRST_PAUSE
                 await self._sleep(pause)
         finally:
-            await self._post.rest()
+            await self._channel.rest()
 
     async def _work(self) -> float:
         """Send what is due; returns after how long to look again. Raises Temporary where the database is away."""
@@ -134,7 +137,7 @@ class ChannelWorker:
             if parcel is None:
                 due = await store.next_due(self.name)
                 return _LOOK_SECONDS if due is None else min(max(due - now, 0.05), _LOOK_SECONDS)
-            if await store.claim(parcel.id, now + self._post.longest + _CLAIM_SECONDS, now):
+            if await store.claim(parcel.id, now + self._channel.longest + _CLAIM_SECONDS, now):
                 await self._send(parcel, store)
         return 0.0
 
@@ -149,10 +152,10 @@ class ChannelWorker:
             await one[1]()
             self._unnoted.remove(one)
 
-    async def _send(self, parcel: Parcel, store: OutboxStore) -> None:
+    async def _send(self, parcel: QueuedMessage, store: OutboxStore) -> None:
         """`store` is where it came from: another may have its place when it has arrived."""
         try:
-            await self._post.send(parcel.message, parcel.account)
+            await self._channel.send(parcel.message, parcel.account)
         except GpudeckError as error:
             await self._note_failure(parcel, store, error)
         except Exception as error:
@@ -161,7 +164,7 @@ class ChannelWorker:
         else:
             await self._note_success(parcel, store)
 
-    async def _note_success(self, parcel: Parcel, store: OutboxStore) -> None:
+    async def _note_success(self, parcel: QueuedMessage, store: OutboxStore) -> None:
         self.counters["sent"] += 1
         if self._failures >= _TOLD_AFTER:
             log.info("the channel %s takes messages again", self.name)
@@ -172,7 +175,7 @@ class ChannelWorker:
             # What failed before waits for longer than the channel was away.
             await store.hurry(self.name, now)
 
-    async def _note_failure(self, parcel: Parcel, store: OutboxStore, error: GpudeckError) -> None:
+    async def _note_failure(self, parcel: QueuedMessage, store: OutboxStore, error: GpudeckError) -> None:
         now = self._now()
         self.counters["failed"] += 1
         # A person who cannot be reached says nothing about the channel.
@@ -190,16 +193,16 @@ class ChannelWorker:
             due_at = now + _pause(parcel.tries, longest)
             await self._note(store, partial(store.note_trouble, parcel.id, due_at, error.message))
 
-    async def _drop(self, parcel: Parcel, store: OutboxStore, error: GpudeckError) -> None:
+    async def _drop(self, parcel: QueuedMessage, store: OutboxStore, error: GpudeckError) -> None:
         self.counters["given_up"] += 1
         self._given_up += 1
         self._trouble = error.message
         log.warning("a message to %s is given up: %s", self.name, error)
         if self._tell is not None:
-            self._tell(Failure(self.name, parcel.account, parcel.message, error.message))
+            self._tell(DeliveryFailure(self.name, parcel.account, parcel.message, error.message))
         await self._note(store, partial(store.note_failed, parcel.id, self._now(), error.message))
 
-    def _patience(self, parcel: Parcel) -> float:
+    def _patience(self, parcel: QueuedMessage) -> float:
         return min(self._give_up, _WATCH_SECONDS) if parcel.message.kind == "watch" else self._give_up
 
     async def _sleep(self, seconds: float) -> None:
@@ -209,9 +212,50 @@ class ChannelWorker:
             await asyncio.wait_for(self.wake.wait(), idle)
         except TimeoutError:
             if seconds >= _IDLE_SECONDS:
-                await self._post.rest()
+                await self._channel.rest()
 
 
 def _pause(tries: int, longest: float) -> float:
     """Longer each time, and never the same for two: what failed together is not tried together."""
     return float(min(longest, FIRST_PAUSE * 2 ** min(tries, 20)) * random.uniform(0.7, 1.3))  # noqa: S311
+
+
+class ConfiguredChannel:
+    """One channel, with a sender process of its own."""
+
+    def __init__(self, name: str, settings: NotifySettings, person_of: Callable[[str], Reached]) -> None:
+        self._name = name
+        self._settings = settings
+        self._person_of = person_of
+        self._sender = SenderProcess()
+
+    @property
+    def longest(self) -> float:
+        return self._settings.deadline + START_SECONDS
+
+    async def send(self, message: Message, account: str | None) -> None:
+        """Raises Temporary or Refused, with words for everybody who may look at the hub."""
+        settings = self._settings
+        try:
+            url = await asyncio.to_thread(read_url, self._name, settings.channels[self._name])
+        except UsageError as error:
+            log.warning("%s", error)
+            raise Refused(_UNREADABLE, "The hub's log says which file.") from error
+        request = SendRequest(
+            url=url,
+            message=message,
+            recipient=None if account is None else self._recipient(account),
+            page=settings.page,
+            seconds=settings.deadline,
+        )
+        await self._sender.send(request)
+
+    async def rest(self) -> None:
+        await self._sender.close()
+
+    def _recipient(self, account: str) -> str:
+        person = self._person_of(account)
+        recipient = person.mail if self._name == self._settings.mail else person.slack
+        if recipient is None:
+            raise Unreached(f"people has no way to {account} any more.")
+        return recipient

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.channel import ChannelWorker, Failure, Post
+from gpudeck.alerts.notifiers.channel import Channel, ChannelWorker, DeliveryFailure
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.model import clock
@@ -32,22 +32,22 @@ STOP_SECONDS: Final = 5.0
 FindDestinations = Callable[[Message], Sequence[Destination]]
 
 
-class Outbox:
+class MessageOutbox:
     """`put` whatever people have to be told. `open` once, then `start`, `stop` at the end, all in the event loop that
     owns it."""
 
     def __init__(
         self,
         store: OutboxStore,
-        posts: Mapping[str, Post],
+        channels: Mapping[str, Channel],
         find: FindDestinations,
         *,
         give_up: float = 86_400.0,
-        tell: Callable[[Failure], None] | None = None,
+        tell: Callable[[DeliveryFailure], None] | None = None,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
     ) -> None:
-        """`posts` send, by the names of the channels. `tell` hears of every message that is given up."""
+        """`channels` by name. `tell` hears of every message that is given up."""
         self._store = store
         self._find = find
         self._now = now
@@ -65,7 +65,8 @@ class Outbox:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers = {
-            name: ChannelWorker(name, store, post, give_up=give_up, tell=tell, now=now) for name, post in posts.items()
+            name: ChannelWorker(name, store, channel, give_up=give_up, tell=tell, now=now)
+            for name, channel in channels.items()
         }
 
     def put(self, message: Message) -> None:

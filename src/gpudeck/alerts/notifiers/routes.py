@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message, Subject
-from gpudeck.alerts.notifiers.settings import NotifySettings, Route
+from gpudeck.alerts.notifiers.settings import NotifySettings, RouteSettings
 from gpudeck.model.event import SEVERITIES
 
 BOT: Final = "chat.slack"
@@ -79,7 +79,7 @@ def _find_channels(
 ) -> Sequence[str]:
     # A channel that is told of the event of that name as it happens has the news already.
     all_channels = [name for name, channel in settings.channels.items() if subject.rule not in channel.events]
-    routes = settings.routes or [Route(to=all_channels)]
+    routes = settings.routes or [RouteSettings(to=all_channels)]
     groups = [group for account in subject.people if (group := person_of(account).group) is not None]
     found: list[str] = []
     for route in routes:
@@ -90,7 +90,7 @@ def _find_channels(
     return found
 
 
-def _fits(route: Route, message: Message, subject: Subject, groups: Sequence[str]) -> bool:
+def _fits(route: RouteSettings, message: Message, subject: Subject, groups: Sequence[str]) -> bool:
     if SEVERITIES.index(message.severity) < SEVERITIES.index(route.severity):
         return False
     labels = subject.labels

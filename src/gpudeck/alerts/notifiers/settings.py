@@ -35,7 +35,7 @@ TOLD: Final = (*get_args(RuleName), "watch")
 """What messages are about: the names of rules, and watches."""
 
 
-class Channel(Struct, frozen=True):
+class ChannelSettings(Struct, frozen=True):
     """Somewhere messages go: a room of a chat, a mailing list, a webhook. Its address holds secrets, and is shown
     nowhere."""
 
@@ -63,7 +63,7 @@ class Channel(Struct, frozen=True):
                     raise ValueError(f"{place}: there is no kind {kind}{_propose(kind)}")
 
 
-class Route(Struct, frozen=True):
+class RouteSettings(Struct, frozen=True):
     """Which messages go to which channels. All conditions have to fit; one that is left out always does."""
 
     to: Annotated[list[ChannelName], Meta(min_length=1)]
@@ -90,9 +90,9 @@ class Route(Struct, frozen=True):
 class NotifySettings(Struct, frozen=True):
     """Who is told, and how. Without routes every channel gets what is a warning or worse."""
 
-    channels: dict[ChannelName, Channel] = field(default_factory=dict)
+    channels: dict[ChannelName, ChannelSettings] = field(default_factory=dict)
     """Where messages go, by names of your own."""
-    routes: list[Route] = field(default_factory=list)
+    routes: list[RouteSettings] = field(default_factory=list)
     """From top to bottom; a message goes along the first that fits."""
     mail: ChannelName | None = None
     """The channel whose mail server sends to people by themselves, at `people.NAME.mail`."""
@@ -143,7 +143,7 @@ def mute_problem(muted: Mapping[str, Iterable[str]]) -> str | None:
     return None
 
 
-def read_url(name: str, channel: Channel) -> str:
+def read_url(name: str, channel: ChannelSettings) -> str:
     """The channel's address, which is a secret. Blocks. Raises UsageError where its file cannot be read or holds
     none."""
     if channel.url is not None:
@@ -172,7 +172,7 @@ def _propose(kind: str) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(KINDS)}"
 
 
-def _check(what: str, names: list[ChannelName], known: dict[ChannelName, Channel]) -> None:
+def _check(what: str, names: list[ChannelName], known: dict[ChannelName, ChannelSettings]) -> None:
     for name in names:
         if name not in known:
             there = f"channels has {', '.join(known)}" if known else "channels is empty"

@@ -22,7 +22,7 @@ KEPT_SECONDS: Final = 30 * 86_400.0
 _MOST_KEY: Final = 256
 
 
-class Parcel(Struct, frozen=True):
+class QueuedMessage(Struct, frozen=True):
     """One message for one place. `tries` is how often it failed."""
 
     id: int
@@ -75,7 +75,7 @@ class OutboxStore:
     async def close(self) -> None:
         await self._database.close()
 
-    async def next(self, channel: str, now: float) -> Parcel | None:
+    async def next(self, channel: str, now: float) -> QueuedMessage | None:
         """What is to be sent now; the longest due comes first."""
         free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
         wanted = select(table).where(*self._waiting(channel), table.c.due_at <= now, free)
@@ -158,6 +158,6 @@ class OutboxStore:
             await connection.execute(update(table).where(table.c.id == number).values(values))
 
 
-def _read(row: dict[str, Any]) -> Parcel:
+def _read(row: dict[str, Any]) -> QueuedMessage:
     message = msgspec.json.decode(row["message"], type=Message)
-    return Parcel(row["id"], message, row["account"], row["created_at"], row["tries"])
+    return QueuedMessage(row["id"], message, row["account"], row["created_at"], row["tries"])

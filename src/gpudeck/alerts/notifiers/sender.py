@@ -1,7 +1,7 @@
-"""A courier's process: takes one order after another from its standard input, and answers each with one line.
+"""The sender process of a channel: reads one request after another from its standard input, answers each with one line.
 
-It ends when its input does, when the hub dies, and when an order takes longer than it may. It may use so much memory
-and no more: a service that answers without end harms nobody else.
+It ends when its input ends, when the hub dies, and when a request takes longer than it may. Its memory is limited, so
+that a service that answers without end harms nothing else.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gpudeck.alerts.notifiers.order import Order, Outcome
+from gpudeck.alerts.notifiers.sender_process import SendRequest, SendResult
 
 _MEMORY: Final = 1 << 30
 _SPARE_SECONDS: Final = 2.0
@@ -31,20 +31,22 @@ def main() -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     for line in sys.stdin.buffer:
-        answers.write(msgspec.json.encode(_carry_out(msgspec.json.decode(line, type=Order))) + b"\n")
+        answers.write(msgspec.json.encode(_carry_out(msgspec.json.decode(line, type=SendRequest))) + b"\n")
         answers.flush()
 
 
-def _carry_out(order: Order) -> Outcome:
-    from gpudeck.alerts.notifiers.by_apprise import send  # noqa: PLC0415 - takes a while, and libraries print
+def _carry_out(request: SendRequest) -> SendResult:
+    from gpudeck.alerts.notifiers.services import send  # noqa: PLC0415 - takes a while, and libraries print
 
-    signal.setitimer(signal.ITIMER_REAL, order.seconds + _SPARE_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, request.seconds + _SPARE_SECONDS)
     try:
-        return send(order)
+        return send(request)
     except MemoryError:
-        return Outcome("temporary", "it answers without end.")
+        return SendResult("temporary", "it answers without end.")
     except Exception as error:  # noqa: BLE001 - a service of Apprise may fail in any way, with a secret in its text
-        return Outcome("temporary", f"sending failed with {type(error).__name__}, which may be a mistake of Apprise.")
+        return SendResult(
+            "temporary", f"sending failed with {type(error).__name__}, which may be a mistake of Apprise."
+        )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 

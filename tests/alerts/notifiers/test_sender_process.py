@@ -14,8 +14,7 @@ from alerts.notifiers.sinks import (
     running_webhook,
 )
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.courier import Courier
-from gpudeck.alerts.notifiers.order import Order
+from gpudeck.alerts.notifiers.sender_process import SenderProcess, SendRequest
 from gpudeck.model.errors import PluginError, Refused, Temporary
 
 SECRET = "the-secret-part"
@@ -37,7 +36,7 @@ def send(*urls: str, recipient: str | None = None, message: Message | None = Non
     """What came of each, one after the other by the same courier: "" for what was taken."""
 
     async def run() -> list[str]:
-        courier = Courier()
+        courier = SenderProcess()
         told = []
         try:
             for url in urls:
@@ -46,8 +45,8 @@ def send(*urls: str, recipient: str | None = None, message: Message | None = Non
             await courier.close()
         return told
 
-    async def try_one(courier: Courier, url: str) -> str:
-        order = Order(url=url, message=message or make_message(), recipient=recipient, seconds=seconds)
+    async def try_one(courier: SenderProcess, url: str) -> str:
+        order = SendRequest(url=url, message=message or make_message(), recipient=recipient, seconds=seconds)
         try:
             await courier.send(order)
         except PluginError as error:
@@ -139,10 +138,10 @@ class SharedCourier:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.courier = Courier()
+        self.courier = SenderProcess()
 
     def send(self, url: str) -> None:
-        self.loop.run_until_complete(self.courier.send(Order(url=url, message=make_message())))
+        self.loop.run_until_complete(self.courier.send(SendRequest(url=url, message=make_message())))
 
     def close(self) -> None:
         self.loop.run_until_complete(self.courier.close())
@@ -158,8 +157,8 @@ def courier_of() -> Iterator[SharedCourier]:
 
 def test_service_that_hangs_is_left_and_the_next_message_goes_through(hook: Webhook) -> None:
     async def run() -> str:
-        courier = Courier()
-        order = Order(url=hook.url, message=make_message(), seconds=1.0)
+        courier = SenderProcess()
+        order = SendRequest(url=hook.url, message=make_message(), seconds=1.0)
         try:
             # Its process is there: from here on only the time of the order counts.
             await courier.send(order)
@@ -167,7 +166,7 @@ def test_service_that_hangs_is_left_and_the_next_message_goes_through(hook: Webh
             with pytest.raises(Temporary, match="does not answer in time"):
                 await courier.send(order)
             hook.hangs = False
-            await courier.send(Order(url=hook.url, message=make_message(), seconds=20.0))
+            await courier.send(SendRequest(url=hook.url, message=make_message(), seconds=20.0))
         finally:
             await courier.close()
         return "through"

@@ -1,0 +1,338 @@
+"""The tables of top (GPUs, processes, people): how each gets its rows, columns and cells. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gpudeck.model.availability import Availability
+from gpudeck.model.quantity import show_count, show_gib, show_span
+from gpudeck.model.view import Gpu, Host, ShownProcess
+from gpudeck.tui.tables import DASH, Sort, TableColumn, TableLayout, TableRow, arrange, draw_share, group, measure
+from gpudeck.views.cells import COLOURS, SYMBOLS, gpu_note, show_number
+from gpudeck.views.people import Person, find_people
+from gpudeck.views.safe import clean
+from gpudeck.views.table import Cell
+
+GROUPS = ("host", "model", "user", "none")
+NOBODY = "nobody"
+_STATES: dict[Availability, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
+_RANK = {word: rank for rank, word in enumerate(SYMBOLS)}
+_UTIL_BAR, _MEMORY_BAR = 4, 6
+_NOT_KNOWN = "not known"
+
+
+def _metric(value: Callable[[Gpu], float | None]) -> Sort:
+    """What a silent host last told is shown, but puts no GPU before others."""
+    return Sort(
+        lambda row: value(row.gpu) if row.gpu is not None and row.gpu.availability != "unknown" else None,
+        is_falling=True,
+    )
+
+
+def memory_share(gpu: Gpu) -> float | None:
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    return None if used is None or not total else used / total
+
+
+GPU_SORTS: dict[str, Sort | None] = {
+    "host": None,
+    "state": Sort(lambda row: None if row.gpu is None else _RANK[row.gpu.availability]),
+    "utilization": _metric(lambda gpu: gpu.utilization_percent),
+    "memory": _metric(memory_share),
+    "temperature": _metric(lambda gpu: gpu.temperature_celsius),
+    "power": _metric(lambda gpu: gpu.power_watts),
+    "user": Sort(lambda row: (row.gpu.users or None) if row.gpu else None),
+    "time": Sort(lambda row: None if row.gpu is None else row.gpu.since),
+}
+
+
+def gpu_rows(hosts: Sequence[Host], sort: str, is_turned: bool, grouping: str) -> list[TableRow]:
+    """A row a GPU, and one for a host without any. The group of those that have no user or no model has no name."""
+    rows = [
+        TableRow(f"{host.id} {gpu.uuid}" if gpu else host.id, host, gpu)
+        for host in hosts
+        for gpu in host.gpus or (None,)
+    ]
+    rows = arrange(rows, GPU_SORTS[sort], is_turned)
+    if grouping == "host":
+        return group(rows, lambda row: (row.host.id,) if row.host else (), lambda _, own: host_title(own[0].host))
+    if grouping == "model":
+        return group(rows, _model_of, lambda name, own: _title(name or "no GPUs", own))
+    if grouping == "user":
+        named = group([row for row in rows if row.gpu and row.gpu.users], _users_of, _title)
+        rest = [row for row in rows if not (row.gpu and row.gpu.users)]
+        return named + group(rest, lambda _: ("",), lambda _, own: _title(NOBODY, own))
+    return rows
+
+
+def host_title(host: Host | None) -> str:
+    if host is None:
+        return ""
+    used, total = host.memory_used_bytes, host.memory_total_bytes
+    free = sum(gpu.availability == "free" for gpu in host.gpus)
+    said = [
+        clean(host.display_name),
+        host.status,
+        f"{free} of {len(host.gpus)} GPUs free",
+        f"CPU {show_number(host.cpu_percent, '%')}",
+        f"RAM {show_gib(used, 0)}/{show_gib(total, 0)} GiB",
+        f"load {show_number(host.load_1m, '')}",
+        *map(clean, host.problems[:1]),
+    ]
+    return " · ".join(said)
+
+
+def gpu_columns(hosts: Sequence[Host]) -> list[TableColumn]:
+    """As wide as the names in this fleet."""
+    names = measure([clean(host.display_name) for host in hosts], 4, 24)
+    models = measure(list({gpu.display_name for host in hosts for gpu in host.gpus}), 5, 20)
+    return [
+        TableColumn("HOST", names, 100, sort="host"),
+        TableColumn("GPU", 3, 98, "right"),
+        TableColumn("MODEL", models, 45),
+        TableColumn("STATE", 9, 99, sort="state"),
+        TableColumn("UTIL", 4, 90, "right", sort="utilization"),
+        TableColumn("", _UTIL_BAR, 40, grow=1, widest=20, sort="utilization"),
+        TableColumn("MEMORY", _MEMORY_BAR, 55, grow=1, widest=20, sort="memory"),
+        TableColumn("GiB", 9, 80, "right", sort="memory"),
+        TableColumn("TEMP", 5, 47, "right", sort="temperature"),
+        TableColumn("POWER", 6, 30, "right", sort="power"),
+        TableColumn("USERS", 9, 95, grow=2, widest=28, sort="user"),
+        TableColumn("SINCE", 7, 50, "right", sort="time"),
+        TableColumn("NOTE", 12, 20, grow=4),
+    ]
+
+
+def gpu_cells(row: TableRow, now: float, layout: TableLayout) -> list[Cell]:
+    """Of the columns above; for a row with a GPU."""
+    host, gpu = row.host, row.gpu
+    if host is None or gpu is None:
+        return [DASH] * 13
+    name: Cell = (clean(host.display_name), "" if host.status == "up" else "grey")
+    state = gpu.availability
+    dim = "grey" if state == "unknown" else ""
+    note = _silence(host, now) or gpu_note(gpu, now)
+    util = gpu.utilization_percent
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    return [
+        name,
+        (gpu.label, dim),
+        (clean(gpu.display_name), dim),
+        _STATES[state],
+        (show_number(util, "%"), dim),
+        ("" if util is None else draw_share(util / 100, layout.widths[5]), dim or "green"),
+        (draw_share(memory_share(gpu), layout.widths[6]), dim or "blue"),
+        (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
+        (show_number(gpu.temperature_celsius, "°C"), dim),
+        (show_number(gpu.power_watts, " W"), dim),
+        (clean(", ".join(gpu.users)) or "–", dim),
+        (show_span(now - gpu.since), dim),
+        (clean(note), dim or "yellow"),
+    ]
+
+
+def bare_cells(host: Host, now: float) -> list[Cell]:
+    """A host without any GPU: why, with the room of the whole line."""
+    reason = host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs")
+    return [(f"{clean(host.display_name)}  ", "grey"), (clean(_silence(host, now) or reason), "grey")]
+
+
+def _silence(host: Host, now: float) -> str:
+    if host.status in {"up", "never"} or host.last_report_at is None:
+        return ""
+    return f"{host.status}: last report {show_span(now - host.last_report_at)} ago"
+
+
+def _model_of(row: TableRow) -> tuple[str]:
+    return (clean(row.gpu.display_name) if row.gpu else "",)
+
+
+def _users_of(row: TableRow) -> Sequence[str]:
+    return row.gpu.users if row.gpu else ()
+
+
+def _title(name: str, own: list[TableRow]) -> str:
+    gpus = [row.gpu for row in own if row.gpu is not None]
+    counts = {word: sum(gpu.availability == word for gpu in gpus) for word in SYMBOLS}
+    told = [f"{SYMBOLS[word]} {count} {word}" for word, count in counts.items() if count]
+    hosts = len({row.host.id for row in own if row.host})
+    return " · ".join([clean(name), f"{show_count(len(gpus), 'GPU')} on {show_count(hosts, 'host')}", *told])
+
+
+def _people_sort(value: Callable[[Person], float | None], *, is_falling: bool = True) -> Sort:
+    return Sort(lambda row: None if row.person is None else value(row.person), is_falling)
+
+
+PEOPLE_SORTS: dict[str, Sort | None] = {
+    "gpus": _people_sort(lambda person: len(person.holdings)),
+    "user": None,
+    "memory": _people_sort(lambda person: person.memory),
+    "utilization": _people_sort(lambda person: person.utilization),
+    "idle": _people_sort(lambda person: len(person.idle)),
+    "time": _people_sort(lambda person: person.since, is_falling=False),
+}
+
+
+def people_rows(hosts: Sequence[Host], sort: str, is_turned: bool) -> list[TableRow]:
+    # The name of no login: one may be called "not known".
+    rows = [TableRow(f"person {person.user or chr(0)}", person=person) for person in find_people(hosts)]
+    return arrange(rows, PEOPLE_SORTS[sort], is_turned)
+
+
+def people_columns(people: Sequence[TableRow]) -> list[TableColumn]:
+    names = measure([_name(row.person) for row in people if row.person], 9, 24)
+    return [
+        TableColumn("USER", names, 100, sort="user"),
+        TableColumn("GPUs", 4, 99, "right", sort="gpus"),
+        TableColumn("GiB", 9, 90, "right", sort="memory"),
+        TableColumn("UTIL", 4, 80, "right", sort="utilization"),
+        TableColumn("IDLE", 14, 70, sort="idle"),
+        TableColumn("PROCESSES", 9, 30, "right"),
+        TableColumn("FOR", 7, 60, "right", sort="time"),
+        TableColumn("WHERE", 16, 95, grow=1),
+    ]
+
+
+def person_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
+    """Of the columns above."""
+    person = row.person
+    if person is None:
+        return [DASH] * 8
+    memory = show_gib(person.memory)
+    is_part = person.memory is not None and person.is_memory_part
+    more = f"+{len(person.past)}" if person.past else ""
+    processes = person.processes
+    since = person.since
+    idle = person.idle
+    told = f"{len(idle)} for {show_span(now - min(held.gpu.since for held in idle))}" if idle else ""
+    return [
+        (_name(person), "grey" if person.user is None else ""),
+        (f"{len(person.holdings)}{more}", ""),
+        (f"≥ {memory}" if is_part else memory, ""),
+        (show_number(person.utilization, "%"), ""),
+        (told, "yellow"),
+        ("–" if processes is None else str(processes), ""),
+        (show_span(None if since is None else now - since), ""),
+        (_places(person), "grey"),
+    ]
+
+
+def _name(person: Person) -> str:
+    return _NOT_KNOWN if person.user is None else clean(person.user)
+
+
+def _places(person: Person) -> str:
+    places: dict[str, list[str]] = {}
+    for holding in (*person.holdings, *person.past):
+        name = clean(holding.host.display_name)
+        is_past = holding.host.status != "up"
+        places.setdefault(f"{name} ({holding.host.status})" if is_past else name, []).append(holding.gpu.label)
+    return "  ".join(f"{name}:{','.join(labels)}" for name, labels in places.items())
+
+
+def _process_sort(value: Callable[[ShownProcess], float | str | None], *, is_falling: bool = False) -> Sort:
+    return Sort(lambda row: None if row.process is None else value(row.process), is_falling)
+
+
+PROCESS_SORTS: dict[str, Sort | None] = {
+    "host": None,
+    "pid": _process_sort(lambda process: process.pid),
+    "user": _process_sort(lambda process: process.user),
+    "memory": _process_sort(lambda process: process.memory_used_bytes, is_falling=True),
+    "utilization": _process_sort(lambda process: process.utilization_percent, is_falling=True),
+    "time": _process_sort(lambda process: process.started_at),
+}
+
+
+def process_rows(hosts: Sequence[Host], sort: str, is_turned: bool, *, uuid: str | None = None) -> list[TableRow]:
+    """Of all GPUs, or of the one with this UUID. A GPU whose processes could not be read has a row that says so."""
+    rows: list[TableRow] = []
+    for host in hosts:
+        for gpu in host.gpus:
+            if uuid is not None and gpu.uuid != uuid:
+                continue
+            if gpu.processes is None:
+                rows.append(TableRow(f"{host.id} {gpu.uuid}", host, gpu))
+            rows += [
+                TableRow(f"{host.id} {gpu.uuid} {process.pid}", host, gpu, process) for process in gpu.processes or ()
+            ]
+    return arrange(rows, PROCESS_SORTS[sort], is_turned)
+
+
+def process_columns(hosts: Sequence[Host]) -> list[TableColumn]:
+    names = measure([clean(host.display_name) for host in hosts], 4, 24)
+    return [
+        TableColumn("HOST", names, 60, sort="host"),
+        TableColumn("GPU", 3, 99, "right"),
+        TableColumn("PID", 8, 98, "right", sort="pid"),
+        TableColumn("USER", 10, 97, grow=1, widest=24, sort="user"),
+        TableColumn("GiB", 6, 90, "right", sort="memory"),
+        TableColumn("UTIL", 4, 80, "right", sort="utilization"),
+        TableColumn("FOR", 7, 70, "right", sort="time"),
+        TableColumn("WHERE", 8, 50, grow=1, widest=28),
+        TableColumn("COMMAND", 20, 96, grow=6),
+    ]
+
+
+def process_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
+    """Of the columns above."""
+    host, gpu, process = row.host, row.gpu, row.process
+    if host is None or gpu is None:
+        return [DASH] * 9
+    dim = "grey" if gpu.availability == "unknown" else ""
+    name: Cell = (clean(host.display_name), dim)
+    if process is None:
+        reason = gpu.reasons.get("processes", "unknown")
+        return [name, (gpu.label, dim), *[DASH] * 6, (clean(f"not known: {reason}"), "grey")]
+    started = process.started_at
+    where = [part for part in (process.container, process.job) if part]
+    return [
+        name,
+        (gpu.label, dim),
+        (str(process.pid), dim),
+        (clean(process.user or "–"), dim),
+        (show_gib(process.memory_used_bytes), dim),
+        (show_number(process.utilization_percent, "%"), dim),
+        (show_span(None if started is None else now - started), dim),
+        (clean(", ".join(where)) or "–", dim),
+        (clean(process.command or "–"), dim or "grey"),
+    ]
+
+
+class TableView(Struct, frozen=True):
+    """`sorts` begins with the order that a person finds."""
+
+    name: str
+    sorts: Mapping[str, Sort | None]
+    columns: Callable[[Sequence[Host], Sequence[TableRow]], list[TableColumn]]
+    cells: Callable[[TableRow, float, TableLayout], list[Cell]]
+
+
+GPUS = TableView("fleet", GPU_SORTS, lambda hosts, _: gpu_columns(hosts), gpu_cells)
+PROCESSES = TableView("processes", PROCESS_SORTS, lambda hosts, _: process_columns(hosts), process_cells)
+PEOPLE = TableView("people", PEOPLE_SORTS, lambda _, rows: people_columns(rows), person_cells)
+TABLES = {table.name: table for table in (GPUS, PROCESSES, PEOPLE)}
+
+
+class SortOrder(Struct):
+    """How a table is sorted now."""
+
+    sort: str
+    is_turned: bool = False
+
+
+def make_rows(
+    table: TableView, hosts: Sequence[Host], order: SortOrder, grouping: str, uuid: str | None
+) -> list[TableRow]:
+    """`uuid` is for the processes of one GPU alone."""
+    if table is GPUS:
+        return gpu_rows(hosts, order.sort, order.is_turned, grouping)
+    if table is PEOPLE:
+        return people_rows(hosts, order.sort, order.is_turned)
+    return process_rows(hosts, order.sort, order.is_turned, uuid=uuid)
+
+
+def next_sort(table: TableView, now: str, step: int) -> str:
+    """The sort beside this one, in the order of the columns."""
+    names = list(table.sorts)
+    return names[(names.index(now) + step) % len(names)]
