@@ -7,6 +7,7 @@ from itertools import takewhile
 NAMES = (
     "hub",
     "ingest_http",
+    "scale",
     "startup",
     "agent_cost",
     "page",

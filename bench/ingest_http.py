@@ -6,16 +6,13 @@ ours, what is below it is the price of HTTP.
 
 import asyncio
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.processes import HubUnderTest, cpu_seconds
+from bench.processes import HubUnderTest, bare_server, cpu_seconds
 from bench.reports import make_rounds
 from bench.tables import best_of, print_table
 
@@ -30,7 +27,8 @@ _CONFIG = "demo: never\nlocal: never\nlimits: {unlimited: [127.0.0.1]}\n"
 
 def main() -> None:
     rounds = make_rounds(HOSTS, ROUNDS)
-    bare, _ = measure_bare(rounds)
+    with bare_server() as (pid, port):
+        bare, _ = measure(pid, port, "none", rounds)
     with tempfile.TemporaryDirectory() as folder, HubUnderTest(Path(folder), _CONFIG) as hub:
         token = (Path(folder) / "agent.token").read_text().strip()
         cost, rate = measure(hub.process.pid, hub.port, token, rounds)
@@ -46,23 +44,6 @@ def main() -> None:
             ("GET /api/v1/fleet, 8,000 GPUs", f"{fleet * 1e3:.1f} ms", "≤ 50 ms", f"{fleet / bare:,.0f} ×"),
         ],
     )
-
-
-def measure_bare(rounds: list[list[bytes]]) -> tuple[float, float]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "bench.bare_server", str(port)])
-    try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        return measure(process.pid, port, "none", rounds)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def measure(pid: int, port: int, token: str, rounds: list[list[bytes]]) -> tuple[float, float]:

@@ -1,10 +1,13 @@
 """A hub in a process of its own, and what it costs."""
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -26,6 +29,25 @@ def stolen_seconds() -> float:
 def rss_mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+@contextlib.contextmanager
+def bare_server() -> Iterator[tuple[int, int]]:
+    """The least that can take a POST on the same server software (bench/bare_server.py): its pid and its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "bench.bare_server", str(port)])
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield process.pid, port
+    finally:
+        process.terminate()
+        process.wait()
 
 
 class HubUnderTest:
