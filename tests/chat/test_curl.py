@@ -8,7 +8,8 @@ import pytest
 
 from fakes.chats import Lab, make_alert
 from fakes.reports import make_busy_gpu, make_gpu
-from gpudeck.api.text import _NAMES, TextViews, read_wish
+from gpudeck.api.text import _NAMES, answer_wish, read_wish
+from gpudeck.hub.sight import EVERYTHING
 
 ONLY_LOOKS = {"width", "color", "term", "refresh"}
 """Parameters that say how it is to look in a terminal or a browser."""
@@ -55,7 +56,7 @@ def lab(tmp_path: Path) -> Lab:
 
 def curl(lab: Lab, parameters: dict[str, str], host: str | None = None) -> str:
     wish = read_wish(parameters, "", host)
-    return asyncio.run(TextViews().render(lab.hub.stream.document(), wish)).text.decode()
+    return asyncio.run(lab.hub.stream.answer(EVERYTHING, answer_wish, wish)).text.decode()
 
 
 @pytest.mark.parametrize(("parameters", "host", "command"), GPUS)

@@ -1,5 +1,7 @@
 """Who may not see command lines gets none, on any way out of the hub."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -44,6 +46,12 @@ def test_who_sees_no_commands_is_told_why(hub: Hub) -> None:
 
 def test_owners_see_their_own_commands(hub: Hub) -> None:
     assert commands(hub.stream.document(OWN)) == [SECRET, None]
+
+
+@pytest.mark.parametrize("sight", [Sight(), NONE, OWN])
+def test_views_hide_what_the_document_hides(hub: Hub, sight: Sight) -> None:
+    view = asyncio.run(hub.stream.fresh_view(sight))
+    assert msgspec.to_builtins(view) == msgspec.json.decode(hub.stream.document(sight))
 
 
 def test_what_is_hidden_from_one_is_not_lost_for_others(hub: Hub) -> None:

@@ -17,6 +17,8 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
 from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
+from gpudeck.model.view import Fleet
+from gpudeck.views.choice import count
 from gpudeck.wire import Envelope
 
 
@@ -136,7 +138,8 @@ def test_another_set_of_gpus_sends_the_host_whole(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_snapshot_and_deltas_add_up_to_the_document(seed: int) -> None:
-    """Random reports, silences, losses and returns; the one who watched knows what the one who asks is told."""
+    """Random reports, silences, losses and returns; the one who watched knows what the one who asks is told, as JSON
+    or, within the hub, as structs."""
     rng, stage = random.Random(seed), Stage()
     stage.tick()
     page = Page(parse(stage.stream.snapshot())[1])
@@ -149,7 +152,8 @@ def test_snapshot_and_deltas_add_up_to_the_document(seed: int) -> None:
             ]
             stage.send(make_envelope(name, sequence=step, gpus=gpus, run_id=f"run-{step // 30}"))
         stage.clock.advance(rng.choice([0, 0, 3, 70]))
-        assert page.apply(stage.tick()) == msgspec.json.decode(stage.stream.document())
+        watched, document = page.apply(stage.tick()), msgspec.json.decode(stage.stream.document())
+        assert watched == document == msgspec.to_builtins(asyncio.run(stage.stream.fresh_view()))
 
 
 def test_a_viewer_starts_with_a_snapshot(stage: Stage) -> None:
@@ -255,6 +259,46 @@ def test_a_document_is_made_in_parts_and_tells_what_came_in_between(stage: Stage
     document = msgspec.json.decode(asyncio.run(ask_while_one_reports()))
     assert len(document["hosts"]) == 3 * HOSTS_AT_ONCE
     assert document["hosts"][0]["gpus"] == show(stage.hub.fleet.hosts["0"])["gpus"]
+
+
+def test_a_view_is_made_in_parts_and_tells_what_came_in_between(stage: Stage) -> None:
+    for number in range(3 * HOSTS_AT_ONCE):
+        stage.send(make_envelope(f"gpu{number:03}", host_id=str(number)))
+
+    async def ask_while_one_reports() -> Fleet:
+        asking = asyncio.create_task(stage.stream.fresh_view())
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert stage.hub.fleet.hosts["0"]._view is not None
+        assert not asking.done()
+        stage.send(make_envelope("gpu000", 2, [make_busy_gpu(0)], host_id="0"))
+        return await asking
+
+    view = asyncio.run(ask_while_one_reports())
+    assert view.hosts[0].gpus[0].availability == "busy"
+    assert view.totals == count(view.hosts)
+
+
+def test_all_who_ask_the_same_in_one_second_share_an_answer(stage: Stage) -> None:
+    made: list[float] = []
+
+    def add_up(fleet: Fleet, addend: int) -> int:
+        made.append(fleet.time)
+        return fleet.totals.gpus + addend
+
+    async def ask(*addends: int) -> list[int]:
+        questions = [asyncio.create_task(stage.stream.answer(EVERYTHING, add_up, addend)) for addend in addends]
+        await asyncio.sleep(0)
+        # One who goes away does not take it from the others.
+        questions[0].cancel()
+        return await asyncio.gather(*questions[1:])
+
+    stage.send(make_envelope())
+    assert asyncio.run(ask(0, 0, 0, 100)) == [1, 1, 101]
+    assert len(made) == 2
+    stage.send(make_envelope(sequence=2, gpus=[make_gpu(0), make_gpu(1)]))
+    stage.tick()
+    assert asyncio.run(ask(0, 0)) == [2]
 
 
 def test_who_may_see_less_gets_a_document_of_its_own_which_changes_too(stage: Stage) -> None:

@@ -51,7 +51,6 @@ from gpudeck.api.reports import FindGrant, ReportsRoute
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.stream import StreamRoute
 from gpudeck.api.terminals import tell_refusal
-from gpudeck.api.text import TextViews
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.history.base import HistoryRefused
@@ -148,8 +147,6 @@ _DESKS: dict[str, type] = {
     "policy": Policy,
     "book": HostBook,
     "removal": HostRemoval,
-    "texts": TextViews,
-    "gatherings": people.Gatherings,
     "metrics": MetricsPage,
     "questions": Questions,
     "desk": events.EventDesk,
@@ -172,8 +169,6 @@ def _make_desks(house: House) -> dict[str, Any]:
         "policy": house.policy,
         "book": house.book,
         "removal": HostRemoval(hub, house.book, auth.tokens, house.alerts, house.memory),
-        "texts": TextViews(),
-        "gatherings": people.Gatherings(),
         "metrics": MetricsPage(hub, house.hits, house.outbox, house.alerts),
         "questions": questions,
         "desk": desk,

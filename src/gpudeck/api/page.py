@@ -8,7 +8,6 @@ import gzip
 from pathlib import Path
 
 from litestar import MediaType, Response, get
-from litestar.di import NamedDependency
 from litestar.exceptions import NotAuthorizedException, NotFoundException, PermissionDeniedException
 from litestar.params import FromPath
 
@@ -18,7 +17,7 @@ from gpudeck.api.first_look import put_first_look
 from gpudeck.api.headers import PAGE_POLICY, WORKER_POLICY
 from gpudeck.api.login import TheAuth, describe
 from gpudeck.api.terminals import wants_text, write_error
-from gpudeck.api.text import NotUnderstood, TextViews, read_refresh, read_wish
+from gpudeck.api.text import NotUnderstood, answer_wish, read_refresh, read_wish
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 
@@ -38,7 +37,6 @@ _NOT_BUILT = "The page has not been built into this installation. Run `make page
 async def read_page(
     *,
     hub: TheHub,
-    texts: NamedDependency[TextViews],
     policy: ThePolicy,
     auth: TheAuth,
     request: HubRequest,
@@ -46,7 +44,7 @@ async def read_page(
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
     if wants_text(request.headers.get("user-agent", ""), request.query_params.get("term")):
-        return await _answer_in_text(hub, texts, policy, request, host)
+        return await _answer_in_text(hub, policy, request, host)
     if host is not None:
         raise NotFoundException("no such page")
     index = PAGE / "index.html"
@@ -84,9 +82,7 @@ async def _answer_page(html: bytes, hub: Hub, policy: Policy, auth: Auth, reques
     return Response(html, media_type=MediaType.HTML, headers=headers)
 
 
-async def _answer_in_text(
-    hub: Hub, texts: TextViews, policy: Policy, request: HubRequest, host: str | None
-) -> Response[bytes]:
+async def _answer_in_text(hub: Hub, policy: Policy, request: HubRequest, host: str | None) -> Response[bytes]:
     caller = caller_of(request)
     headers = {"Vary": "User-Agent, Term", "Cache-Control": "no-store"}
     try:
@@ -100,7 +96,7 @@ async def _answer_in_text(
         pause = read_refresh(parameters.get("refresh"))
     except NotUnderstood as error:
         return Response(f"{error}\n".encode(), status_code=400, media_type=MediaType.TEXT, headers=headers)
-    answer = await texts.render(await hub.stream.fresh_document(policy.sight(caller)), wish)
+    answer = await hub.stream.answer(policy.sight(caller), answer_wish, wish)
     # For browsers, whose page is live by itself: curl shows it once.
     again = {} if pause is None else {"Refresh": str(pause)}
     return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers | again)

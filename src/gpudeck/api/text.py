@@ -1,9 +1,8 @@
-"""The fleet as text over HTTP: what was asked for, rendered once for all who ask for the same in the same second.
+"""The fleet as text over HTTP: what was asked for, and how it is to look.
 
 ?detail=true  ?users  ?free  ?user=NAME  ?q=WORDS  ?width=N  ?color=never|always|auto  ?term=true  ?refresh=SECONDS
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Literal
 
@@ -13,12 +12,10 @@ from gpudeck.model.view import Fleet
 from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
 from gpudeck.views.filter import parse_query
 from gpudeck.views.people_table import render_people
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean
 from gpudeck.views.table import LEAST
 from gpudeck.views.text import NO_HOST, render_fleet
 
-_MOST_KEPT = 64
 _WIDEST = 1000
 _LONGEST = 256
 _LONGEST_PAUSE = 86_400
@@ -116,24 +113,8 @@ def _wants_colour(wanted: str, terminal: str) -> bool:
     return wanted == "always" or (wanted == "auto" and terminal not in {"", "dumb"})
 
 
-class TextViews:
-    """Keeps what was rendered from a document until there is another one. One event loop owns it."""
-
-    def __init__(self) -> None:
-        self._document = b""
-        self._made: dict[Wish, asyncio.Task[Answer]] = {}
-
-    async def render(self, document: bytes, wish: Wish) -> Answer:
-        if document is not self._document or len(self._made) >= _MOST_KEPT:
-            self._document, self._made = document, {}
-        if wish not in self._made:
-            self._made[wish] = asyncio.create_task(asyncio.to_thread(_render, document, wish))
-        # Whoever goes away while it is being made must not take it from the others.
-        return await asyncio.shield(self._made[wish])
-
-
-def _render(document: bytes, wish: Wish) -> Answer:
-    fleet = read_fleet(document)
+def answer_wish(fleet: Fleet, wish: Wish) -> Answer:
+    """What was asked for. Takes a while where the fleet is large."""
     part = choose_hosts(fleet, [wish.host]) if wish.host else fleet
     if wish.host and not part.hosts:
         return Answer(404, _no_host(fleet, wish.host).encode())

@@ -42,7 +42,6 @@ from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.requests import ReservationDraft
 from gpudeck.reservations.rules import Conflict
 from gpudeck.reservations.store import ReservationAsk
-from gpudeck.views.reading import read_fleet
 
 MOST_BOOKINGS = 200
 FindZone = Callable[[str], Awaitable[tzinfo]]
@@ -115,8 +114,7 @@ class Turn:
 
     async def _look(self, question: Callable[[Fleet], Answer]) -> Answer:
         """In a thread: a large fleet takes a while to read."""
-        document = self._place.hub.stream.document(self._sight)
-        return await asyncio.to_thread(lambda: question(read_fleet(document)))
+        return await asyncio.to_thread(question, await self._place.hub.stream.fresh_view(self._sight))
 
     async def _help(self, _: tuple[str, ...]) -> Answer:
         return answer_help()

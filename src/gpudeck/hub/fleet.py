@@ -26,6 +26,7 @@ from gpudeck.model.reservation import Mark
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.turns import Steps, finish
+from gpudeck.model.view import Fleet as FleetView
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope
 
@@ -252,6 +253,18 @@ class Fleet:
     def totals(self) -> Totals:
         """Counts over all hosts; the power is None when no host reports any."""
         return self.table.totals()
+
+    def view(self, time: float, *, demo: bool) -> FleetView:
+        """The whole fleet as structs, which stay as they are while the fleet goes on: nobody may change them."""
+        return FleetView(
+            demo=demo,
+            time=time,
+            version=__version__,
+            totals=self.totals(),
+            problems=self.problems,
+            alerts=self.alerts,
+            hosts=[host.kept_view() for host in self.ordered()],
+        )
 
     def encoded(self, time: float, *, demo: bool, sight: Sight = EVERYTHING) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""

@@ -118,6 +118,7 @@ class HostState:
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
         self._encoded: dict[Sight, bytes] = {}
+        self._view: Host | None = None
         self._synced: tuple[int, float, HostStatus, bool] | None = None
 
     def accepts(self, envelope: Envelope) -> bool:
@@ -321,7 +322,8 @@ class HostState:
             for (uuid, gpu), row in zip(self.gpus.items(), range(other.rows.start, other.rows.stop), strict=True)
         }
         other._own_rows()
-        other._flags, other._ended_runs, other._encoded = dict(self._flags), dict(self._ended_runs), {}
+        other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
+        other._encoded, other._view = {}, None
         return other
 
     def start_anew(self, table: FleetTable) -> "HostState":
@@ -374,6 +376,13 @@ class HostState:
         self._table.settle()
         return Host(gpus=[gpu.view() for gpu in self.gpus.values()], **self._own_view())
 
+    def kept_view(self) -> Host:
+        """The same object until something changes, for those who only look: nobody may change it."""
+        self._table.settle()
+        if self._view is None:
+            self._view = self.view()
+        return self._view
+
     def own_view(self) -> Host:
         """The same without its GPUs."""
         self._table.settle()
@@ -395,7 +404,7 @@ class HostState:
         if kept is None:
             if len(self._encoded) >= MOST_ENCODED:
                 self._encoded = {}
-            kept = self._encoded[sight] = _encoder.encode(sight.host(self.view()))
+            kept = self._encoded[sight] = _encoder.encode(sight.host(self._view or self.view()))
         return kept
 
     def note_settled(self) -> None:
@@ -404,6 +413,7 @@ class HostState:
         self._forget_encoded()
 
     def _forget_encoded(self) -> None:
+        self._view = None
         if self._encoded:
             self._encoded = {}
 

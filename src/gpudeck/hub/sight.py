@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.model.view import Gpu, Host, ShownProcess
+from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
 
 HIDDEN = "not shown to you: see `commands` in the hub's settings"
 
@@ -15,6 +15,10 @@ class Sight(Struct, frozen=True):
 
     commands: Literal["all", "none", "own"] = "all"
     logins: frozenset[str] = frozenset()
+
+    def fleet(self, fleet: Fleet) -> Fleet:
+        """The fleet as this viewer may see it."""
+        return fleet if self.commands == "all" else replace(fleet, hosts=[self.host(host) for host in fleet.hosts])
 
     def host(self, host: Host) -> Host:
         """A host as this viewer may see it."""

@@ -6,8 +6,8 @@ import secrets
 import threading
 import zlib
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.event import Event as Happening
 from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
+from gpudeck.model.view import Fleet as FleetView
 
 KEPT_DELTAS = 30
 """How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
@@ -24,10 +25,15 @@ KEPT_DELTAS = 30
 MOST_HAPPENINGS = 200
 """In one tick: a viewer who wants to know of all asks for them."""
 
+MOST_ANSWERS = 64
+"""Kept for one sight until the next tick."""
+
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 _encoder = msgspec.json.Encoder()
 
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 Place = tuple[str, int, int]
 """The id of a host, its row, and the first of its GPUs' rows."""
 
@@ -93,6 +99,8 @@ class _Channel:
         self.document: bytes | None = None
         self.packed: asyncio.Task[bytes] | None = None
         self.snapshot: Event | None = None
+        self.view: asyncio.Task[FleetView] | None = None
+        self.answers: dict[tuple[Hashable, ...], asyncio.Task[Any]] = {}
         self.idle_ticks = 0
 
 
@@ -180,10 +188,7 @@ class Stream:
     async def fresh_document(self, sight: Sight = EVERYTHING) -> bytes:
         """As `document`, but others are served while it is made: each host keeps its part until it changes."""
         if self._open(sight).document is None:
-            for at, host in enumerate(self.fleet.ordered(), 1):
-                host.encoded(sight)
-                if at % HOSTS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            await self._prepare(lambda host: host.encoded(sight))
         return self.document(sight)
 
     async def packed_document(self, sight: Sight = EVERYTHING) -> bytes:
@@ -193,6 +198,24 @@ class Stream:
             channel.packed = asyncio.create_task(asyncio.to_thread(gzip.compress, document, 1))
         # Whoever goes away while it is being made must not take it from the others.
         return await asyncio.shield(channel.packed)
+
+    async def fresh_view(self, sight: Sight = EVERYTHING) -> FleetView:
+        """The whole fleet as structs, kept and shared as documents are: nobody may change them."""
+        channel = self._open(sight)
+        if channel.view is None:
+            channel.view = asyncio.create_task(self._make_view(sight))
+        # Whoever goes away while it is being made must not take it from the others.
+        return await asyncio.shield(channel.view)
+
+    async def answer(self, sight: Sight, make: Callable[[FleetView, *Arguments], T], *arguments: *Arguments) -> T:
+        """What `make` makes of the fleet, in a thread: once for all who ask for the same with the same sight until the
+        next tick. `arguments` are hashable."""
+        answers, question = self._open(sight).answers, cast("tuple[Hashable, ...]", (make, *arguments))
+        if question not in answers:
+            if len(answers) >= MOST_ANSWERS:
+                answers.clear()
+            answers[question] = asyncio.create_task(self._make_answer(sight, make, *arguments))
+        return cast("T", await asyncio.shield(answers[question]))
 
     def tick_age(self) -> float:
         """Seconds since the fleet was last published."""
@@ -233,9 +256,26 @@ class Stream:
     def _open(self, sight: Sight) -> _Channel:
         return self._channels.setdefault(sight, _Channel())
 
+    async def _prepare(self, make: Callable[[HostState], object]) -> None:
+        """Have each host make what it keeps, while others are served."""
+        for at, host in enumerate(self.fleet.ordered(), 1):
+            make(host)
+            if at % HOSTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _make_view(self, sight: Sight) -> FleetView:
+        if sight != EVERYTHING:
+            return await asyncio.to_thread(sight.fleet, await self.fresh_view())
+        await self._prepare(HostState.kept_view)
+        return self.fleet.view(self.time, demo=self.demo)
+
+    async def _make_answer(self, sight: Sight, make: Callable[[FleetView, *Arguments], T], *arguments: *Arguments) -> T:
+        return await asyncio.to_thread(make, await self.fresh_view(sight), *arguments)
+
     def _publish(self, channel: _Channel, data: bytes) -> None:
         event = Event("delta", self._number, self._epoch, data)
-        channel.document = channel.packed = channel.snapshot = None
+        channel.document = channel.packed = channel.snapshot = channel.view = None
+        channel.answers = {}
         channel.idle_ticks = 0 if channel.viewers else channel.idle_ticks + 1
         channel.deltas.append(event)
         for viewer in channel.viewers:

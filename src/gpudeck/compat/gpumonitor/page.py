@@ -5,7 +5,6 @@ nothing else. Below the hosts stand its totals by user, counted as it counts (a 
 processes.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import islice
@@ -22,7 +21,6 @@ from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.model.view import Fleet
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.static_page import POLICY, render_page
 
 PATHS: Final = ("/gpus", "/index")
@@ -59,8 +57,8 @@ class PageDoor:
             hint = "Log in on the hub's own page, or set `read: open`."
             await send_error(send, 401, "unauthorized", "this hub is not open to everybody", hint)
             return
-        document = await self._hub.stream.fresh_document(self._policy.sight(caller))
-        body = await asyncio.to_thread(_render, document, _read_refresh(scope["query_string"]))
+        refresh = _read_refresh(scope["query_string"])
+        body = await self._hub.stream.answer(self._policy.sight(caller), _render, refresh)
         headers = [
             (b"content-type", b"text/html; charset=utf-8"),
             (b"content-length", str(len(body)).encode()),
@@ -114,8 +112,7 @@ def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
     return list(islice(rows, _MOST_ROWS))
 
 
-def _render(document: bytes, refresh: int) -> bytes:
-    fleet = read_fleet(document)
+def _render(fleet: Fleet, refresh: int) -> bytes:
     tables = ([_USERS, *sum_by_user(fleet)], [_PROCESSES, *list_processes(fleet)])
     return render_page(fleet, refresh, tables).encode()
 

@@ -80,7 +80,7 @@ class States:
         self._fleet = fleet
         self._register = register
         self._settings = settings
-        self._parts: dict[str, tuple[bytes | None, tuple[object, ...], bytes]] = {}
+        self._parts: dict[str, tuple[Host | None, tuple[object, ...], bytes]] = {}
 
     def hosts(self, now: float) -> list[Shown]:
         """All hosts, in the order that the settings say."""
@@ -113,7 +113,7 @@ class States:
 
     def newest(self, one: Shown, sight: Sight) -> Json:
         assert one.state is not None  # noqa: S101 - whoever asks has looked
-        host = sight.host(one.state.view())
+        host = sight.host(one.state.kept_view())
         return self.entry(gpu_data(host, self._told(one)), host.last_report_at)
 
     def entry(self, gpus: Json, at: float | None) -> Json:
@@ -134,10 +134,10 @@ class States:
         return one.registered.told if one.registered is not None and one.is_of_vesta else {}
 
     def _part(self, one: Shown, sight: Sight) -> bytes:
-        """`"name": {…}`. As long as a host's own view is not encoded anew, this one stays too."""
+        """`"name": {…}`. It stays as long as the host's own view does."""
         if sight is not EVERYTHING and sight.commands != "all":
             return self._encode(one, sight)
-        version = None if one.state is None else one.state.encoded()
+        version = None if one.state is None else one.state.kept_view()
         rest = one.is_down, one.address, one.last_at
         kept = self._parts.get(one.name)
         if kept is not None and kept[0] is version and kept[1] == rest:

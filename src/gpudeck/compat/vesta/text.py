@@ -43,7 +43,7 @@ def _draw(hosts: Sequence[Shown], states: States, title: str, heads: Sequence[st
     lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 4 - len(title))}{title} |"]
     lines += [rule, _row(heads, widths), rule]
     for one in hosts:
-        gpus = [] if one.state is None or one.is_down else one.state.view().gpus
+        gpus = [] if one.state is None or one.is_down else one.state.kept_view().gpus
         for number, gpu in enumerate(gpus):
             lines.append(_row((clean(one.name) if number == 0 else "", *_cells(gpu, len(widths) == 3)), widths))
         lines += [] if gpus else _draw_without_gpus(one, states, width)
@@ -94,7 +94,7 @@ def _draw_host(one: Shown, states: States, sight: Sight, width: int) -> list[str
         fit(f"  last update: {states.write_last(one)}", width),
         "-" * width,
     ]
-    gpus = [] if one.state is None or one.is_down else sight.host(one.state.view()).gpus
+    gpus = [] if one.state is None or one.is_down else sight.host(one.state.kept_view()).gpus
     if not gpus:
         texts = ("", f"  status: {_tell_status(one)}", "")
         boxed = (f"  │{fit(text, width - 6)}│" for text in texts)
