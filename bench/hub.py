@@ -10,7 +10,6 @@ import msgspec
 from bench.reports import make_rounds
 from bench.tables import best_of, print_table
 from gpudeck.hub.hub import Hub
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.text import render_fleet
 from gpudeck.wire import decode
 
@@ -47,7 +46,7 @@ def main() -> None:
         figures["document"].append(best_of(1, hub.stream.document))
     # The first round creates the hosts; what a hub does all day is the others.
     best = {name: min(times[1:]) for name, times in figures.items()}
-    fleet = read_fleet(hub.stream.document())
+    fleet = hub.fleet.view(hub.stream.time, demo=False)
     text = best_of(3, lambda: render_fleet(fleet, width=160))
 
     def ratio(seconds: float) -> str:

@@ -21,7 +21,6 @@ from gpudeck.model import view
 from gpudeck.model.errors import UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.static_page import render_page
 
 HERE = Here(0.0, UTC, Path("/nowhere"))
@@ -79,7 +78,7 @@ def fleet_of(*hosts: tuple[str, list[GpuReading]], later: float = 0.0) -> view.F
     for name, gpus in hosts:
         fleet.apply(make_envelope(name, 1, gpus), via="ssh", now=NOW)
     fleet.age(NOW + later)
-    return read_fleet(fleet.encoded(NOW + later, demo=False))
+    return fleet.view(NOW + later, demo=False)
 
 
 def card(index: int, load: int, load_mem: int, *users: str | None, **others: Any) -> GpuReading:
@@ -110,7 +109,7 @@ def test_dead_host_has_no_line_and_costs_nobody_else_theirs() -> None:
     fleet.apply(make_envelope("dead", 1, [card(0, 0, 0)]), via="ssh", now=NOW)
     fleet.apply(make_envelope("live", 1, [card(1, 0, 0)]), via="ssh", now=NOW + 100)
     fleet.age(NOW + 101)
-    lines = write_load_data(read_fleet(fleet.encoded(NOW + 101, demo=False))).splitlines()
+    lines = write_load_data(fleet.view(NOW + 101, demo=False)).splitlines()
     assert [line.split(",")[6] for line in lines[1:]] == ["live"]
 
 

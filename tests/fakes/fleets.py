@@ -10,7 +10,6 @@ from fakes.reports import make_envelope
 from gpudeck.hub.hub import Hub
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Fleet
-from gpudeck.views.reading import read_fleet
 
 T = TypeVar("T")
 
@@ -23,7 +22,7 @@ def fleet_of(*hosts: tuple[str, list[GpuReading]], silent_for: float = 0, demo: 
         hub.fleet.apply(make_envelope(name, gpus=gpus), via="push", now=clock())
     clock.advance(silent_for)
     hub.stream.tick()
-    return read_fleet(hub.stream.document())
+    return hub.fleet.view(hub.stream.time, demo=hub.stream.demo)
 
 
 def make(kind: type[T], /, **fields: Any) -> T:

@@ -5,13 +5,12 @@ import socket
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fakes.fleets import make
 from fakes.hubs import running_hub
 from fakes.waiting import wait_until
-from gpudeck.app.local import LocalWatch
+from gpudeck.app.local import watch_locally
 from gpudeck.client import Client, Forbidden
 from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.errors import Unreachable
@@ -77,7 +76,7 @@ def test_past_of_a_gpu_comes_from_the_history_of_the_hub(tmp_path: Path) -> None
 
 
 def test_this_machine_is_read_again_and_again() -> None:
-    watch = LocalWatch(CollectorSettings())
+    watch = watch_locally(CollectorSettings())
     feed = LocalFeed(watch.read, watch.close, seconds=0.1)
     news: list[News] = [feed.first()]
     feed.start(news.append)
@@ -89,10 +88,10 @@ def test_this_machine_is_read_again_and_again() -> None:
 
 
 def test_reading_that_fails_is_told_and_tried_again() -> None:
-    fleet = msgspec.json.encode(make(Fleet))
+    fleet = make(Fleet)
     answers = iter([fleet, OSError("no more files")])
 
-    def read() -> bytes:
+    def read() -> Fleet:
         answer = next(answers, fleet)
         if isinstance(answer, OSError):
             raise answer

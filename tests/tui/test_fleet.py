@@ -11,7 +11,6 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Fleet, Totals
 from gpudeck.tui.fleet import LiveFleet, natural, read_delta, read_snapshot
-from gpudeck.views.reading import read_fleet
 
 
 def data_of(plain: bytes) -> bytes:
@@ -34,7 +33,7 @@ def test_deltas_lead_to_the_same_fleet_as_a_snapshot() -> None:
     live.apply(read_delta(data_of(hub.stream.tick().plain)))
     shown = msgspec.to_builtins(live.fleet)
     del shown["rows"]
-    assert shown == msgspec.to_builtins(read_fleet(hub.stream.document()))
+    assert shown == msgspec.to_builtins(hub.fleet.view(hub.stream.time, demo=hub.stream.demo))
     assert [host.name for host in live.fleet.hosts] == ["gpu01", "gpu03", "gpu04"]
 
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from fakes.fleets import fleet_of, make
 from fakes.reports import make_gpu
 from gpudeck.model.alert import Alert
+from gpudeck.model.view import Fleet
 from gpudeck.views.choice import choose_hosts
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.text import render_fleet
 
 
@@ -53,4 +53,4 @@ def test_many_are_cut_and_the_rest_is_counted() -> None:
 def test_hub_of_before_alerts_is_shown_all_the_same() -> None:
     told = msgspec.to_builtins(fleet_of(("gpu01", [make_gpu()])))
     del told["alerts"]
-    assert "gpu01" in render_fleet(read_fleet(msgspec.json.encode(told)))
+    assert "gpu01" in render_fleet(msgspec.convert(told, Fleet))

@@ -19,7 +19,6 @@ from gpudeck.model.view import Fleet
 from gpudeck.views.cells import draw_bar
 from gpudeck.views.choice import choose_hosts
 from gpudeck.views.hosts import render_hosts
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean, in_ascii
 from gpudeck.views.table import LEAST, fit
 from gpudeck.views.text import render_fleet
@@ -258,7 +257,7 @@ def awaited_fleet(*, troubled: int = 1) -> Fleet:
     lost = Report(gpus=[make_gpu()], problems=["a GPU fell off the bus"])
     hub.fleet.apply(msgspec.structs.replace(make_envelope("gpu01"), report=lost), via="push", now=clock())
     hub.stream.tick()
-    return read_fleet(hub.stream.document())
+    return hub.fleet.view(hub.stream.time, demo=hub.stream.demo)
 
 
 @pytest.mark.parametrize("detail", [False, True])

@@ -1,4 +1,4 @@
-"""Hosts over SSH without any hub: sources → the same fleet that a hub would keep → its JSON."""
+"""Hosts over SSH without any hub: sources → the same fleet that a hub would keep."""
 
 import asyncio
 import getpass
@@ -13,6 +13,7 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.target import Target
+from gpudeck.model.view import Fleet as FleetView
 from gpudeck.sources.base import Arrival, MakeSource
 from gpudeck.sources.ssh_settings import SshSettings
 
@@ -27,9 +28,9 @@ _Result = tuple[Arrival, float] | GpudeckError
 
 
 class Seen(Struct, frozen=True):
-    """What was seen: the fleet as JSON (see model.view.Fleet), and why hosts are missing in it, by name."""
+    """What was seen: the fleet, and why hosts are missing in it, by name."""
 
-    fleet: bytes
+    fleet: FleetView
     failures: dict[str, str]
 
 
@@ -98,7 +99,7 @@ def _show(targets: Sequence[Target], results: dict[str, _Result]) -> Seen:
         except GpudeckError as error:
             failures[target.name] = str(error)
             fleet.note_failure(target.name, str(error))
-    return Seen(fleet.encoded(time.time(), demo=False), failures)
+    return Seen(fleet.view(time.time(), demo=False), failures)
 
 
 def _find_library() -> tuple[Callable[..., MakeSource], type[GpudeckError]]:

@@ -15,7 +15,6 @@ from gpudeck.model.quantity import show_count
 from gpudeck.model.visible import visible_devices
 from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer_all, rank
 from gpudeck.model.wanted import choose as choose_gpus
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
@@ -139,7 +138,7 @@ def _read_local(words: tuple[str, ...]) -> Offer:
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
     from gpudeck.queueing.local_queue import taken_here  # noqa: PLC0415 - the same
 
-    known = offer_all(choose(read_fleet(read_this_machine(find_collector_settings())), words).hosts)
+    known = offer_all(choose(read_this_machine(find_collector_settings()), words).hosts)
     usable = [gpu for gpu in known if is_usable(gpu, ())]
     taken = taken_here(gpu.uuid for gpu in usable)
     return Offer(known, [gpu for gpu in usable if gpu.uuid not in taken])

@@ -8,12 +8,12 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from gpudeck.cli.words import Reading
 from gpudeck.client import Client, Forbidden
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.reservation import BookedGpu
 from gpudeck.model.view import Fleet
-from gpudeck.views.reading import Reading
 from gpudeck.views.safe import clean
 
 if TYPE_CHECKING:

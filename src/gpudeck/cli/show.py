@@ -13,14 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.cli.terminal import Screen, check_output, knows_our_signs, moves_cursor, terminal_width, wants_colour
-from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words, nothing_fits
+from gpudeck.cli.words import HELP, Reading, WordsCommand, choose, complete_words, nothing_fits
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.view import Fleet
-from gpudeck.views.choice import choose_json
 from gpudeck.views.filter import join
 from gpudeck.views.lost import forget_states
-from gpudeck.views.reading import Reading, read_fleet
 from gpudeck.views.safe import in_ascii
 from gpudeck.views.text import NO_HOST, render_fleet
 
@@ -185,7 +183,7 @@ def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
     if look.is_by_user:
         return _present_people(fleet, look)
     if look.form == "json":
-        return f"{(choose_json(part.document, fleet) if words else part.document).decode()}\n"
+        return f"{part.encoded(is_part=bool(words)).decode()}\n"
     if look.columns is not None:
         from gpudeck.compat.web_gpu_monitor.columns import write_load_data  # noqa: PLC0415 - few ask for it
 
@@ -244,8 +242,7 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
 def _read_local() -> Reading:
     from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
 
-    document = read_this_machine(find_collector_settings())
-    return Reading(read_fleet(document), document)
+    return Reading(read_this_machine(find_collector_settings()))
 
 
 def find_collector_settings() -> "CollectorSettings":
@@ -273,7 +270,7 @@ def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
     # A table says it by itself; who pipes JSON on looks at the standard error.
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
-    return Reading(read_fleet(seen.fleet), seen.fleet)
+    return Reading(seen.fleet)
 
 
 class Watching:

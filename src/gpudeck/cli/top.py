@@ -101,9 +101,9 @@ def _watch_hub(hub: str) -> "Feed":
 
 
 def _watch_locally() -> "Feed":
-    from gpudeck.app.local import LocalWatch  # noqa: PLC0415 - a hub's answer needs no collectors
+    from gpudeck.app.local import watch_locally  # noqa: PLC0415 - a hub's answer needs no collectors
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
     from gpudeck.tui.feed import LocalFeed  # noqa: PLC0415 - the same
 
-    watch = LocalWatch(find_collector_settings())
+    watch = watch_locally(find_collector_settings())
     return LocalFeed(watch.read, watch.close)

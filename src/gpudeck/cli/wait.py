@@ -26,7 +26,6 @@ from gpudeck.model.visible import visible_devices
 from gpudeck.model.wanted import OfferedGpu, Wanted, offer_all
 from gpudeck.queueing.request import Granted, GrantedGpu
 from gpudeck.queueing.scheduler import QueuePosition
-from gpudeck.views.reading import read_fleet
 from gpudeck.views.safe import clean
 from gpudeck.views.table import shorten
 
@@ -214,11 +213,11 @@ class MachineLine:
 
     def _read(self) -> list[OfferedGpu]:
         if self._watch is None:
-            from gpudeck.app.local import LocalWatch  # noqa: PLC0415 - a hub's line needs none of it
+            from gpudeck.app.local import watch_locally  # noqa: PLC0415 - a hub's line needs none of it
             from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
 
-            self._watch = LocalWatch(find_collector_settings(), LOOK_SECONDS)
-        return offer_all(read_fleet(self._watch.read()).hosts)
+            self._watch = watch_locally(find_collector_settings(), LOOK_SECONDS)
+        return offer_all(self._watch.read().hosts)
 
     def _end_watch(self) -> None:
         watch, self._watch = self._watch, None

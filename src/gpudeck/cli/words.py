@@ -7,13 +7,15 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import click
+import msgspec
 
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.view import Fleet
-from gpudeck.views.choice import choose_words, near_hosts
+from gpudeck.views.choice import choose_json, choose_words, near_hosts
 from gpudeck.views.filter import KEYWORDS, join, split
 
 HELP = """\b
@@ -34,6 +36,20 @@ _RETRY = 10.0
 _PATIENCE = 1.0
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 """What every hub's names are made of. Whatever else an answer holds does not reach a shell."""
+
+
+class Reading(NamedTuple):
+    """A fleet, or what of it was asked for, and the whole document as the hub sent it: programs also get what this
+    version does not know. None where no hub was asked."""
+
+    fleet: Fleet
+    document: bytes | None = None
+
+    def encoded(self, *, is_part: bool) -> bytes:
+        """For programs. `is_part`: only what is in `fleet` was asked for."""
+        if self.document is None:
+            return msgspec.json.encode(self.fleet)
+        return choose_json(self.document, self.fleet) if is_part else self.document
 
 
 class WordsCommand(click.Command):

@@ -19,7 +19,6 @@ from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.view import Fleet, Host
 from gpudeck.tui.details import EVERY, SPAN, Point
 from gpudeck.tui.fleet import Delta, read_delta, read_snapshot
-from gpudeck.views.reading import read_fleet
 
 SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
@@ -186,11 +185,11 @@ class HubFeed:
 
 
 class LocalFeed:
-    """`read` gives this machine as a fleet of one host, as JSON, and blocks until it was read."""
+    """`read` gives this machine as a fleet of one host, and blocks until it was read."""
 
     is_local = True
 
-    def __init__(self, read: Callable[[], bytes], close: Callable[[], None], seconds: float = 1.0) -> None:
+    def __init__(self, read: Callable[[], Fleet], close: Callable[[], None], seconds: float = 1.0) -> None:
         self.place = "this machine"
         self._read = read
         self._close = close
@@ -199,7 +198,7 @@ class LocalFeed:
         self._thread: threading.Thread | None = None
 
     def first(self) -> Snapshot:
-        return Snapshot(read_fleet(self._read()))
+        return Snapshot(self._read())
 
     def start(self, take: Take) -> None:
         self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)

@@ -21,7 +21,6 @@ from gpudeck.ops.doctor.bundle import write_bundle
 from gpudeck.ops.doctor.finding import Finding
 from gpudeck.ops.doctor.redact import find_secrets, show_settings
 from gpudeck.settings import Settings
-from gpudeck.views.reading import read_fleet
 
 LETTERS = string.ascii_letters + string.digits
 SECRET = st.text(LETTERS + "-_.!~", min_size=8, max_size=40).filter(lambda text: len(set(text)) > 5)
@@ -84,7 +83,7 @@ def make_fleet(secret: str = "") -> Fleet:
     hub = Hub()
     envelope = make_envelope("node-of-lab7", gpus=[make_busy_gpu(0)])
     hub.fleet.apply(envelope, via="push", now=envelope.collected_at)
-    fleet = read_fleet(hub.fleet.encoded(envelope.collected_at, demo=False))
+    fleet = hub.fleet.view(envelope.collected_at, demo=False)
     fleet.hosts[0].problems = [f"node-of-lab7: alice's token {secret} was refused"]
     return fleet
 
