@@ -20,7 +20,7 @@ from gpudeck.chat.bot import Bot
 from gpudeck.model.report import Report
 from gpudeck.model.reservation import Mark
 from gpudeck.reservations.calendar import show_at_gpu
-from gpudeck.views.choice import choose_hosts
+from gpudeck.views.filter import choose_hosts
 from gpudeck.views.text import render_fleet
 
 HOUR = 3600

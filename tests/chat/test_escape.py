@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_markup
 from gpudeck.chat.escape import LONGEST, escape, unescape
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 HOSTILE = st.text(st.sampled_from("<>!@#&|`*_~\n\r\x00\u202e abcUC0:/;")) | st.text()
 

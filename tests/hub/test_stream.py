@@ -18,7 +18,7 @@ from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
 from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
 from gpudeck.model.view import Fleet
-from gpudeck.views.choice import count
+from gpudeck.views.filter import count
 from gpudeck.wire import Envelope
 
 

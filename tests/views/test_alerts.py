@@ -9,7 +9,7 @@ from fakes.fleets import fleet_of, make
 from fakes.reports import make_gpu
 from gpudeck.model.alert import Alert
 from gpudeck.model.view import Fleet
-from gpudeck.views.choice import choose_hosts
+from gpudeck.views.filter import choose_hosts
 from gpudeck.views.text import render_fleet
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from fakes.fleets import fleet_of
 from fakes.reports import make_busy_gpu, make_gpu
-from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
-from gpudeck.views.lost import forget_states
+from gpudeck.views.filter import choose_hosts, choose_user, choose_words, forget_states, near_hosts
 
 FLEET = fleet_of(
     ("gpu1", [make_gpu(0), make_busy_gpu(1)]),

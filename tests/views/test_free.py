@@ -7,7 +7,7 @@ from fakes.fleets import fleet_of, make
 from fakes.offers import make_offer
 from fakes.reports import make_gpu
 from gpudeck.model.reservation import GpuReservation
-from gpudeck.views.free import render_free
+from gpudeck.views.lists import render_free
 from gpudeck.views.text import render_fleet
 
 

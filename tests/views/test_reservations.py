@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 from fakes.fleets import make
 from gpudeck.model.reservation import ShownReservation
-from gpudeck.views.reservations import render_reservations
+from gpudeck.views.lists import render_reservations
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TWICE = 1_824_942_600.0

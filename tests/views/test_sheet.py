@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fakes.fleets import fleet_of
 from fakes.reports import make_busy_gpu, make_gpu
 from gpudeck.model.view import Fleet
-from gpudeck.views.sheet import render_sheet
+from gpudeck.views.csv import render_sheet
 
 
 def rows_of(fleet: Fleet) -> list[dict[str, str]]:

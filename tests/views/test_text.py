@@ -13,15 +13,13 @@ from fakes.fleets import fleet_of
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.hub.hub import Hub
 from gpudeck.model.names import without_maker
+from gpudeck.model.printable import clean
 from gpudeck.model.report import GpuEvent, Report
 from gpudeck.model.target import Target
 from gpudeck.model.view import Fleet
-from gpudeck.views.cells import draw_bar
-from gpudeck.views.choice import choose_hosts
-from gpudeck.views.hosts import render_hosts
-from gpudeck.views.safe import clean, in_ascii
-from gpudeck.views.table import LEAST, fit
-from gpudeck.views.text import render_fleet
+from gpudeck.views.filter import choose_hosts
+from gpudeck.views.table import LEAST, fit, in_ascii
+from gpudeck.views.text import draw_bar, render_fleet, render_hosts
 
 
 def test_a_line_a_gpu_with_its_state_in_words() -> None:

@@ -17,7 +17,7 @@ from gpudeck.database.fleets import REAL
 from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import alert_silences, alerts
 from gpudeck.model.alert import Alert, Silence
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 MOST_LISTED: Final = 1000
 KEEP: Final = 90 * 86_400.0

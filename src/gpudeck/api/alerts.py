@@ -29,7 +29,7 @@ from gpudeck.model import clock
 from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertState, Silence, SilenceList
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import SEVERITIES
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 _ASK = ("state", "severity", "host", "rule", "limit")
 _STATES = "|".join(ALERT_STATES)

@@ -19,7 +19,7 @@ from gpudeck.events.store import MOST_EVENTS, EventAsk
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import SEVERITIES, Event
-from gpudeck.views.events import to_csv
+from gpudeck.views.csv import write_events
 
 _ASK = ("start", "end", "host", "gpu", "user", "kind", "severity", "q", "limit", "before", "format")
 _SEVERITY = "|".join(SEVERITIES)
@@ -109,7 +109,7 @@ async def list_events(
     )
     if format == "csv":
         headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="events.csv"'}
-        return Response(to_csv(found).encode(), media_type="text/csv", headers=headers)
+        return Response(write_events(found).encode(), media_type="text/csv", headers=headers)
     page = EventList(found, found[-1].id if len(found) == limit else None)
     return await answer_json(request, msgspec.json.encode(page))
 

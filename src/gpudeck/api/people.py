@@ -6,7 +6,7 @@ from litestar import Response, get
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.model.view import Fleet
-from gpudeck.views.people_table import People, describe_people
+from gpudeck.views.people import People, describe_people
 
 
 @get("/api/v1/people", opt=access("read"), responses={200: documented(People, "Who is on GPUs as of the last second")})

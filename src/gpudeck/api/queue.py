@@ -15,10 +15,10 @@ from gpudeck.api.limits import excuse
 from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.auth.caller import Caller
 from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.printable import clean
 from gpudeck.model.wanted import Wanted
 from gpudeck.queueing.queue import LONGEST_POLL, QueueFull, WaitQueue
 from gpudeck.queueing.scheduler import QueuePosition
-from gpudeck.views.safe import clean
 
 
 class QueueDesk:

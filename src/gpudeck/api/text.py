@@ -8,11 +8,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gpudeck.model.printable import clean
 from gpudeck.model.view import Fleet
-from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
-from gpudeck.views.filter import parse_query
-from gpudeck.views.people_table import render_people
-from gpudeck.views.safe import clean
+from gpudeck.views.filter import choose_hosts, choose_user, choose_words, near_hosts, parse_query
+from gpudeck.views.people import render_people
 from gpudeck.views.table import LEAST
 from gpudeck.views.text import NO_HOST, render_fleet
 

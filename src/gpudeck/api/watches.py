@@ -16,9 +16,9 @@ from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.printable import clean
 from gpudeck.model.wanted import Wanted
 from gpudeck.model.watch import Watch, WatchList, WatchView
-from gpudeck.views.safe import clean
 
 
 class WatchDesk:

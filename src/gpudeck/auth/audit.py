@@ -12,7 +12,7 @@ from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import audit as table
 from gpudeck.model.clock import Clock, wall
 from gpudeck.model.errors import Temporary
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.database.retention import delete_old
 from gpudeck.model import clock
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 CACHE_SECONDS = 2.0
 """How long an answer of the database is believed: what another process changes counts so much later."""

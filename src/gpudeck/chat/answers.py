@@ -28,15 +28,13 @@ from gpudeck.chat.lines import (
     who_lines,
 )
 from gpudeck.chat.wants import Asked
+from gpudeck.model.printable import clean
 from gpudeck.model.view import Fleet
 from gpudeck.model.wanted import OfferedGpu, choose, fits, is_usable, offer_all, rank
-from gpudeck.views.choice import choose_hosts, choose_user, choose_words, near_hosts
-from gpudeck.views.filter import join, parse_query
-from gpudeck.views.free import render_free
-from gpudeck.views.hosts import render_hosts
-from gpudeck.views.people_table import rank_people, render_people
-from gpudeck.views.safe import clean
-from gpudeck.views.text import name_problem, render_fleet
+from gpudeck.views.filter import choose_hosts, choose_user, choose_words, join, near_hosts, parse_query
+from gpudeck.views.lists import render_free
+from gpudeck.views.people import rank_people, render_people
+from gpudeck.views.text import name_problem, render_fleet, render_hosts
 
 _WIDTH: Final = 160
 """Columns of a snippet: people turn their phones for those."""

@@ -16,7 +16,7 @@ from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation
 from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Conflict
 from gpudeck.reservations.slots import FreeSlot
-from gpudeck.views.reservations import render_reservations
+from gpudeck.views.lists import render_reservations
 
 BOOK = "gpudeck_book"
 RELEASE = "gpudeck_release"

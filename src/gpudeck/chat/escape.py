@@ -3,7 +3,7 @@ people and models, notes, what somebody typed. Pure."""
 
 import re
 
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 LONGEST = 120
 """Characters of one name. Longer ones are cut: a phone shows forty on a line."""

@@ -12,9 +12,8 @@ from gpudeck.model.availability import Availability
 from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, ShownProcess
 from gpudeck.model.wanted import OfferedGpu
-from gpudeck.views.alerts import for_everybody, render_alert
-from gpudeck.views.cells import show_number
 from gpudeck.views.people import Person
+from gpudeck.views.text import for_everybody, render_alert, show_number
 
 SIGNS: Final[dict[Availability, str]] = {"free": "🟢", "busy": "🔴", "held": "🟡", "booked": "🔵", "unknown": "⚪"}
 _STATUS: Final[dict[HostStatus, str]] = {"up": "🟢", "late": "🟡", "down": "🔴", "never": "⚪"}

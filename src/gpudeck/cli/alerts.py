@@ -71,7 +71,7 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
 def acknowledge(ctx: click.Context, alert: str, *, hub: str) -> None:
     """Say that you look after alert ID: it is not told again. It ends when what is wrong does."""
     made = _ask(_hub_of(ctx, hub), lambda client: client.acknowledge(alert))
-    from gpudeck.views.safe import clean  # noqa: PLC0415 - the help needs none
+    from gpudeck.model.printable import clean  # noqa: PLC0415 - the help needs none
 
     click.echo(f"{clean(made.acknowledged_by or '')} looks after: {clean(made.title)}")
 
@@ -101,7 +101,7 @@ def silence(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], leng
 def list_silences(ctx: click.Context, *, as_json: bool, hub: str) -> None:
     """Of what nobody is told now or later, until when, who wanted that, and why."""
     from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the help needs none
-    from gpudeck.views.safe import clean  # noqa: PLC0415 - the same
+    from gpudeck.model.printable import clean  # noqa: PLC0415 - the same
 
     body = _ask(_hub_of(ctx, hub), lambda client: client.silences())
     if as_json:
@@ -142,13 +142,13 @@ def _ask(hub: str, question: "Callable[[Client], T]") -> T:
 
 def _print(found: AlertList) -> None:
     from gpudeck.cli.terminal import knows_our_signs, wants_colour  # noqa: PLC0415 - JSON needs none
-    from gpudeck.views.alerts import render_list  # noqa: PLC0415 - the same
-    from gpudeck.views.safe import in_ascii  # noqa: PLC0415 - the same
+    from gpudeck.views.table import in_ascii  # noqa: PLC0415 - the same
+    from gpudeck.views.text import render_alerts  # noqa: PLC0415 - the same
 
     if not found.alerts:
         click.echo("Nothing is wrong.")
         return
-    text = render_list(found.alerts, found.time, colour=wants_colour())
+    text = render_alerts(found.alerts, found.time, colour=wants_colour())
     click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
 
 

@@ -157,17 +157,17 @@ class _Printer:
 
     def show(self, events: list[Event]) -> None:
         if self._form == "csv":
-            from gpudeck.views.events import to_csv  # noqa: PLC0415 - few ask for it
+            from gpudeck.views.csv import write_events  # noqa: PLC0415 - few ask for it
 
-            click.echo(to_csv(events), nl=False)
+            click.echo(write_events(events), nl=False)
         for event in events if self._form != "csv" else ():
             click.echo(msgspec.json.encode(event).decode() if self._form == "json" else self._text(event), color=True)
         if sys.stdout is not None:
             sys.stdout.flush()
 
     def _text(self, event: Event) -> str:
-        from gpudeck.views.events import render_day, render_event  # noqa: PLC0415 - the help needs none
-        from gpudeck.views.safe import in_ascii  # noqa: PLC0415 - the same
+        from gpudeck.views.lists import render_day, render_event  # noqa: PLC0415 - the help needs none
+        from gpudeck.views.table import in_ascii  # noqa: PLC0415 - the same
 
         zone = _zone()
         day = render_day(event.at, zone, colour=self._colour)

@@ -11,11 +11,11 @@ from gpudeck.cli.request_options import ask_hub, check_place, kind_options, plac
 from gpudeck.cli.terminal import check_output
 from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_count
 from gpudeck.model.visible import visible_devices
 from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer_all, rank
 from gpudeck.model.wanted import choose as choose_gpus
-from gpudeck.views.safe import clean
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
 _AFTER = """\b
@@ -183,8 +183,8 @@ def _export(found: list[OfferedGpu]) -> str:
 
 def _print_table(found: list[OfferedGpu]) -> None:
     from gpudeck.cli.terminal import knows_our_signs, terminal_width, wants_colour  # noqa: PLC0415 - JSON needs none
-    from gpudeck.views.free import render_free  # noqa: PLC0415 - the same
-    from gpudeck.views.safe import in_ascii  # noqa: PLC0415 - the same
+    from gpudeck.views.lists import render_free  # noqa: PLC0415 - the same
+    from gpudeck.views.table import in_ascii  # noqa: PLC0415 - the same
 
     text = render_free(found, width=terminal_width(), colour=wants_colour())
     click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)

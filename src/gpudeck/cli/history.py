@@ -1,11 +1,16 @@
 """gpudeck history: the hub's own history file, on the hub's machine; a hub may be running meanwhile."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
 
 from gpudeck.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpudeck.history.embedded.inspect import Size
 
 _EXAMPLES = """\b
 Examples:
@@ -18,6 +23,16 @@ Examples:
 """
 _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 _FILE = click.option("--file", type=click.Path(path_type=Path), help="Another file than the hub's.")
+_PART_NAMES = {
+    "chunks": "samples, a host's hour each",
+    "quarters": "quarter hours of the GPUs",
+    "host_hours": "hours of the hosts",
+    "fleet_quarters": "quarter hours of the fleet",
+    "uses": "who used what, by hour and host",
+    "uses_of_all": "who used what, by hour",
+    "runs": "runs",
+    "journal": "not sealed yet",
+}
 
 
 @click.group("history", epilog=_EXAMPLES)
@@ -39,9 +54,7 @@ def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None
     if as_json:
         click.echo(msgspec.json.encode(size))
         return
-    from gpudeck.views.history import render_size  # noqa: PLC0415 - the same
-
-    click.echo(render_size(size), nl=False)
+    click.echo(_render_size(size), nl=False)
 
 
 @command.command("verify")
@@ -138,3 +151,24 @@ def _room() -> ModuleType:
             "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
         ) from error
     return history_file
+
+
+def _render_size(size: "Size") -> str:
+    lines = [
+        f"{size.path}: {_megabytes(size.file_bytes)}",
+        f"{size.hosts} host{'s' * (size.hosts != 1)}, {size.gpus} GPU{'s' * (size.gpus != 1)}, "
+        f"from {_moment(size.oldest)} to {_moment(size.newest)}",
+        "",
+    ]
+    for part in size.parts:
+        inside = "" if part.bytes is None else _megabytes(part.bytes)
+        lines.append(f"{part.rows:>10,} {inside:>10}  {_PART_NAMES.get(part.name, part.name)}")
+    return "\n".join(lines) + "\n"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _moment(at: float | None) -> str:
+    return "–" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"

@@ -7,7 +7,7 @@ import click
 
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
@@ -55,7 +55,7 @@ def list_hosts(*, as_json: bool, hub: str) -> None:
         click.echo(body)
         return
     from gpudeck.model.view import HostList  # noqa: PLC0415 - JSON needs none
-    from gpudeck.views.hosts import render_hosts  # noqa: PLC0415 - the same
+    from gpudeck.views.text import render_hosts  # noqa: PLC0415 - the same
 
     click.echo(render_hosts(client.read(body, HostList).hosts), nl=False)
 

@@ -12,9 +12,9 @@ from gpudeck.cli.words import Reading
 from gpudeck.client import Client, Forbidden
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.printable import clean
 from gpudeck.model.reservation import BookedGpu
 from gpudeck.model.view import Fleet
-from gpudeck.views.safe import clean
 
 if TYPE_CHECKING:
     from gpudeck.client import Client, Taken

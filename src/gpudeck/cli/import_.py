@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gpudeck.model.hub_url import DEFAULT_HUB
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -63,7 +63,7 @@ def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, fo
 
 
 def _describe_nothing(host: str | None, who: str | None) -> str:
-    from gpudeck.views.safe import clean  # noqa: PLC0415 - most have something
+    from gpudeck.model.printable import clean  # noqa: PLC0415 - most have something
 
     where, whose = "" if host is None else f" on {clean(host)}", "" if who is None else f" by {clean(who)}"
     return f"Nothing is booked{where}{whose}. `gpudeck reserve HOST:GPU --for 4h` books."
@@ -72,7 +72,7 @@ def _describe_nothing(host: str | None, who: str | None) -> str:
 def _print(found: list[ShownReservation]) -> None:
     from gpudeck.cli.hub_access import machine_zone  # noqa: PLC0415 - JSON needs none
     from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - the same
-    from gpudeck.views.reservations import render_reservations  # noqa: PLC0415 - the same
+    from gpudeck.views.lists import render_reservations  # noqa: PLC0415 - the same
 
     click.echo(render_reservations(found, time.time(), machine_zone(), terminal_width(), wants_colour()), nl=False)
 

@@ -116,8 +116,8 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
 def _describe(made: ShownReservation, now: float, zone: "tzinfo") -> str:
     from gpudeck.cli.hub_access import name_gpus  # noqa: PLC0415 - JSON needs none
     from gpudeck.model.moments import show_moment  # noqa: PLC0415 - the same
+    from gpudeck.model.printable import clean  # noqa: PLC0415 - the same
     from gpudeck.model.quantity import show_length  # noqa: PLC0415 - the same
-    from gpudeck.views.safe import clean  # noqa: PLC0415 - the same
 
     begin, end = show_moment(made.start, zone, now), show_moment(made.end, zone, now)
     length = show_length(made.end - made.start)

@@ -17,9 +17,8 @@ from gpudeck.cli.words import HELP, Reading, WordsCommand, choose, complete_word
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.view import Fleet
-from gpudeck.views.filter import join
-from gpudeck.views.lost import forget_states
-from gpudeck.views.safe import in_ascii
+from gpudeck.views.filter import forget_states, join
+from gpudeck.views.table import in_ascii
 from gpudeck.views.text import NO_HOST, render_fleet
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
 
         return write_load_data(fleet)
     if look.form == "csv":
-        from gpudeck.views.sheet import render_sheet  # noqa: PLC0415 - few ask for it
+        from gpudeck.views.csv import render_sheet  # noqa: PLC0415 - few ask for it
 
         return render_sheet(fleet)
     if look.form == "html":
@@ -202,7 +201,7 @@ def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
 
 
 def _present_people(fleet: Fleet, look: Look) -> str:
-    from gpudeck.views.people_table import describe_people, render_people  # noqa: PLC0415 - few ask for it
+    from gpudeck.views.people import describe_people, render_people  # noqa: PLC0415 - few ask for it
 
     if look.form == "json":
         return f"{msgspec.json.encode(describe_people(fleet)).decode()}\n"

@@ -12,7 +12,7 @@ import click
 
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import mask_password
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 from gpudeck.views.table import LEAST, shorten
 
 _SLICE = 0.2

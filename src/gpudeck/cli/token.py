@@ -12,8 +12,8 @@ import msgspec
 
 from gpudeck.cli.hub_access import use_database
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_length, show_span
-from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
 if TYPE_CHECKING:

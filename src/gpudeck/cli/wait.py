@@ -20,13 +20,13 @@ import msgspec
 from gpudeck.cli.request_options import ask_hub, check_place, kind_options, place_options, read_wanted, this_user
 from gpudeck.cli.terminal import check_output
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_length, show_span
 from gpudeck.model.times import parse_span
 from gpudeck.model.visible import visible_devices
 from gpudeck.model.wanted import OfferedGpu, Wanted, offer_all
 from gpudeck.queueing.request import Granted, GrantedGpu
 from gpudeck.queueing.scheduler import QueuePosition
-from gpudeck.views.safe import clean
 from gpudeck.views.table import shorten
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
         click.echo("Nobody wants to be told of anything. `gpudeck watch --gpus 2 --memory 40G` asks for it.")
         return
     from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - JSON needs none
-    from gpudeck.views.watches import render_watches  # noqa: PLC0415 - the same
+    from gpudeck.views.lists import render_watches  # noqa: PLC0415 - the same
 
     click.echo(render_watches(found, time.time(), terminal_width(), colour=wants_colour()), nl=False)
 

@@ -15,8 +15,7 @@ import msgspec
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.view import Fleet
-from gpudeck.views.choice import choose_json, choose_words, near_hosts
-from gpudeck.views.filter import KEYWORDS, join, split
+from gpudeck.views.filter import KEYWORDS, choose_json, choose_words, join, near_hosts, split
 
 HELP = """\b
 WORDS mean what they mean in the page's search, and all have to fit:

@@ -13,7 +13,7 @@ from gpudeck.database.fleets import REAL
 from gpudeck.database.retention import delete_old
 from gpudeck.database.schema import events as table
 from gpudeck.model.event import Event, id_at
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 MOST_EVENTS = 1000
 _COLUMNS = [column for column in table.c if column.name != "fleet"]

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import host_facts, hosts
-from gpudeck.views.safe import clean
+from gpudeck.model.printable import clean
 
 _AT_ONCE: Final = 200
 _columns = hosts.c

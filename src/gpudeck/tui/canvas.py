@@ -14,8 +14,7 @@ from textual.widget import Widget
 
 from gpudeck.tui.details import STEPS_IN_ASCII
 from gpudeck.tui.tables import Line
-from gpudeck.views.safe import in_ascii
-from gpudeck.views.table import width_of
+from gpudeck.views.table import in_ascii, width_of
 
 # The sixteen colours of the terminal: it knows whether its background is dark, and they are short to send.
 _STYLES = {

@@ -5,13 +5,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.model.view import Gpu, Host
 from gpudeck.tui.table_views import host_title
 from gpudeck.tui.tables import Line, text_line
-from gpudeck.views.cells import COLOURS, SYMBOLS, reservation_note, show_number
-from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, fit
+from gpudeck.views.text import COLOURS, SYMBOLS, reservation_note, show_number
 
 EVERY = 3.0
 """Seconds between two samples."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gpudeck.model.alert import Alert
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.view import Fleet, Gpu, Host, Totals
-from gpudeck.views.choice import count
+from gpudeck.views.filter import count
 from gpudeck.views.people import natural
 
 Fields = dict[str, Any]

@@ -3,16 +3,15 @@
 import time
 from collections.abc import Sequence
 
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_count
 from gpudeck.tui.details import gpu_lines, host_lines
 from gpudeck.tui.dialogs import ConfirmDialog, help_lines
 from gpudeck.tui.table_views import bare_cells
 from gpudeck.tui.tables import Line, TableLayout, text_line
 from gpudeck.tui.top import Top
-from gpudeck.views.cells import COLOURS, SYMBOLS
-from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, fit, shorten, width_of
-from gpudeck.views.text import count_hosts_and_gpus
+from gpudeck.views.text import COLOURS, SYMBOLS, count_hosts_and_gpus
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 _FOOT = (

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from gpudeck.model.availability import Availability
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_count, show_gib, show_span
 from gpudeck.model.view import Gpu, Host, ShownProcess
 from gpudeck.tui.tables import DASH, Sort, TableColumn, TableLayout, TableRow, arrange, draw_share, group, measure
-from gpudeck.views.cells import COLOURS, SYMBOLS, gpu_note, show_number
 from gpudeck.views.people import Person, find_people
-from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell
+from gpudeck.views.text import COLOURS, SYMBOLS, gpu_note, show_number
 
 GROUPS = ("host", "model", "user", "none")
 NOBODY = "nobody"

@@ -23,9 +23,7 @@ from gpudeck.tui.feed import Lost, News, Snapshot
 from gpudeck.tui.fleet import Delta, LiveFleet, copy_rows
 from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
 from gpudeck.tui.tables import Listing, TableRow
-from gpudeck.views.choice import choose_words
-from gpudeck.views.filter import fits_gpu, parse_query
-from gpudeck.views.lost import forget_states
+from gpudeck.views.filter import choose_words, fits_gpu, forget_states, parse_query
 
 _NOTICE_SECONDS = 6.0
 _SORT_KEYS = {"P": "utilization", "M": "memory", "T": "time", "N": "host", "U": "user"}

@@ -1,14 +1,25 @@
-"""Tables as CSV (RFC 4180) for spreadsheets: a text in it is never a formula, and never does anything to a terminal."""
+"""Tables as CSV (RFC 4180) for spreadsheets and scripts that know no JSON: a text in it is never a formula, and
+never does anything to a terminal.
+"""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
-from gpudeck.views.safe import clean
+from gpudeck.model.event import Event
+from gpudeck.model.printable import clean
+from gpudeck.model.view import Fleet, Gpu, Host
 
 Value = str | float | None
-
 _FORMULAS = tuple("=+-@")
+_GPU_TITLES = (
+    *("host", "host_status", "via", "last_report_at", "labels"),
+    *("gpu", "uuid", "model", "vendor", "availability", "availability_reason", "health", "health_reason"),
+    *("utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius", "power_watts", "since"),
+    *("users", "unknown"),
+)
+_EVENT_TITLES = ("time_utc", "at", "severity", "kind", "host", "gpu", "label", "user", "title", "detail", "id")
 
 
 def write_csv(rows: Iterable[Sequence[Value]], line_end: str = "\r\n") -> str:
@@ -29,3 +40,49 @@ def _field(value: Value) -> str | float:
     # Spreadsheets pass over spaces at the front, of any kind.
     text = clean(value)
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
+
+
+def render_sheet(fleet: Fleet) -> str:
+    """CSV with a header. Units stand in the titles, times are Unix seconds. What is unknown is empty, and stands with
+    its reason in the last field; so does why a host has no GPU."""
+    return write_csv([_GPU_TITLES, *(row for host in fleet.hosts for row in _gpu_rows(host))])
+
+
+def _gpu_rows(host: Host) -> list[list[Value]]:
+    labels = " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()))
+    start: list[Value] = [host.name, host.status, host.via, host.last_report_at, labels]
+    if not host.gpus:
+        reason = host.reasons.get("gpus") or next(iter(host.problems), "no GPUs")
+        return [[*start, *[None] * (len(_GPU_TITLES) - len(start) - 1), f"gpu: {reason}"]]
+    return [[*start, *_gpu_fields(gpu)] for gpu in host.gpus]
+
+
+def _gpu_fields(gpu: Gpu) -> list[Value]:
+    numbers = {
+        "utilization_percent": _whole(gpu.utilization_percent),
+        "memory_used_bytes": _whole(gpu.memory_used_bytes),
+        "memory_total_bytes": _whole(gpu.memory_total_bytes),
+        "temperature_celsius": _whole(gpu.temperature_celsius),
+        "power_watts": gpu.power_watts,
+    }
+    unknown = [*(["processes"] if gpu.processes is None else []), *(name for name in numbers if numbers[name] is None)]
+    texts = (gpu.label, gpu.uuid, gpu.name, gpu.vendor, gpu.availability, gpu.availability_reason)
+    reasons = "; ".join(f"{name}: {gpu.reasons.get(name, 'unknown')}" for name in unknown)
+    users = None if gpu.processes is None else ", ".join(gpu.users)
+    return [*texts, gpu.health, gpu.health_reason, *numbers.values(), gpu.since, users, reasons]
+
+
+def _whole(value: float | None) -> float | None:
+    """Without a decimal point where there is nothing behind it: 80, not 80.0."""
+    return value if value is None or value % 1 else int(value)
+
+
+def write_events(events: Sequence[Event]) -> str:
+    """A line an event, with a header; `at` is in Unix seconds."""
+    return write_csv([_EVENT_TITLES, *(_event_fields(event) for event in events)])
+
+
+def _event_fields(event: Event) -> list[Value]:
+    moment = f"{datetime.fromtimestamp(event.at, UTC):%Y-%m-%d %H:%M:%S}"
+    where = (event.host, event.gpu, event.label, event.user)
+    return [moment, event.at, event.severity, event.kind, *where, event.title, event.detail, event.id]

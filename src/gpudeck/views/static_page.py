@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_count, show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host
-from gpudeck.views.cells import SYMBOLS, show_number
-from gpudeck.views.safe import clean
-from gpudeck.views.text import NO_HOST, count_hosts_and_gpus, name_problem
+from gpudeck.views.text import NO_HOST, SYMBOLS, count_hosts_and_gpus, name_problem, show_number
 
 _LONGEST_NAME: Final = 64
 _LONGEST_TEXT: Final = 300

@@ -14,6 +14,7 @@ LEAST = 20
 """The fewest columns that a table or a box fits into."""
 _OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◆▲…–·°×µ█░╭╮╰╯│├┤─"), "x")
 """Each of them is one column wide."""
+_PLAIN = str.maketrans("●■◐◆▲…–·×█░╭╮╰╯│├┤─�", "o#+*^~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
 
 
 class Column(Struct, frozen=True):
@@ -55,6 +56,11 @@ def shorten(text: str, width: int | None) -> str:
 
 def paint(text: str, colour: str, on: bool) -> str:
     return f"\x1b[{ANSI[colour]}m{text}\x1b[0m" if on and colour else text
+
+
+def in_ascii(text: str) -> str:
+    """Our own signs for terminals that know ASCII alone, each as wide as before. Other characters stay as they are."""
+    return text.translate(_PLAIN)
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool) -> list[str]:

@@ -1,17 +1,166 @@
-"""The fleet as text for people with a terminal: the same for curl and for `gpudeck show`."""
+"""The fleet as text for people with a terminal: a line a GPU, a box a host, or a line a host, and what is wrong
+below it. The same for curl and for `gpudeck show`. What is unknown is a dash, never a zero.
+"""
 
+import functools
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
-from gpudeck.model.quantity import show_count
-from gpudeck.model.view import Fleet, Host, Totals
-from gpudeck.views.cells import COLOURS, GPU_COLUMNS, HOST_COLUMN, SYMBOLS, gpu_rows
-from gpudeck.views.safe import clean
-from gpudeck.views.table import Cell, paint, render, shorten, width_of
+from gpudeck.model.alert import Alert
+from gpudeck.model.availability import Availability
+from gpudeck.model.printable import clean
+from gpudeck.model.quantity import show_count, show_gib, show_length, show_span
+from gpudeck.model.view import Fleet, Gpu, Host, ShownEvent, ShownProcess, Totals
+from gpudeck.views.table import Cell, Column, lay_out, paint, render, shorten, width_of
 
+SYMBOLS: dict[Availability, str] = {"free": "●", "busy": "■", "held": "◐", "booked": "◆", "unknown": "?"}
+COLOURS: dict[Availability, str] = {
+    "free": "green",
+    "busy": "red",
+    "held": "yellow",
+    "booked": "blue",
+    "unknown": "grey",
+}
+HOST_COLUMN = Column("HOST", keep=100, widest=32)
+GPU_COLUMNS = (
+    Column("GPU", keep=98, align="right", widest=8),
+    Column("MODEL", keep=45, widest=24, least=10),
+    Column("STATE", keep=99, widest=9),
+    Column("UTIL", keep=90, align="right", widest=6),
+    Column("MEMORY", keep=55, widest=8),
+    Column("GiB", keep=80, align="right", widest=15),
+    Column("TEMP", keep=47, align="right", widest=6),
+    Column("POWER", keep=30, align="right", widest=7),
+    Column("USERS", keep=95, widest=32, least=10),
+    Column("SINCE", keep=50, align="right", widest=8),
+    Column("NOTE", keep=20, widest=60, least=12),
+)
+_STATES: dict[Availability, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
+_BAR = 8
+_BARS = ["█" * filled + "░" * (_BAR - filled) for filled in range(_BAR + 1)]
+_UNKNOWN: Cell = ("–", "grey")
 _PROBLEMS_AT_MOST = 20
 """Of hosts, below the table. A site whose switch fails has hundreds of them, and one reason."""
 NO_HOST = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
+MOST_BELOW_A_TABLE: Final = 10
+_ALERT_SIGNS = {"info": "·", "warning": "▲", "critical": "■"}
+_ALERT_COLOURS = {"warning": "yellow", "critical": "red"}
+_PROCESS_COLUMNS = (
+    Column("GPU", keep=99, align="right", widest=8),
+    Column("PID", keep=98, align="right", widest=10),
+    Column("USER", keep=97, widest=24),
+    Column("GiB", keep=90, align="right", widest=10),
+    Column("UTIL", keep=80, align="right", widest=6),
+    Column("FOR", keep=70, align="right", widest=8),
+    Column("WHERE", keep=50, widest=28),
+    Column("COMMAND", keep=96, widest=160, least=20),
+)
+_EVENT_COLUMNS = (
+    Column("GPU", keep=99, align="right", widest=8),
+    Column("AGO", keep=97, align="right", widest=8),
+    Column("XID", keep=98, align="right", widest=10),
+    Column("PID", keep=60, align="right", widest=10),
+    Column("USER", keep=70, widest=24),
+    Column("FAULT", keep=96, widest=160, least=20),
+)
+_KIND_COLOURS = {"critical": "red", "warning": "yellow"}
+_STATUS_COLOURS = {"up": "green", "late": "yellow", "down": "red", "never": "grey"}
+_FRAME = 4
+"""The columns that a box needs for itself."""
+Rows = list[list[Cell]]
+Part = tuple[str, list[str], int]
+"""The name of a part of a box, its lines, and how wide each of them is."""
+_HOST_LIST_COLUMNS = (
+    Column("HOST", keep=100, widest=40),
+    Column("VIA", keep=90, widest=18),
+    Column("STATUS", keep=99, widest=8),
+    Column("GPUS", keep=80, align="right", widest=6),
+    Column("FREE", keep=70, align="right", widest=6),
+    Column("LABELS", keep=40, widest=40),
+)
+_NO_HOST_YET = "No host yet. `gpudeck hosts add NAME` adds one.\n"
+
+
+def gpu_rows(host: Host, now: float) -> list[list[Cell]]:
+    """A row a GPU for HOST_COLUMN and GPU_COLUMNS, or one that says why there is none."""
+    name: Cell = (clean(host.display_name), "grey" if host.status != "up" else "")
+    note = _host_note(host, now)
+    if not host.gpus:
+        # What keeps a host from reporting says more than that it has not.
+        is_awaited = host.status == "never" and host.problems
+        reason = host.problems[0] if is_awaited else host.reasons.get("gpus", "no GPUs")
+        return [[name, *[_UNKNOWN] * (len(GPU_COLUMNS) - 1), (clean(note or reason), "grey")]]
+    return [[name, *_cells(gpu, note, now)] for gpu in host.gpus]
+
+
+def _cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
+    state = gpu.availability
+    dim = "grey" if state == "unknown" else ""
+    note = note or gpu_note(gpu, now)
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    return [
+        (gpu.label, dim),
+        (clean(gpu.display_name), dim),
+        _STATES[state],
+        (show_number(gpu.utilization_percent, "%"), dim),
+        (draw_bar(used, total), dim),
+        (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
+        (show_number(gpu.temperature_celsius, "°C"), dim),
+        (show_number(gpu.power_watts, " W"), dim),
+        (clean(", ".join(gpu.users)) or "–", dim),
+        (show_span(now - gpu.since), dim),
+        (clean(note), dim or "yellow"),
+    ]
+
+
+def gpu_note(gpu: Gpu, now: float) -> str:
+    """What is wrong with it, why it is held or unknown, and who has it booked."""
+    reason = gpu.availability_reason if gpu.availability in {"held", "unknown"} else None
+    wrong = gpu.health_reason or reason or ""
+    # Most have no booking, and a fleet has thousands of them.
+    booked = reservation_note(gpu, now) if gpu.reservation or gpu.reservation_conflict else ""
+    return f"{wrong} · {booked}" if wrong and booked else wrong or booked
+
+
+def reservation_note(gpu: Gpu, now: float) -> str:
+    """Who has it, for how long and why; or who is on it and should not be."""
+    found = gpu.reservation
+    if conflict := gpu.reservation_conflict:
+        return conflict
+    if found is None:
+        return ""
+    if found.kind == "hold":
+        # It protects nobody's GPU any more once a process is there.
+        return f"taken by {found.user}, starting" if gpu.availability == "booked" else ""
+    why = f": {found.note}" if found.note else ""
+    return f"booked by {found.user}, {show_length(found.until - now)} left{why}"
+
+
+def draw_bar(used: float | None, total: float | None) -> str:
+    """How full something is. What holds anything to speak of is never drawn as empty, what has room left never as full;
+    a dash when unknown."""
+    if used is None or not total:
+        return "–"
+    share = used / total
+    if share < 0.01:
+        return _BARS[0]
+    return _BARS[_BAR] if share > 0.99 else _BARS[min(max(round(share * _BAR), 1), _BAR - 1)]
+
+
+@functools.lru_cache(maxsize=4096)
+def show_number(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{value:.0f}{unit}"
+
+
+def _host_note(host: Host, now: float) -> str:
+    if host.status in {"up", "never"} or host.last_report_at is None:
+        return ""
+    note = f"{host.status}: last report {show_span(now - host.last_report_at)} ago"
+    # Of a host that is remembered from before the hub was started there are none.
+    has_values = any(gpu.memory_used_bytes is not None for gpu in host.gpus)
+    return f"{note}, values are from then" if has_values else note
 
 
 def render_fleet(
@@ -28,8 +177,6 @@ def render_fleet(
     if not hosts:
         lines += ["", *textwrap.wrap(clean(empty), width or len(empty))]
     elif detail:
-        from gpudeck.views.boxes import draw_boxes  # noqa: PLC0415 - most look at the table
-
         lines += draw_boxes(hosts, now, width, colour)
     else:
         rows = [row for host in hosts for row in gpu_rows(host, now)]
@@ -38,8 +185,6 @@ def render_fleet(
     if problems:
         lines += ["", *(paint(f"! {clean(problem)}", "yellow", colour) for problem in problems)]
     if fleet.alerts:
-        from gpudeck.views.alerts import below_table  # noqa: PLC0415 - a fleet without alerts needs none
-
         lines += ["", *told] if (told := below_table(fleet, colour)) else []
     return "\n".join(lines) + "\n"
 
@@ -75,3 +220,177 @@ def _headline(fleet: Fleet, width: int | None, colour: bool) -> str:
         if width is None or width_of(plain) <= width:
             return "  ".join(paint(text, name, colour) for text, name in cells)
     return shorten(plain, width)
+
+
+def draw_boxes(hosts: Sequence[Host], now: float, width: int | None, colour: bool) -> list[str]:
+    """The lines of all boxes, none wider than `width`. What is wrong with a host stands below its box, in full."""
+    inner = None if width is None else width - _FRAME
+    parts = _lay_out_parts(hosts, now, inner, colour)
+    titles = [_title(host, now, inner) for host in hosts]
+    # Beside a title there is a rule, and the longest name of a part has room too.
+    widest = max(12, *(width_of(title) + 2 for title, _ in titles), *(part[2] for own in parts for part in own))
+    lines: list[str] = []
+    for host, title, own in zip(hosts, titles, parts, strict=True):
+        lines += ["", *_draw(title, own, widest, colour)]
+        lines += [paint(f"! {clean(problem)}", "yellow", colour) for problem in host.problems]
+    return lines
+
+
+def _lay_out_parts(hosts: Sequence[Host], now: float, width: int | None, colour: bool) -> list[list[Part]]:
+    """A host's parts, beginning with its GPUs. Each kind is one table over all hosts, so that columns stand in line."""
+    kinds = [
+        ("", GPU_COLUMNS, [[row[1:] for row in gpu_rows(host, now)] for host in hosts]),
+        ("processes", _PROCESS_COLUMNS, [_process_rows(host, now) for host in hosts]),
+        ("faults", _EVENT_COLUMNS, [_event_rows(host, now) for host in hosts]),
+    ]
+    found: list[list[Part]] = [[] for _ in hosts]
+    for name, columns, groups in kinds:
+        lines, wide = lay_out(columns, [row for group in groups for row in group], width, colour)
+        at = 1
+        for own, group in zip(found, groups, strict=True):
+            if group:
+                own.append((name, [lines[0], *lines[at : at + len(group)]], wide))
+            at += len(group)
+    return found
+
+
+def _title(host: Host, now: float, width: int | None) -> Cell:
+    """The host's name and what else there is room for."""
+    said = [clean(host.display_name), f"{host.status} via {clean(host.via)}"]
+    if host.status != "up" and host.last_report_at is not None:
+        said.append(f"last report {show_span(now - host.last_report_at)} ago")
+    used, total = host.memory_used_bytes, host.memory_total_bytes
+    said += [f"CPU {show_number(host.cpu_percent, '%')}", f"RAM {show_gib(used, 0)}/{show_gib(total, 0)} GiB"]
+    said += [f"driver {clean(host.driver_version)}"] if host.driver_version else []
+    while len(said) > 1 and width is not None and width_of(" · ".join(said)) > width - 2:
+        said.pop()
+    return shorten(" · ".join(said), None if width is None else max(1, width - 2)), _STATUS_COLOURS[host.status]
+
+
+def _draw(title: Cell, parts: Sequence[Part], width: int, colour: bool) -> list[str]:
+    lines = [_rule("╭", title, "╮", width, colour)]
+    for at, (name, own, wide) in enumerate(parts):
+        lines += [_rule("├", (name, "bold"), "┤", width, colour)] if at else []
+        lines += [f"│ {line}{' ' * (width - wide)} │" for line in own]
+    return [*lines, f"╰{'─' * (width + 2)}╯"]
+
+
+def _rule(left: str, word: Cell, right: str, width: int, colour: bool) -> str:
+    return f"{left}─ {paint(*word, colour)} {'─' * (width - 1 - width_of(word[0]))}{right}"
+
+
+def _process_rows(host: Host, now: float) -> Rows:
+    rows: Rows = []
+    for gpu in host.gpus:
+        if gpu.processes is None:
+            reason = gpu.reasons.get("processes", "unknown")
+            rows.append([(gpu.label, ""), *[("–", "grey")] * 6, (clean(f"not known: {reason}"), "grey")])
+        rows += [_process_cells(gpu, process, now) for process in gpu.processes or ()]
+    return rows
+
+
+def _process_cells(gpu: Gpu, process: ShownProcess, now: float) -> list[Cell]:
+    started = process.started_at
+    where = [part for part in (process.container, process.job) if part]
+    return [
+        (gpu.label, ""),
+        (str(process.pid), ""),
+        (clean(process.user or "–"), ""),
+        (show_gib(process.memory_used_bytes), ""),
+        (show_number(process.utilization_percent, "%"), ""),
+        (show_span(None if started is None else now - started), ""),
+        (clean(", ".join(where)) or "–", ""),
+        (clean(process.command or "–"), "grey"),
+    ]
+
+
+def _event_rows(host: Host, now: float) -> Rows:
+    """The newest first."""
+    return [_event_cells(gpu, event, now) for gpu in host.gpus for event in reversed(gpu.events)]
+
+
+def _event_cells(gpu: Gpu, event: ShownEvent, now: float) -> list[Cell]:
+    process = event.process
+    return [
+        (gpu.label, ""),
+        (show_span(now - event.at), ""),
+        (str(event.code), _KIND_COLOURS.get(event.kind, "")),
+        ("–" if process is None else str(process), ""),
+        (clean(event.user or "–"), ""),
+        (clean(": ".join(filter(None, [event.text, event.message]))), "grey"),
+    ]
+
+
+def render_hosts(hosts: Sequence[Host], width: int | None = None, colour: bool = False) -> str:
+    """One line a host, and below them what is wrong, ending in a newline. Problems are never
+    cut: many end in a command, which is to be copied."""
+    if not hosts:
+        return _NO_HOST_YET
+    lines = render(_HOST_LIST_COLUMNS, [_host_row(host) for host in hosts], width, colour)
+    problems = [name_problem(host.name, problem) for host in hosts for problem in host.problems]
+    if problems:
+        lines += ["", *(f"! {clean(problem)}" for problem in problems)]
+    return "\n".join(lines) + "\n"
+
+
+def _host_row(host: Host) -> list[Cell]:
+    states = Counter(gpu.availability for gpu in host.gpus)
+    is_known = host.status != "never"
+    labels = " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()))
+    return [
+        (clean(host.name), ""),
+        (clean(host.via), ""),
+        (host.status, _STATUS_COLOURS[host.status]),
+        (str(len(host.gpus)) if is_known else "-", ""),
+        (str(states["free"]) if is_known else "-", ""),
+        (clean(labels), "grey"),
+    ]
+
+
+def render_alert(alert: Alert, now: float, *, colour: bool) -> str:
+    """One line: how bad, what, for how long, and who looks after it."""
+    sign, painted = _ALERT_SIGNS.get(alert.severity, "·"), _ALERT_COLOURS.get(alert.severity, "")
+    said = paint(f"{sign} {clean(alert.title)}", painted, colour)
+    return f"{said}{_alert_aside(alert, now)}"
+
+
+def render_alerts(alerts: Sequence[Alert], now: float, *, colour: bool) -> str:
+    """Two lines an alert, the second with its id, its rule and the next step; ending in a newline."""
+    lines = []
+    for alert in alerts:
+        lines.append(render_alert(alert, now, colour=colour))
+        said = f"{alert.id}  {clean(alert.rule)}  {clean(alert.note or alert.action)}"
+        lines.append(f"  {paint(said, 'grey', colour)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def for_everybody(fleet: Fleet) -> list[Alert]:
+    """The alerts of the hosts that are shown, and of the hub, that somebody should look at. What is silenced, and what
+    is for one person alone, is not repeated to everybody."""
+    hosts = {host.id for host in fleet.hosts}
+    return [
+        alert
+        for alert in fleet.alerts
+        if alert.severity != "info" and alert.silenced_by is None and (alert.host_id is None or alert.host_id in hosts)
+    ]
+
+
+def below_table(fleet: Fleet, colour: bool) -> list[str]:
+    """A line for each that is `for_everybody`, but no more than a few."""
+    told = for_everybody(fleet)
+    lines = [render_alert(alert, fleet.time, colour=colour) for alert in told[:MOST_BELOW_A_TABLE]]
+    more = len(told) - len(lines)
+    return [*lines, f"{more} more alerts: gpudeck alerts"] if more else lines
+
+
+def _alert_aside(alert: Alert, now: float) -> str:
+    if alert.state == "resolved" and alert.resolved_at is not None:
+        return f", over for {show_span(now - alert.resolved_at)}"
+    parts = [f"for {show_span(now - alert.since)}"]
+    if alert.acknowledged_by is not None:
+        parts.append(f"{clean(alert.acknowledged_by)} looks after it")
+    if alert.silenced_by is not None:
+        parts.append("silenced")
+    if alert.state == "pending":
+        parts.append("pending")
+    return f", {', '.join(parts)}"

@@ -5,9 +5,9 @@ import textwrap
 from datetime import datetime, tzinfo
 
 from gpudeck.model.names import without_maker
+from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_gib
 from gpudeck.model.usage import Usage, UsageRow
-from gpudeck.views.safe import clean
 from gpudeck.views.table import Cell, Column, render
 
 _NOBODY = "Nobody was seen on any GPU."

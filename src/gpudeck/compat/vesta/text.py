@@ -9,8 +9,8 @@ from typing import Final
 from gpudeck import __version__
 from gpudeck.compat.vesta.states import Json, Shown, States, mebibytes
 from gpudeck.hub.sight import Sight
+from gpudeck.model.printable import clean
 from gpudeck.model.view import Gpu
-from gpudeck.views.safe import clean
 from gpudeck.views.table import fit, width_of
 
 _MEMORY, _VOLATILE, _TEMPERATURE = 17, 8, 7

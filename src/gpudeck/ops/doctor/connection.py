@@ -20,9 +20,9 @@ from gpudeck.agent.settings import AgentSettings
 from gpudeck.collectors.host import host_name
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
+from gpudeck.model.printable import clean
 from gpudeck.model.report import Report
 from gpudeck.ops.doctor.finding import Area, Finding
-from gpudeck.views.safe import clean
 from gpudeck.wire import VERSION, Envelope
 
 _AREA = Area("agent")

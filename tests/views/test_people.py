@@ -5,7 +5,7 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.model import view
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading, Process
-from gpudeck.views.people_table import NOBODY, describe_people, render_people
+from gpudeck.views.people import NOBODY, describe_people, render_people
 
 NOW = 1_794_700_000.0
 

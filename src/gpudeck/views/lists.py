@@ -1,0 +1,130 @@
+"""What happened, who has reserved or watches what, and which GPUs could be used: lines and tables for a terminal."""
+
+from collections.abc import Sequence
+from datetime import datetime, tzinfo
+from typing import Final
+
+from gpudeck.model.event import Event, Severity
+from gpudeck.model.moments import show_moment
+from gpudeck.model.printable import clean
+from gpudeck.model.quantity import show_gib, show_length, show_span
+from gpudeck.model.reservation import BookedGpu, ShownReservation
+from gpudeck.model.wanted import OfferedGpu
+from gpudeck.model.watch import WatchView
+from gpudeck.views.table import Cell, Column, render
+
+_EVENT_SIGNS: dict[Severity, str] = {"info": "·", "warning": "▲", "critical": "■"}
+_EVENT_COLOURS: dict[Severity, str] = {"info": "", "warning": "\x1b[33m", "critical": "\x1b[31m"}
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_FREE_COLUMNS = (
+    Column("HOST", 5),
+    Column("GPU", 4, "right"),
+    Column("MODEL", 2),
+    Column("GiB", 3, "right"),
+    Column("UUID", 1, widest=48),
+)
+_RESERVATION_COLUMNS: Final = (
+    Column("ID", keep=100, align="right", widest=20),
+    Column("WHO", keep=99, widest=32),
+    Column("GPUS", keep=95, widest=60, least=12),
+    Column("FROM", keep=80, widest=22),
+    Column("UNTIL", keep=90, widest=22),
+    Column("STATE", keep=70, widest=24),
+    Column("NOTE", keep=60, widest=60, least=8),
+)
+_WATCH_COLUMNS = (
+    Column("ID", keep=100, align="right", widest=20),
+    Column("USER", keep=60, widest=24),
+    Column("WANTED", keep=95, widest=60),
+    Column("STATE", keep=90, widest=24),
+    Column("FOUND", keep=50, widest=48),
+)
+
+
+def render_day(at: float, zone: tzinfo, *, colour: bool) -> str:
+    """What stands above the events of a day."""
+    day = f"{datetime.fromtimestamp(at, zone):%A %Y-%m-%d}"
+    return f"{_BOLD}{day}{_PLAIN}" if colour else day
+
+
+def render_event(event: Event, zone: tzinfo, *, colour: bool, detail: bool = True) -> str:
+    """One line: when, how bad, what; and a second one with what else is known."""
+    moment = f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}"
+    owner = f" ({event.user})" if event.user else ""
+    title = clean(f"{event.title}{owner}")
+    sign = _EVENT_SIGNS.get(event.severity, "·")
+    if colour and _EVENT_COLOURS.get(event.severity):
+        sign, title = (f"{_EVENT_COLOURS[event.severity]}{text}{_PLAIN}" for text in (sign, title))
+    lines = [f"{moment}  {sign} {title}"]
+    if detail and event.detail:
+        more = f"{' ' * 12}{clean(event.detail)}"
+        lines.append(f"{_DIM}{more}{_PLAIN}" if colour else more)
+    return "\n".join(lines)
+
+
+def render_free(gpus: Sequence[OfferedGpu], *, width: int | None = None, colour: bool = False) -> str:
+    """Ends in a newline."""
+    rows = [
+        [(clean(text), "") for text in (gpu.host, gpu.label, gpu.display_name, _gib(gpu), gpu.uuid)] for gpu in gpus
+    ]
+    return "\n".join(render(_FREE_COLUMNS, rows, width, colour)) + "\n"
+
+
+def _gib(gpu: OfferedGpu) -> str:
+    return show_gib(gpu.memory_total_bytes, 0)
+
+
+def render_reservations(
+    found: Sequence[ShownReservation], now: float, zone: tzinfo, width: int | None, colour: bool
+) -> str:
+    """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
+    rows = [_reservation_row(one, now, zone) for one in found]
+    return "".join(f"{line.rstrip()}\n" for line in render(_RESERVATION_COLUMNS, rows, width, colour))
+
+
+def _reservation_row(one: ShownReservation, now: float, zone: tzinfo) -> list[Cell]:
+    return [
+        (str(one.id), ""),
+        (clean(one.user), "bold"),
+        (_show_gpus(one.gpus), ""),
+        (show_moment(one.start, zone), "grey"),
+        (show_moment(one.end, zone), ""),
+        _reservation_state(one, now),
+        (clean(one.note), "grey"),
+    ]
+
+
+def _show_gpus(gpus: Sequence[BookedGpu]) -> str:
+    hosts: dict[str, list[str]] = {}
+    for gpu in gpus:
+        label = f"{gpu.label}{'' if gpu.is_there is not False else ' (gone)'}"
+        hosts.setdefault(gpu.host, []).append(label)
+    return clean(" ".join(f"{host}:{','.join(labels)}" for host, labels in hosts.items()))
+
+
+def _reservation_state(one: ShownReservation, now: float) -> Cell:
+    if one.kind == "hold":
+        return f"held, {show_length(one.end - now)} left", "yellow"
+    if one.state == "running":
+        return f"{show_length(one.end - now)} left", "blue"
+    return (f"in {show_length(one.start - now)}", "grey") if one.state == "planned" else (one.state, "grey")
+
+
+def render_watches(watches: Sequence[WatchView], now: float, width: int | None, *, colour: bool) -> str:
+    rows = [
+        (
+            (str(one.id), ""),
+            (clean(one.user), ""),
+            (clean(one.description), ""),
+            _watch_state(one, now),
+            (clean(", ".join(f"{gpu.host}:{gpu.label}" for gpu in one.found)), ""),
+        )
+        for one in watches
+    ]
+    return "".join(f"{line}\n" for line in render(_WATCH_COLUMNS, rows, width, colour))
+
+
+def _watch_state(one: WatchView, now: float) -> Cell:
+    if one.fired_at is not None:
+        return f"told {show_span(now - one.fired_at)} ago", "green"
+    return f"for {show_length(one.expires_at - now)}", ""
