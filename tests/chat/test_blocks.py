@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_blocks, check_markup
-from gpudeck.chat.blocks import BUTTON_VALUE, MOST_LINES, Answer, attach, button, cut, say, show_time, tell
-from gpudeck.chat.escape import escape
+from gpudeck.chat.blocks import BUTTON_VALUE, MOST_LINES, Answer, attach, button, cut, escape, say, show_time, tell
 
 LINES = st.lists(st.text(max_size=50).map(lambda text: escape(text * 80, 3000)).filter(bool), min_size=1, max_size=60)
 

@@ -4,8 +4,9 @@ import pytest
 
 from fakes.chats import NOW, ZONE
 from fakes.fleets import make
+from gpudeck.chat.answers import answer_report
 from gpudeck.chat.blocks import Answer
-from gpudeck.chat.reports import answer_report, read_report
+from gpudeck.chat.commands import read_report
 from gpudeck.model.errors import UsageError
 from gpudeck.model.usage import Usage, UsageRow
 

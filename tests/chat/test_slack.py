@@ -368,7 +368,7 @@ def test_a_refusal_is_told_with_the_next_step_and_without_a_secret(
 
 
 def test_a_socket_that_says_no_hello_is_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.chat.socket.HELLO_SECONDS", 0.1)
+    monkeypatch.setattr("gpudeck.chat.slack.HELLO_SECONDS", 0.1)
 
     async def scenario() -> None:
         async with running_bot(lab, is_connected=False, prepare=lambda slack: setattr(slack, "greets", False)) as bench:

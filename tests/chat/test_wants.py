@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.chats import NOW, ZONE
-from gpudeck.chat.wants import Asked, read_asked, read_booking, read_kind
+from gpudeck.chat.commands import Asked, read_asked, read_booking, read_kind
 from gpudeck.model.errors import UsageError
 from gpudeck.model.wanted import Wanted
 from gpudeck.reservations.requests import ReservationRequest

@@ -16,10 +16,8 @@ from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
 from gpudeck.auth.people import PeopleDirectory
 from gpudeck.auth.settings import AccountRole, PersonSettings
-from gpudeck.chat.askers import Askers, Read
 from gpudeck.chat.blocks import Answer
-from gpudeck.chat.bot import Bot, Question
-from gpudeck.chat.turn import Place
+from gpudeck.chat.bot import Askers, Bot, Place, Question, Read
 from gpudeck.hub.hub import Hub
 from gpudeck.model.alert import Alert
 from gpudeck.reservations.calendar import Reservations

@@ -10,10 +10,9 @@ from gpudeck.api.access import Policy
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
 from gpudeck.auth.parts import Auth
-from gpudeck.chat.askers import Askers
+from gpudeck.chat.bot import Askers, Place
 from gpudeck.chat.post import BotPost
 from gpudeck.chat.settings import ChatSettings, SlackSettings
-from gpudeck.chat.turn import Place
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.queueing.queue import WaitQueue

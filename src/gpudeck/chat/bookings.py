@@ -7,9 +7,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from gpudeck.chat.blocks import Answer, Block, button, say, show_time, tell
-from gpudeck.chat.escape import escape
-from gpudeck.chat.lines import count
+from gpudeck.chat.answers import count
+from gpudeck.chat.blocks import Answer, Block, button, escape, say, show_time, tell
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.quantity import show_length
 from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation

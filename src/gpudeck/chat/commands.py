@@ -1,16 +1,27 @@
 """What somebody types to the bot, read: the command and its words. Case does not matter. Pure.
 
 The predecessor vesta's commands are the same: HOSTS, ALL, ALL_cmd, ALL_detail, WHERE, HELP and the name of a host.
+
+Which GPUs somebody asks for is read here too: `2 h100 40G same-host`, or with the options of the command line.
 """
 
 import difflib
 import re
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, tzinfo
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
-from gpudeck.chat.escape import unescape
+from gpudeck.chat.blocks import unescape
+from gpudeck.history.base import UsageAsk
+from gpudeck.model.errors import UsageError
+from gpudeck.model.moments import read_moment, read_span
+from gpudeck.model.quantity import AMOUNT, parse_bytes
+from gpudeck.model.times import parse_span, parse_time
+from gpudeck.model.usage import By
+from gpudeck.model.wanted import MOST_GPUS, Wanted
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 
 Name = Literal[
     "free",
@@ -32,7 +43,6 @@ Name = Literal[
     "help",
     "other",
 ]
-
 LONGEST: Final = 1000
 """Characters that are read; more is nobody's command."""
 _COMMANDS: Final[dict[str, Name]] = {
@@ -77,6 +87,17 @@ _MOST_WORDS: Final[dict[Name, int]] = {
 _FEW: Final = 6
 _TOKEN: Final = re.compile(r'[^\s"]*"[^"]*"|\S+')
 _MENTION: Final = re.compile(r"<@([UW][A-Z0-9]+)(?:\|[^<>]*)?>")
+_BOOK_HINT: Final = "Such as `book gpu07:0,1 for 4h`, or `book 2 h100 for 4h from tomorrow 9:00`."
+_COUNT: Final = re.compile(r"[0-9]{1,2}|[0-9]{1,4}x")
+"""Longer numbers are models: 4090."""
+_LEAST: Final = re.compile(r"(?:>=?)([0-9].*)")
+_OPTIONS: Final = ("gpus", "memory", "model", "host")
+_NAMED: Final = re.compile(rf"(?:--)?({'|'.join(_OPTIONS)})[=:](.+)|--({'|'.join(_OPTIONS)})", re.IGNORECASE)
+_FILLERS: Final = {"gpu", "gpus", "with", "any"}
+_SAME_HOST: Final = {"same_host", "one_host", "together"}
+_CLAUSES: Final = ("for", "from", "until", "note")
+_REPORT_FILLERS: Final = {"by", "since", "last", "the"}
+_PLURALS: Final = {f"{by}s": by for by in get_args(By)}
 
 
 class Command(Struct, frozen=True):
@@ -133,3 +154,178 @@ def read_mention(word: str) -> str | None:
     """The Slack ID in `<@U012AB3CD>`; None where it is something else."""
     found = _MENTION.fullmatch(word)
     return None if found is None else found[1]
+
+
+class Asked(Struct, frozen=True):
+    """`words` are what is left: of the search, or a model. `is_counted` says that so many were asked for."""
+
+    wanted: Wanted
+    words: tuple[str, ...]
+    is_counted: bool
+
+
+def read_asked(words: Sequence[str]) -> Asked:
+    """A number is how many, an amount how much memory; the rest stays words. Raises UsageError."""
+    found: dict[str, str] = {}
+    rest: list[str] = []
+    same_host = False
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        plain = word.lower()
+        if plain.replace("-", "_").strip("_") in _SAME_HOST:
+            same_host = True
+        elif option := _NAMED.fullmatch(word):
+            name = (option[1] or option[3]).lower()
+            found[name] = option[2] or (queue.pop(0) if queue else "")
+        elif plain == "on":
+            found["host"] = queue.pop(0) if queue else ""
+        elif _COUNT.fullmatch(plain) and "gpus" not in found:
+            found["gpus"] = plain.rstrip("x")
+        elif _is_amount(plain) and "memory" not in found:
+            found["memory"] = word
+        elif plain.startswith("--"):
+            raise UsageError(f"{word[:40]!r} is not understood.", "Such as `2 h100 40G same-host`.")
+        elif plain not in _FILLERS:
+            rest.append(word)
+    return Asked(_wanted(found, same_host=same_host), tuple(rest), "gpus" in found)
+
+
+def read_kind(words: Sequence[str]) -> Wanted:
+    """As `read_asked`, where every word has to mean something: `>=40G` is memory, any other the model. Raises
+    UsageError."""
+    asked = read_asked([_least(word) for word in words])
+    if not asked.words:
+        return asked.wanted
+    if asked.wanted.model is not None:
+        raise UsageError(f"{asked.words[0]!r} is not understood.", "Such as `2 h100 40G same-host`.")
+    wanted = asked.wanted
+    return Wanted(
+        gpus=wanted.gpus,
+        memory_bytes=wanted.memory_bytes,
+        model=_name("model", " ".join(asked.words)),
+        same_host=wanted.same_host,
+        host=wanted.host,
+    )
+
+
+def read_booking(words: Sequence[str], now: float, zone: tzinfo) -> ReservationDraft:
+    """`gpu07:0,1 for 4h from tomorrow 9:00 note a paper`; times are of `zone`. Raises UsageError."""
+    place, clauses = split_clauses(words, _CLAUSES)
+    if ("for" in clauses) == ("until" in clauses):
+        raise UsageError("a booking needs `for` or `until`, and not both.", _BOOK_HINT)
+    start = read_moment("from", clauses["from"], now, zone) if "from" in clauses else None
+    return ReservationDraft(
+        wish=_read_place(place),
+        start=start,
+        end=read_moment("until", clauses["until"], now, zone, start=start) if "until" in clauses else None,
+        length=read_span("for", clauses["for"]) if "for" in clauses else None,
+        note=clauses.get("note", "")[:1000],
+    )
+
+
+def split_clauses(words: Iterable[str], names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words before the first of `names`, and the words after each. A note goes to the end. Raises UsageError."""
+    place: list[str] = []
+    clauses: dict[str, list[str]] = {}
+    into = place
+    for word in words:
+        name = word.lower().removeprefix("--")
+        if name not in names or "note" in clauses:
+            into.append(word)
+        elif name in clauses:
+            raise UsageError(f"`{name}` stands there twice.")
+        else:
+            into = clauses.setdefault(name, [])
+    if empty := [name for name, said in clauses.items() if not said and name != "note"]:
+        raise UsageError(f"what comes after `{empty[0]}` is missing.", _BOOK_HINT)
+    return place, {name: " ".join(said) for name, said in clauses.items()}
+
+
+def _read_place(words: list[str]) -> ReservationRequest:
+    if not words:
+        raise UsageError("which GPUs?", _BOOK_HINT)
+    first = words[0]
+    if len(words) == 1 and not _COUNT.fullmatch(first.lower()) and not first.startswith("--"):
+        return read_named(first)
+    at_host = words.index("on") if "on" in words else len(words)
+    kind = read_kind([*words[:at_host], *(f"host={host}" for host in words[at_host + 1 :][:1])])
+    if len(words) > at_host + 2:
+        raise UsageError(f"{words[at_host + 2]!r} is not understood.", _BOOK_HINT)
+    if not read_asked(words).is_counted and "any" not in {word.lower() for word in words}:
+        raise UsageError("how many GPUs?", _BOOK_HINT)
+    return ReservationRequest(
+        count=kind.gpus, memory_bytes=kind.memory_bytes, model=kind.model, host=kind.host, same_host=kind.same_host
+    )
+
+
+def read_named(place: str) -> ReservationRequest:
+    """HOST, HOST:0,1 or a UUID. Raises UsageError."""
+    if place.upper().startswith(("GPU-", "MIG-")) and len(place) > 30:
+        return ReservationRequest(gpus=(place,))
+    host, colon, labels = place.partition(":")
+    named = tuple(label.strip() for label in labels.split(",") if label.strip())
+    if not host or (colon and not named) or len(named) > MOST_GPUS:
+        raise UsageError(f"{place[:80]!r} is not HOST or HOST:GPU,GPU.", "Such as gpu07:0,1.")
+    return ReservationRequest(host=host, labels=named)
+
+
+def _wanted(found: dict[str, str], *, same_host: bool) -> Wanted:
+    count = found.get("gpus", "1")
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MOST_GPUS:
+        raise UsageError(f"how many GPUs has to be a number from 1 to {MOST_GPUS}, not {count[:20]!r}.")
+    try:
+        memory = parse_bytes(_least(found["memory"])) if "memory" in found else None
+    except ValueError as error:
+        raise UsageError(f"memory: {error}.") from error
+    if memory is not None and memory >= 2**60:
+        raise UsageError("no GPU has so much memory.")
+    return Wanted(
+        gpus=int(count),
+        memory_bytes=memory,
+        model=_name("model", found["model"]) if "model" in found else None,
+        same_host=same_host,
+        host=_name("host", found["host"]) if "host" in found else None,
+    )
+
+
+def _least(word: str) -> str:
+    """`>=40G` as `40G`: more than that much is what everybody means who asks for GPUs."""
+    found = _LEAST.fullmatch(word)
+    return found[1] if found and _is_amount(found[1]) else word
+
+
+def _is_amount(word: str) -> bool:
+    """With its unit: without one it is a number of something."""
+    return not word[-1:].isdigit() and re.match(AMOUNT, word) is not None
+
+
+def _name(option: str, text: str) -> str:
+    if not 1 <= len(text) <= 256 or not text.isprintable():
+        raise UsageError(f"{option} has to have between 1 and 256 characters.")
+    return text
+
+
+def read_report(words: tuple[str, ...], now: float, zone: tzinfo = UTC) -> UsageAsk:
+    """`host 7d`, `by user since 2026-10-01`; the last 30 days by user if nothing is said. Raises UsageError."""
+    by: By = "user"
+    start = now - 30 * 86_400
+    for word in (word.lower() for word in words):
+        if word in get_args(By) or word in _PLURALS:
+            by = _PLURALS.get(word, word)
+        elif word not in _REPORT_FILLERS:
+            start = _read_start(word, now, zone)
+    if start >= now:
+        raise UsageError("the period ends before it begins.", "Such as `report 7d`.")
+    return UsageAsk(by, start, now)
+
+
+def _read_start(word: str, now: float, zone: tzinfo) -> float:
+    try:
+        return now - parse_span(word)
+    except ValueError:
+        pass
+    try:
+        return parse_time(word, now, zone)
+    except ValueError as error:
+        raise UsageError(f"{word[:40]!r} is not understood.", "Such as `report host 7d`.") from error

@@ -6,8 +6,7 @@ from typing import Final
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import FindPerson
 from gpudeck.alerts.notifiers.sender_process import Unreached
-from gpudeck.chat.blocks import Answer, Block, link_button, say
-from gpudeck.chat.escape import escape
+from gpudeck.chat.blocks import Answer, Block, escape, link_button, say
 from gpudeck.model.errors import Temporary
 
 _MOST_LINES: Final = 20
