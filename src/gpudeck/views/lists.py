@@ -4,18 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Final
 
-from gpudeck.model.event import Event, Severity
+from gpudeck.model.event import Event
 from gpudeck.model.moments import show_moment
 from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_gib, show_length, show_span
 from gpudeck.model.reservation import BookedGpu, ShownReservation
 from gpudeck.model.wanted import OfferedGpu
 from gpudeck.model.watch import WatchView
-from gpudeck.views.table import Cell, Column, render
+from gpudeck.views.table import SEVERITY_COLOURS, SEVERITY_SIGNS, Cell, Column, paint, render
 
-_EVENT_SIGNS: dict[Severity, str] = {"info": "·", "warning": "▲", "critical": "■"}
-_EVENT_COLOURS: dict[Severity, str] = {"info": "", "warning": "\x1b[33m", "critical": "\x1b[31m"}
-_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 _FREE_COLUMNS = (
     Column("HOST", 5),
     Column("GPU", 4, "right"),
@@ -44,7 +41,7 @@ _WATCH_COLUMNS = (
 def render_day(at: float, zone: tzinfo, *, colour: bool) -> str:
     """What stands above the events of a day."""
     day = f"{datetime.fromtimestamp(at, zone):%A %Y-%m-%d}"
-    return f"{_BOLD}{day}{_PLAIN}" if colour else day
+    return paint(day, "bold", colour)
 
 
 def render_event(event: Event, zone: tzinfo, *, colour: bool, detail: bool = True) -> str:
@@ -52,26 +49,20 @@ def render_event(event: Event, zone: tzinfo, *, colour: bool, detail: bool = Tru
     moment = f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}"
     owner = f" ({event.user})" if event.user else ""
     title = clean(f"{event.title}{owner}")
-    sign = _EVENT_SIGNS.get(event.severity, "·")
-    if colour and _EVENT_COLOURS.get(event.severity):
-        sign, title = (f"{_EVENT_COLOURS[event.severity]}{text}{_PLAIN}" for text in (sign, title))
-    lines = [f"{moment}  {sign} {title}"]
-    if detail and event.detail:
-        more = f"{' ' * 12}{clean(event.detail)}"
-        lines.append(f"{_DIM}{more}{_PLAIN}" if colour else more)
-    return "\n".join(lines)
+    severity = event.severity
+    said = paint(f"{SEVERITY_SIGNS.get(severity, '·')} {title}", SEVERITY_COLOURS.get(severity, ""), colour)
+    line = f"{moment}  {said}"
+    if not detail or not event.detail:
+        return line
+    more = f"{' ' * 12}{clean(event.detail)}"
+    return f"{line}\n{paint(more, 'grey', colour)}"
 
 
 def render_free(gpus: Sequence[OfferedGpu], *, width: int | None = None, colour: bool = False) -> str:
     """Ends in a newline."""
-    rows = [
-        [(clean(text), "") for text in (gpu.host, gpu.label, gpu.display_name, _gib(gpu), gpu.uuid)] for gpu in gpus
-    ]
+    fields = [(gpu.host, gpu.label, gpu.display_name, show_gib(gpu.memory_total_bytes, 0), gpu.uuid) for gpu in gpus]
+    rows = [[(clean(text), "") for text in own] for own in fields]
     return "\n".join(render(_FREE_COLUMNS, rows, width, colour)) + "\n"
-
-
-def _gib(gpu: OfferedGpu) -> str:
-    return show_gib(gpu.memory_total_bytes, 0)
 
 
 def render_reservations(

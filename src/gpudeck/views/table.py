@@ -9,6 +9,8 @@ Cell = tuple[str, str]
 """A text and the name of its colour ("" for none)."""
 
 ANSI = {"green": "32", "red": "31", "yellow": "33", "blue": "34", "grey": "90", "bold": "1", "reverse": "7"}
+SEVERITY_SIGNS = {"info": "·", "warning": "▲", "critical": "■"}
+SEVERITY_COLOURS = {"warning": "yellow", "critical": "red"}
 GAP = 2
 LEAST = 20
 """The fewest columns that a table or a box fits into."""

@@ -13,7 +13,17 @@ from gpudeck.model.availability import Availability
 from gpudeck.model.printable import clean
 from gpudeck.model.quantity import show_count, show_gib, show_length, show_span
 from gpudeck.model.view import Fleet, Gpu, Host, ShownEvent, ShownProcess, Totals
-from gpudeck.views.table import Cell, Column, lay_out, paint, render, shorten, width_of
+from gpudeck.views.table import (
+    SEVERITY_COLOURS,
+    SEVERITY_SIGNS,
+    Cell,
+    Column,
+    lay_out,
+    paint,
+    render,
+    shorten,
+    width_of,
+)
 
 SYMBOLS: dict[Availability, str] = {"free": "●", "busy": "■", "held": "◐", "booked": "◆", "unknown": "?"}
 COLOURS: dict[Availability, str] = {
@@ -45,8 +55,6 @@ _PROBLEMS_AT_MOST = 20
 """Of hosts, below the table. A site whose switch fails has hundreds of them, and one reason."""
 NO_HOST = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
 MOST_BELOW_A_TABLE: Final = 10
-_ALERT_SIGNS = {"info": "·", "warning": "▲", "critical": "■"}
-_ALERT_COLOURS = {"warning": "yellow", "critical": "red"}
 _PROCESS_COLUMNS = (
     Column("GPU", keep=99, align="right", widest=8),
     Column("PID", keep=98, align="right", widest=10),
@@ -65,7 +73,6 @@ _EVENT_COLUMNS = (
     Column("USER", keep=70, widest=24),
     Column("FAULT", keep=96, widest=160, least=20),
 )
-_KIND_COLOURS = {"critical": "red", "warning": "yellow"}
 _STATUS_COLOURS = {"up": "green", "late": "yellow", "down": "red", "never": "grey"}
 _FRAME = 4
 """The columns that a box needs for itself."""
@@ -314,7 +321,7 @@ def _event_cells(gpu: Gpu, event: ShownEvent, now: float) -> list[Cell]:
     return [
         (gpu.label, ""),
         (show_span(now - event.at), ""),
-        (str(event.code), _KIND_COLOURS.get(event.kind, "")),
+        (str(event.code), SEVERITY_COLOURS.get(event.kind, "")),
         ("–" if process is None else str(process), ""),
         (clean(event.user or "–"), ""),
         (clean(": ".join(filter(None, [event.text, event.message]))), "grey"),
@@ -349,7 +356,7 @@ def _host_row(host: Host) -> list[Cell]:
 
 def render_alert(alert: Alert, now: float, *, colour: bool) -> str:
     """One line: how bad, what, for how long, and who looks after it."""
-    sign, painted = _ALERT_SIGNS.get(alert.severity, "·"), _ALERT_COLOURS.get(alert.severity, "")
+    sign, painted = SEVERITY_SIGNS.get(alert.severity, "·"), SEVERITY_COLOURS.get(alert.severity, "")
     said = paint(f"{sign} {clean(alert.title)}", painted, colour)
     return f"{said}{_alert_aside(alert, now)}"
 
