@@ -11,9 +11,8 @@ from fakes.reports import make_envelope
 from gpudeck.app.diary import Diary
 from gpudeck.database.engine import Database, open_database
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk, EventStore
+from gpudeck.events.store import EventAsk
 from gpudeck.hub.hub import Hub
-from gpudeck.model.event import make_event
 from gpudeck.model.history_trouble import judge_problem
 
 
@@ -95,23 +94,5 @@ def test_history_that_fails_is_told_when_it_begins_and_when_it_ends(tmp_path: Pa
                 station.diary.tick(judge_problem(problem))
             assert await station.kinds() == ["hub_started", "history_problem", "history_recovered"]
             await station.diary.close()
-
-    run(work())
-
-
-def test_demo_that_ends_leaves_nothing_among_the_real_events(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with opened(tmp_path) as (database, clock):
-            station = Station(database, clock, demo=2)
-            await station.diary.open()
-            station.diary.take_past([make_event(clock() - 60, "host_down", "gpu01 has stopped reporting")])
-            station.hub.end_demo_on_first_real_report(station.diary.end_demo)
-            station.hub.ingest.take_fetched(make_envelope("real"), via="ssh", target="real")
-            await asyncio.wait_for(station.diary.settled(), 30)
-            station.hub.ingest.take_fetched(make_envelope("real", 2), via="ssh", target="real")
-            clock.advance(1)
-            await station.diary.close()
-            assert await station.kinds() == ["host_seen", "hub_stopped"]
-            assert await EventStore(database, "demo-2").count() == 2
 
     run(work())

@@ -152,18 +152,6 @@ def test_nobody_came_is_warned_of_released_and_written_down(tmp_path: Path) -> N
     asyncio.run(play())
 
 
-def test_bookings_of_a_demo_end_with_it(tmp_path: Path) -> None:
-    async def play() -> None:
-        house = House(tmp_path, demo=24)
-        await house.book()
-        house.bookings.end_demo()
-        await house.watch(1, make_gpu)
-        assert house.gpu["availability"] == "free"
-        await house.book("bob")
-
-    asyncio.run(play())
-
-
 def test_start_without_the_database_takes_reservations_of_the_last_day_and_calls_nothing_free_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,8 +151,10 @@ def test_a_real_agent_ends_the_demo_that_nobody_asked_for(tmp_path: Path) -> Non
             wait_until(lambda: not fleet_of(hub)["demo"], "the end of the demo")
             wait_until(lambda: fleet_of(hub)["totals"]["hosts_up"], "the real host")
             hosts = fleet_of(hub)["hosts"]
+            events = json.loads(hub.get("/api/v1/events"))["events"]
     assert [(host["name"], host["via"], host["status"]) for host in hosts] == [("real01", "push", "up")]
     assert hosts[0]["memory_total_bytes"] > 0
+    assert {event["host"] for event in events} == {None, "real01"}
 
 
 def test_a_hub_that_had_real_hosts_never_shows_the_demo_again(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fakes.views import show
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
+from gpudeck.model.errors import ReportRefused
 from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
 from gpudeck.model.view import Fleet
 from gpudeck.views.filter import count
@@ -319,22 +320,15 @@ def read_processes(document: bytes) -> list[dict[str, Any]]:
     return [process for gpu in host["gpus"] for process in gpu["processes"]]
 
 
-def test_the_demo_ends_with_the_first_real_report() -> None:
-    clock, ended = FakeClock(), []
-    hub = Hub(now=clock, demo=True)
-    hub.end_demo_on_first_real_report(lambda: ended.append(True))
+def test_the_first_real_report_ends_a_demo_that_nobody_asked_for() -> None:
+    ended: list[bool] = []
+    hub = Hub(now=FakeClock(), demo=True)
+    hub.ingest.end_demo_with(lambda: ended.append(True))
     hub.ingest.take(msgspec.msgpack.encode(make_envelope("sim", simulated=True)), "application/msgpack")
-    hub.stream.tick()
-    viewer = hub.stream.watch()
-    hub.ingest.take(msgspec.msgpack.encode(make_envelope("real")), "application/msgpack")
-    hub.stream.tick()
-    kinds = [parse(event) for event in drain(viewer)]
-    fleet = msgspec.json.decode(hub.stream.document())
-    assert ended == [True]
-    assert [host["name"] for host in fleet["hosts"]] == ["real"]
-    assert fleet["demo"] is False
-    assert kinds[-2][0] == "snapshot"
-    assert kinds[-2][1]["demo"] is False
+    with pytest.raises(ReportRefused) as refused:
+        hub.ingest.take(msgspec.msgpack.encode(make_envelope("real")), "application/msgpack")
+    assert (refused.value.status, refused.value.code, ended) == (503, "demo_ends", [True])
+    assert [host.name for host in hub.fleet.ordered()] == ["sim"]
 
 
 def begin_tick(stage: Stage) -> Steps[Event]:
@@ -376,15 +370,3 @@ def test_who_comes_during_a_tick_has_what_changed_before_it(stage: Stage) -> Non
     stage.send(make_envelope("gpu02", 2, gpus=[make_busy_gpu(uuid="GPU-2")]))
     stage.tick()
     assert parse(drain(viewer)[-1])[1]["changes"][0]["id"] == "gpu02"
-
-
-def test_a_fleet_that_ends_during_a_tick_is_not_shown_again(stage: Stage) -> None:
-    stage.send(make_envelope("demo01", 1))
-    viewer = stage.stream.watch()
-    steps = begin_tick(stage)
-    stage.hub.fleet.remove("demo01")
-    stage.stream.restart(demo=False)
-    finish(steps)
-    last = parse(drain(viewer)[-1])[1]
-    assert "hosts" not in last
-    assert last["totals"]["hosts"] == 0

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from fakes.clock import FakeClock
 from gpudeck.database.engine import Database
+from gpudeck.database.fleets import REAL
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.requests import ObservedGpu, Occupant, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Who
@@ -46,9 +47,13 @@ FLEET = make_fleet(
 
 
 def make_calendar(
-    database: Database, clock: FakeClock | None = None, changed: Callable[[], None] = lambda: None, **settings: Any
+    database: Database,
+    clock: FakeClock | None = None,
+    changed: Callable[[], None] = lambda: None,
+    fleet: str = REAL,
+    **settings: Any,
 ) -> Reservations:
-    store = ReservationStore(database)
+    store = ReservationStore(database, fleet)
     return Reservations(store, ReservationSettings(**settings), clock or FakeClock(NOW), changed=changed)
 
 

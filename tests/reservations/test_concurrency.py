@@ -11,7 +11,7 @@ from gpudeck.database.engine import Database, open_database
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.requests import Change
 from gpudeck.reservations.rules import Changed, Conflict, ReservationRefused, Who
-from gpudeck.reservations.store import ReservationAsk, ReservationStore
+from gpudeck.reservations.store import ReservationAsk
 from reservations.fleet import ADA, FLEET, HOUR, NOW, draft, make_calendar
 
 PEOPLE = [Who(f"user{number}") for number in range(100)]
@@ -108,8 +108,7 @@ def test_of_fifty_holds_none_shares_a_gpu(database_address: str | None, tmp_path
 
 def test_reservations_of_a_simulated_fleet_are_apart(database: Database) -> None:
     async def ask() -> tuple[int, int]:
-        simulated = make_calendar(database)
-        await simulated.change_store(ReservationStore(database, "demo-24"))
+        simulated = make_calendar(database, fleet="demo-24")
         await simulated.book(draft("A0"), ADA, FLEET)
         real = make_calendar(database)
         return len(await real.search(ReservationAsk())), len(await simulated.search(ReservationAsk()))

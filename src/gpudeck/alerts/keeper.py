@@ -69,15 +69,6 @@ class Alerts:
         self.engine.silences.load(await self._store.load_silences(now))
         self.engine.load(lives, now)
 
-    async def change_fleet(self, engine: Engine, store: AlertStore) -> None:
-        """From here on the alerts are those of another fleet. What waits is written first, or lost. Raises Temporary
-        where those of before cannot be read: then there are none."""
-        with contextlib.suppress(Temporary):
-            await self.flush()
-        async with self._lock:
-            self.engine, self._store, self._unnoted = engine, store, []
-            await self.load()
-
     def start(self) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write_forever())
 

@@ -47,11 +47,6 @@ class Watches:
         self._known = {one.id: one for one in await self._store.list(self._now())}
         self.is_loaded = True
 
-    async def change_fleet(self, store: WatchStore) -> None:
-        self._store = store
-        self._since.clear()
-        await self.load()
-
     @property
     def is_shared(self) -> bool:
         """Whether other hubs may write to the same tables."""

@@ -23,7 +23,6 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary
 from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.turns import LoopBudget, take_turns
@@ -68,9 +67,7 @@ class Alarm:
         self._power_limits: dict[str, float] = {}
         self._cared_at = float("-inf")
         self._shown = -1
-        self._is_paused = False
         self._pass: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
         engine = self._make_engine("" if demo is None else DEMO_PREFIX)
         # Not in the database of several hubs: an alert and its message never wait for that.
         store = AlertStore(auth.local, name_fleet(demo))
@@ -90,7 +87,7 @@ class Alarm:
         """Have the rules look, unless they still do."""
         problem = self.alerts.problem
         self._hub.fleet.say("alerts", [] if problem is None else [problem])
-        if not self._is_paused and (self._pass is None or self._pass.done()):
+        if self._pass is None or self._pass.done():
             self._pass = asyncio.get_running_loop().create_task(self._look())
 
     async def settled(self) -> None:
@@ -104,16 +101,10 @@ class Alarm:
         self._settings = settings
         self.alerts.engine.change(settings)
 
-    def end_demo(self) -> None:
-        """Real hosts report: from here on the real fleet's alerts count."""
-        self._is_paused = True
-        self._ending = asyncio.get_running_loop().create_task(self._go_on())
-
     async def close(self) -> None:
-        for task in (self._pass, self._ending):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        if self._pass is not None:
+            self._pass.cancel()
+            await asyncio.gather(self._pass, return_exceptions=True)
         await self.alerts.stop()
 
     async def _look(self) -> None:
@@ -180,17 +171,6 @@ class Alarm:
         for life in self.alerts.engine.firing():
             if life.rule == "gpu_lost":
                 self._lookout.expect(life.host_id, GoneGpu(life.gpu, life.label or "", life.model or ""), now)
-
-    async def _go_on(self) -> None:
-        await self.settled()
-        self._lookout = Lookout(self._hub.fleet)
-        try:
-            await self.alerts.change_fleet(self._make_engine(""), AlertStore(self._auth.local))
-        except Temporary as error:
-            log.warning("what was wrong before is not known: %s", error)
-        self._expect_lost()
-        self._shown = -1
-        self._is_paused = False
 
 
 def _show_late(one: Reservation, deadline: float) -> LateBooking:

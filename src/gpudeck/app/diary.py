@@ -3,18 +3,15 @@
 A demo's events are kept apart from the real ones, those of each size by themselves, as its history is.
 """
 
-import asyncio
-
 from gpudeck import __version__
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL, name_fleet
+from gpudeck.database.fleets import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.event_detector import EventDetector
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.history_trouble import HistoryTrouble
 
@@ -40,12 +37,10 @@ class Diary:
         self._demo = demo
         self._history: HistoryTrouble | None = None
         self._is_damage_told = False
-        self._ending: asyncio.Task[None] | None = None
         self._is_begun = False
         self.events = Events(database, settings, spill=local, fleet=name_fleet(demo), now=now, retention=hub.retention)
         self.events.subscribe(hub.stream.announce)
         self._detector: EventDetector | None = None
-        self._held_events: list[Event] | None = None
 
     async def open(self) -> None:
         """Raises Temporary when the database does not answer, and is called again then: events wait meanwhile, and
@@ -62,7 +57,7 @@ class Diary:
     def _begin(self, before: Event | None) -> None:
         self._is_begun = True
         if self._detector is None:
-            self._observe(EventDetector(self._add, self._now(), learns=True))
+            self._observe(EventDetector(self.events.add, self._now(), learns=True))
         detail = f"gpudeck {__version__}."
         if before is not None:
             self._hub.retention.limit(before.at)
@@ -91,37 +86,12 @@ class Diary:
             for event in events:
                 self.events.keep(event)
 
-    def end_demo(self) -> None:
-        """Real hosts report: from here on the real fleet's events count. What happens
-        until the log is theirs is held."""
-        self._demo = None
-        self._held_events = []
-        self._observe(EventDetector(self._add, self._now(), learns=True))
-        self._ending = asyncio.get_running_loop().create_task(self._go_on())
-
-    async def settled(self) -> None:
-        """Until an end of the demo that has begun is complete."""
-        if self._ending is not None:
-            await self._ending
-
     async def close(self) -> None:
-        await self.settled()
         self._hub.fleet.settle()
         if self._detector is not None:
             self._hub.fleet.observers.remove(self._detector)
         self.events.add(make_event(self._now(), "hub_stopped", "The hub was stopped"))
         await self.events.stop()
-
-    async def _go_on(self) -> None:
-        await self.events.change_fleet(REAL)
-        try:
-            await self._watch()
-        except Temporary:
-            # Without knowing who was there before, nobody is called new.
-            self._observe(EventDetector(self._add, self._now()))
-        held, self._held_events = self._held_events or [], None
-        for event in held:
-            self.events.add(event)
 
     async def _watch(self) -> None:
         """In a demo no host is new: its past says when each was first seen."""
@@ -129,17 +99,11 @@ class Diary:
         if self._detector is not None and known is not None:
             self._detector.learn(known)
         else:
-            self._observe(EventDetector(self._add, self._now(), known))
+            self._observe(EventDetector(self.events.add, self._now(), known))
 
     def _observe(self, detector: EventDetector) -> None:
         self._hub.fleet.observers.replace(self._detector, detector)
         self._detector = detector
-
-    def _add(self, event: Event) -> None:
-        if self._held_events is None:
-            self.events.add(event)
-        else:
-            self._held_events.append(event)
 
     def _tell_history(self, trouble: HistoryTrouble | None) -> None:
         """The words may change while it lasts: once for each kind of trouble is enough."""

@@ -41,31 +41,56 @@ class OpeningStore:
     """A store that another thread opens: what is taken meanwhile waits, who asks waits too."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._opening = _Opening(open_store)
-
-    def exchange(self, open_store: Callable[[], Store]) -> Callable[[], None]:
-        """Another store from here on. Returns what closes the one before, which blocks."""
-        old, self._opening = self._opening, _Opening(open_store)
-        return old.close
+        self._store: Store | None = None
+        self._why_not: str | None = None
+        self._open_store = open_store
+        self._waiting: list[HostSample] = []
+        self._lock = threading.Lock()
+        self._is_decided = threading.Event()
+        self._is_closed = False
+        self._closing = threading.Event()
+        threading.Thread(target=self._open, name="history-opening", daemon=True).start()
 
     @property
     def problem(self) -> str | None:
-        return self._opening.problem
+        return self._why_not if self._store is None else self._store.problem
 
     @property
     def damage(self) -> str | None:
         """What of the past cannot be read, or was set aside; None: nothing that was asked for."""
-        return self._opening.damage
+        return getattr(self._store, "damage", None)
 
     @property
     def trouble(self) -> HistoryTrouble | None:
         """As `problem`, and whether anything is lost by it."""
-        return self._opening.trouble
+        trouble: HistoryTrouble | None = getattr(self._store, "trouble", None)
+        return trouble or judge_problem(self.problem)
 
     @property
     def has_room(self) -> bool:
         """Whether it is open and keeps up with what it is given."""
-        return self._opening.has_room
+        return self._store is not None and bool(getattr(self._store, "has_room", True))
+
+    def take(self, samples: list[HostSample]) -> None:
+        with self._lock:
+            if self._store is not None:
+                self._store.take(samples)
+            elif len(self._waiting) < _MOST_WAITING:
+                self._waiting += samples
+
+    def wait(self) -> Store | None:
+        """Block until it is open; None if it cannot be opened, or not soon."""
+        self._is_decided.wait(_PATIENCE)
+        return self._store
+
+    def close(self) -> None:
+        """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
+        self._closing.set()
+        with self._lock:
+            self._is_closed = True
+            store = self._store
+        if store is not None:
+            store.close()
 
     def settle(self) -> bool:
         """Block until what was taken is on the disk; False if that takes long. A store elsewhere has its own queue."""
@@ -73,16 +98,6 @@ class OpeningStore:
 
         store = self.wait()
         return store.flush(_PATIENCE) if isinstance(store, EmbeddedStore) else store is not None
-
-    def take(self, samples: list[HostSample]) -> None:
-        self._opening.take(samples)
-
-    def wait(self) -> Store | None:
-        """Block until it is open; None if it cannot be opened, or not soon."""
-        return self._opening.wait()
-
-    def close(self) -> None:
-        self._opening.close()
 
     def series(self, ask: Ask) -> Answer:
         return self._opened().series(ask)
@@ -109,56 +124,6 @@ class OpeningStore:
                 self.problem or "the history is still being opened.", "" if self.problem else "Ask again in a moment."
             )
         return store
-
-
-class _Opening:
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._store: Store | None = None
-        self._why_not: str | None = None
-        self._open_store = open_store
-        self._waiting: list[HostSample] = []
-        self._lock = threading.Lock()
-        self._is_decided = threading.Event()
-        self._is_closed = False
-        self._closing = threading.Event()
-        threading.Thread(target=self._open, name="history-opening", daemon=True).start()
-
-    @property
-    def problem(self) -> str | None:
-        return self._why_not if self._store is None else self._store.problem
-
-    @property
-    def damage(self) -> str | None:
-        return getattr(self._store, "damage", None)
-
-    @property
-    def trouble(self) -> HistoryTrouble | None:
-        trouble: HistoryTrouble | None = getattr(self._store, "trouble", None)
-        return trouble or judge_problem(self.problem)
-
-    @property
-    def has_room(self) -> bool:
-        return self._store is not None and bool(getattr(self._store, "has_room", True))
-
-    def take(self, samples: list[HostSample]) -> None:
-        with self._lock:
-            if self._store is not None:
-                self._store.take(samples)
-            elif len(self._waiting) < _MOST_WAITING:
-                self._waiting += samples
-
-    def wait(self) -> Store | None:
-        self._is_decided.wait(_PATIENCE)
-        return self._store
-
-    def close(self) -> None:
-        """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
-        self._closing.set()
-        with self._lock:
-            self._is_closed = True
-            store = self._store
-        if store is not None:
-            store.close()
 
     def _open(self) -> None:
         """Again and again: a disk may be mounted, made writable or cleared while the hub runs."""
@@ -217,7 +182,6 @@ class Archive:
         self._demo_days = demo_days
         self._backfill: Backfill | None = None
         self._filling: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
         self.store: OpeningStore | None = None
         if settings.kind != "off":
             self.store = OpeningStore(partial(self._open, demo))
@@ -238,36 +202,20 @@ class Archive:
             damage = self.store.damage
             self._hub.fleet.say("history damage", [] if damage is None else [damage])
 
-    def end_demo(self) -> None:
-        """Real hosts report: from here on the real history counts."""
-        if self.store is None or self._demo is None:
-            return
-        self._demo = None
-        # What is sampled by now is simulated: it goes where the rest of it is.
-        self._hub.fleet.settle()
-        self._recorder.hand_over()
-        close_old = self.store.exchange(partial(self._open, None))
-        closing = asyncio.create_task(self._leave(close_old))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
     async def close(self) -> None:
         if self.store is not None:
             self._hub.fleet.settle()
             self._recorder.hand_over()
-            await self._leave(self.store.close)
-
-    async def _leave(self, close: Callable[[], None]) -> None:
-        if self._filling is not None:
-            self._filling.cancel()
-        if self._backfill is not None:
-            await self._backfill.stop()
-        await asyncio.to_thread(close)
+            if self._filling is not None:
+                self._filling.cancel()
+            if self._backfill is not None:
+                await self._backfill.stop()
+            await asyncio.to_thread(self.store.close)
 
     async def _fill(self, hosts: int, take_events: TakeEvents | None) -> None:
         assert self.store is not None  # noqa: S101 - started with one
         embedded = cast("EmbeddedStore | None", await asyncio.to_thread(self.store.wait))
-        if embedded is None or self._demo is None:
+        if embedded is None:
             return
         since = None if is_needed(self._data_dir, hosts) else embedded.newest
         self._backfill = Backfill(
@@ -280,7 +228,7 @@ class Archive:
         self._backfill.start(embedded.take, lambda: embedded.has_room, take_events)
 
     def _open(self, demo: int | None) -> Store:
-        """Called in a thread of its own: only now is numpy read. A demo may have ended by then: `demo` is as it was."""
+        """Called in a thread of its own: only now is numpy read."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
         from gpudeck.history.unix_groups import unix_group  # noqa: PLC0415
 

@@ -95,11 +95,15 @@ class HubServer:
         side_doors: SideDoors,
         reread: Callable[[], Settings] | None,
         lock: IO[bytes],
+        open_again: Callable[[Plan], "HubServer"],
+        systemd: SystemdNotifier,
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._data_dir = data_dir
         self._lock = lock
+        self._open_again = open_again
+        self._is_demo_over = False
         self._config = config
         self._listening = listening
         self._token_file = token_file
@@ -123,8 +127,7 @@ class HubServer:
         self._agent_port = settings.pull.port
         self._watching = Watching(self.hub, lists.providers, make_ways(settings))
         self._reread = reread
-        self._supervisor = SystemdNotifier.of_this_process()
-        self._endings: set[asyncio.Task[None]] = set()
+        self._systemd = systemd
         self._rooms: Rooms | None = None
         self._archive = Archive(
             self.hub,
@@ -145,11 +148,14 @@ class HubServer:
         targets: Sequence[Target] = (),
         ssh_password: str | None = None,
         reread: Callable[[], Settings] | None = None,
+        listening: socket.socket | None = None,
+        systemd: SystemdNotifier | None = None,
     ) -> "HubServer":
         """`config` is the file that the settings came from, for the hub's own agent to read.
 
         `targets` are hosts that an option names, and `ssh_password` what a person typed for hosts that take no key.
-        `reread` gives the settings as they are written later, for SIGHUP; it raises UsageError.
+        `reread` gives the settings as they are written later, for SIGHUP; it raises UsageError. `listening` and
+        `systemd` are those of the hub in whose place this one starts.
         """
         problem = exposure_problem(settings.listen, settings.read)
         if problem:
@@ -164,12 +170,13 @@ class HubServer:
         managed = ManagedHosts(data_dir / "hosts.yaml")
         option = [OptionHosts(targets)] if targets else []
         side_doors = SideDoors(settings)
+        listening, systemd = listening or open_socket(settings.listen), systemd or SystemdNotifier.of_this_process()
         return cls(
             settings,
             plan,
             config,
             data_dir=data_dir,
-            listening=open_socket(settings.listen),
+            listening=listening,
             token_file=token_file,
             managed=managed,
             # Whom an option or a file names counts before whom somebody added by hand.
@@ -178,13 +185,27 @@ class HubServer:
             side_doors=side_doors,
             reread=reread,
             lock=share(data_dir),
+            open_again=lambda plan: cls.open(
+                settings,
+                plan,
+                config,
+                targets=targets,
+                ssh_password=ssh_password,
+                reread=reread,
+                listening=listening,
+                systemd=systemd,
+            ),
+            systemd=systemd,
         )
 
-    async def serve(self, when_started: Callable[[Started], None]) -> None:
+    async def serve(self, when_started: Callable[[Started], None]) -> "HubServer | None":
         """Serve until SIGINT or SIGTERM. Raises UsageError when the database refuses the hub; one that does not answer
-        is waited for."""
+        is waited for. Returns the hub to serve next where a demo has ended because a real host reported."""
         with self._lock:
             await self._serve(when_started)
+        if not self._is_demo_over:
+            return None
+        return self._open_again(msgspec.structs.replace(self._plan, demo_hosts=None))
 
     async def _serve(self, when_started: Callable[[Started], None]) -> None:
         retention = self._clock.retention
@@ -208,12 +229,23 @@ class HubServer:
             door = await self._open_door(rooms, auth, policy, wall.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
-                door, wall, self._tls, lambda: self._begin(when_started, first_admin), self._end, plain=plain
+                door,
+                wall,
+                self._tls,
+                lambda: self._begin(when_started, first_admin, end_demo),
+                self._end,
+                plain=plain,
             )
-            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._supervisor.alive))
+
+            def end_demo() -> None:
+                self._end_demo()
+                server.end()
+
+            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._systemd.alive))
             try:
                 with handle_sighup(self._make_reload(auth), server.end):
-                    await server.serve(sockets=[self._listening])
+                    # A copy: the server closes it, and connections to the next one wait in the queue of the other.
+                    await server.serve(sockets=[self._listening.dup()])
             finally:
                 await self._watching.stop()
                 ticking.cancel()
@@ -255,7 +287,7 @@ class HubServer:
                 Part(("alerts",), change_alerts),
                 Part(("agent",), change_agent),
             ],
-            supervisor=self._supervisor,
+            supervisor=self._systemd,
             tell=lambda problem: self.hub.fleet.say("settings", [] if problem is None else [problem]),
             note=lambda: note_configuration(auth, self._data_dir, self._config),
         )
@@ -308,21 +340,24 @@ class HubServer:
     async def _end(self) -> None:
         """Before the door closes: the hub's own agent, which would find it closed, and what is kept open: the streams,
         which never end, and the questions of those who wait."""
-        self._supervisor.stopping()
+        if not self._is_demo_over:
+            self._systemd.stopping()
         if self._child is not None:
             await self._child.stop()
         self.hub.stream.close()
         if self._rooms is not None:
             await self._rooms.hush()
 
-    def _begin(self, when_started: Callable[[Started], None], first_admin: str | None) -> None:
+    def _begin(
+        self, when_started: Callable[[Started], None], first_admin: str | None, end_demo: Callable[[], None]
+    ) -> None:
         arguments = ["--hub", self._url_of_child(), "--token-file", str(self._token_file)]
         if self._config is not None:
             arguments += ["--config", str(self._config)]
         if self._plan.demo_hosts is not None:
             self._child = ChildAgent([*arguments, *_simulate(self._plan.demo_hosts)])
             if not self._plan.demo_is_asked:
-                self.hub.end_demo_on_first_real_report(self._end_demo)
+                self.hub.ingest.end_demo_with(end_demo)
         elif self._plan.watch_this_machine:
             self._child = ChildAgent(arguments)
         if self._child is not None:
@@ -330,7 +365,7 @@ class HubServer:
         self._watching.start()
         if self._rooms is not None:
             self._rooms.start()
-        self._supervisor.ready(f"serving {self._url_elsewhere or self.url}")
+        self._systemd.ready(f"serving {self._url_elsewhere or self.url}")
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
@@ -339,15 +374,11 @@ class HubServer:
         return self.url if self._plain is None else write_url("127.0.0.1", self._plain, "http")
 
     def _end_demo(self) -> None:
-        log.info("a real host reports: the simulated fleet ends")
-        if self._rooms is not None:
-            self._rooms.end_demo()
+        if not self._is_demo_over:
+            log.info("a real host reports: the hub starts again without the simulated fleet")
+        self._is_demo_over = True
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
-        if self._child is not None:
-            ending = asyncio.get_running_loop().create_task(self._child.stop())
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
 
 
 async def _make_first_admin(auth: Auth) -> str | None:
@@ -411,7 +442,7 @@ async def tick_forever(stream: Stream, when_done: Callable[[], None] = lambda: N
         await asyncio.sleep(due - loop.time())
 
 
-def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
+def run_hub(server: HubServer | None, when_started: Callable[[Started], None]) -> None:
     """Serve in this thread until Ctrl-C or SIGTERM."""
     import uvloop  # noqa: PLC0415 - only the running hub needs it
 
@@ -429,4 +460,5 @@ def run_hub(server: HubServer, when_started: Callable[[Started], None]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.setswitchinterval(THREAD_SECONDS)
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(server.serve(begin))
+        while server is not None:
+            server = uvloop.run(server.serve(begin))

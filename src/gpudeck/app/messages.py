@@ -57,8 +57,6 @@ class Messages:
         are: nobody is told of those, unless the settings say so."""
         fleet = name_fleet(demo)
         self._hub = hub
-        self._database = auth.database
-        self._local = auth.local
         self._people = auth.people
         self._settings = settings
         self._events = events
@@ -68,7 +66,6 @@ class Messages:
         self._is_opened = False
         self._is_withheld = demo is not None and not settings.demo
         self._prefix = "" if demo is None else DEMO_PREFIX
-        self._next_watches: WatchStore | None = None
         self._task: asyncio.Task[None] | None = None
         self.mutes = Mutes(auth.database)
         self.watches = Watches(WatchStore(auth.database, fleet), is_loaded=False, now=now)
@@ -102,13 +99,6 @@ class Messages:
         withheld = [_WITHHELD] if self._is_withheld and self._settings.channels else []
         self._hub.fleet.say("demo", withheld)
         self._hub.fleet.say("messages", self.outbox.problems)
-
-    def end_demo(self) -> None:
-        """Real hosts report: from here on messages and watches are those of the real fleet. The outbox is at once: what
-        the first hosts have to tell comes within this second."""
-        self._is_withheld, self._prefix = False, ""
-        self.outbox.change_fleet(OutboxStore(self._local))
-        self._next_watches = WatchStore(self._database)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -150,7 +140,6 @@ class Messages:
         while True:
             await asyncio.sleep(_STEP_SECONDS)
             try:
-                await self._change_fleet()
                 if self.watches.is_shared and loop.time() >= reload_at:
                     await self.mutes.load()
                     await self.watches.load()
@@ -163,11 +152,6 @@ class Messages:
                 log.debug("watches cannot be told: %s", error)
             except Exception:
                 log.exception("watches could not be told")
-
-    async def _change_fleet(self) -> None:
-        if self._next_watches is not None:
-            await self.watches.change_fleet(self._next_watches)
-            self._next_watches = None
 
     async def _look(self) -> None:
         if not self.watches.open:

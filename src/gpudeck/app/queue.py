@@ -67,12 +67,10 @@ class WaitingLine:
     ) -> None:
         """`demo` is how many hosts are simulated, None when none are."""
         self._hub = hub
-        self._database = database
         self._people = people
         self._history = history
         self._now = now
         self._estimator = Estimator()
-        self._next_store: QueueStore | None = None
         self._tasks: list[asyncio.Task[None]] = []
         store = QueueStore(database, name_fleet(demo))
         self.queue = WaitQueue(
@@ -95,11 +93,6 @@ class WaitingLine:
         if self._history is not None:
             self._tasks.append(loop.create_task(self._look_back_forever(self._history)))
 
-    def end_demo(self) -> None:
-        """Real hosts report: from here on the line is that of the real fleet."""
-        self._next_store = QueueStore(self._database)
-        self.queue.wake.set()
-
     async def stop(self) -> None:
         """Whoever waits is answered at once, and comes back when there is a hub again."""
         await self.queue.stop()
@@ -112,7 +105,6 @@ class WaitingLine:
         while True:
             self.queue.wake.clear()
             try:
-                await self._change_fleet()
                 await self.queue.step(self._offered())
                 is_told = False
             except Temporary as error:
@@ -123,11 +115,6 @@ class WaitingLine:
                 log.exception("a step of the queue failed")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.queue.wake.wait(), STEP_SECONDS)
-
-    async def _change_fleet(self) -> None:
-        if self._next_store is not None:
-            await self.queue.change_fleet(self._next_store)
-            self._next_store = None
 
     def _offered(self) -> list[OfferedGpu]:
         if self.queue.is_empty:

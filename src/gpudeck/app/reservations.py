@@ -72,7 +72,6 @@ class Bookings:
         self.late: list[tuple[Reservation, float]] = []
         self._used: dict[int, Reservation] = {}
         self._unused: dict[int, Reservation] = {}
-        self._next_store: ReservationStore | None = None
         self._work: asyncio.Task[None] | None = None
         self._is_failing = False
         self._copy = None if data_dir is None or demo else LocalCopy(data_dir / FILE_NAME, KnownReservations)
@@ -108,11 +107,6 @@ class Bookings:
         self.late = found.late
         self._take(found)
 
-    def end_demo(self) -> None:
-        """Real hosts report: from here on the real fleet's reservations count."""
-        self._next_store = ReservationStore(self._auth.database)
-        self._copied = None
-
     async def close(self) -> None:
         if self._work is not None:
             self._work.cancel()
@@ -136,9 +130,6 @@ class Bookings:
             self._note_success()
 
     async def _ask_database(self) -> None:
-        if self._next_store is not None:
-            await self.calendar.change_store(self._next_store)
-            self._next_store = None
         await self.calendar.refresh()
         for number, one in list(self._used.items()):
             await self.calendar.note_use(one)

@@ -153,15 +153,6 @@ class Rooms:
         self.archive.start(self.diary.take_past)
         self.chat.start()
 
-    def end_demo(self) -> None:
-        """Real hosts report: from here on the real fleet's counts."""
-        self.archive.end_demo()
-        self.diary.end_demo()
-        self.bookings.end_demo()
-        self.line.end_demo()
-        self.messages.end_demo()
-        self.alarm.end_demo()
-
     async def hush(self) -> None:
         """Let go of the questions of those who wait, which are kept open."""
         await self.line.stop()

@@ -73,7 +73,8 @@ class Watching:
 
     def _take(self, targets: Sequence[Target]) -> None:
         """A demo that was asked for shows nothing else; any other ends when there are hosts to watch."""
-        if targets and not self._hub.ingest.leave_demo():
+        if targets and self._hub.ingest.demo:
+            self._hub.ingest.end_demo()
             return
         before, self._targets = self._targets, {target.name: target for target in targets}
         for name in self._leaving.keys() & self._targets.keys():

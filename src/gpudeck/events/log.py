@@ -135,16 +135,6 @@ class Events:
                 self._failed = ask
             raise
 
-    async def change_fleet(self, fleet: str) -> None:
-        """From here on the events are those of another fleet. What waits is written first, or lost."""
-        try:
-            await self._flush()
-        except Temporary:
-            self._waiting.clear()
-        self._store, self._failed = EventStore(self._database, fleet), None
-        if self._spill_database is not None:
-            self._spill, self._spilled, self._has_looked = EventStore(self._spill_database, fleet), 0, False
-
     def start(self) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write_forever())
 

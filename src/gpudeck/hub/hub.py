@@ -1,7 +1,6 @@
 """The hub's three parts as one: what the API and the wiring hold on to."""
 
 import time
-from collections.abc import Callable
 
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.ingest import Ingest
@@ -37,14 +36,3 @@ class Hub:
         self.ingest = Ingest(self.fleet, now, demo=demo)
         self.started_at = now()
         self.pace = Pace()
-
-    def end_demo_on_first_real_report(self, then: Callable[[], None]) -> None:
-        """Show the demo only until a real host reports: then forget every simulated host and call `then`."""
-
-        def end_demo() -> None:
-            for host_id in list(self.fleet.hosts):
-                self.fleet.remove(host_id)
-            self.stream.restart(demo=False)
-            then()
-
-        self.ingest.end_demo_with(end_demo)

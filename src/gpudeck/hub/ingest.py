@@ -1,7 +1,7 @@
 """Into the hub: bytes become an envelope, the envelope changes the fleet. Every way in ends here.
 
-A demo hub takes simulated reports only and any other hub real ones only, so that nobody mistakes one for the other. A
-hub that shows the demo merely because nothing else was there ends it on the first real report.
+A demo hub takes simulated reports only and any other hub real ones only. A hub that shows the demo only because it has
+no hosts ends it on the first real report: it starts again without the demo, and the agent repeats the report.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class Ingest:
         self.fleet.counters[f"refused_{refusal.code}"] += 1
 
     def end_demo_with(self, end_demo: Callable[[], None]) -> None:
-        """End the demo on the first real report: `end_demo` is called just before that is taken."""
+        """Call `end_demo` on the first real report, and before real hosts are read."""
         self._end_demo = end_demo
 
     @property
@@ -75,22 +75,20 @@ class Ingest:
         """Whether it shows a demo that was asked for, and so takes no real reports."""
         return self.demo and self._end_demo is None
 
-    def leave_demo(self) -> bool:
-        """Real hosts are about to be watched: end a demo that was shown for want of them. False if it was asked for."""
-        if self.demo and self._end_demo is not None:
-            self.demo = False
-            self._end_demo()
-        return not self.demo
+    def end_demo(self) -> bool:
+        """Real hosts are there: end a demo that nobody asked for. False if somebody did."""
+        if self._end_demo is None:
+            return False
+        self._end_demo()
+        return True
 
     def _check_demo(self, envelope: Envelope) -> None:
         if envelope.simulated == self.demo:
             return
         if envelope.simulated:
             raise ReportRefused(409, "not_a_demo", "this hub shows real hosts and takes no simulated reports")
-        if not self.leave_demo():
-            raise ReportRefused(
-                409,
-                "demo_hub",
-                "this hub was started with --demo and takes no real reports",
-                "Start it without --demo.",
-            )
+        if self.end_demo():
+            raise ReportRefused(503, "demo_ends", "the hub ends its demo and starts again", "Send the report again.")
+        raise ReportRefused(
+            409, "demo_hub", "this hub was started with --demo and takes no real reports", "Start it without --demo."
+        )

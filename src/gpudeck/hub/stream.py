@@ -164,16 +164,6 @@ class Stream:
         """How often reservations have changed: viewers are told, with the next tick, when that is another number."""
         self._reservation_changes = changes
 
-    def restart(self, *, demo: bool) -> None:
-        """Another fleet from here on: every viewer gets a new snapshot instead of a delta."""
-        self.demo = demo
-        self.tick()
-        self._epoch = secrets.token_hex(4)
-        for sight, channel in self._channels.items():
-            channel.deltas.clear()
-            for viewer in channel.viewers:
-                viewer.put(self.snapshot(sight))
-
     def document(self, sight: Sight = EVERYTHING) -> bytes:
         """The whole fleet as JSON: kept until the next tick, so many who ask in the same second share it.
 

@@ -182,11 +182,6 @@ class WaitQueue:
             self._noted = dict.fromkeys(self._requests, 0.0)
             self.is_loaded = True
 
-    async def change_fleet(self, store: QueueStore) -> None:
-        """Another fleet, with a line of its own."""
-        self._store = store
-        await self.load()
-
     async def join(self, key: str, user: str, account: str | None, wanted: Wanted) -> QueuePosition:
         """Stand in line; with a key that stands there already the same place. Raises QueueFull."""
         async with self._lock:

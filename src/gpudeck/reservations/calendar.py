@@ -106,11 +106,6 @@ class Reservations:
         if not 0 <= self.now() - self._loaded_at < pause:
             await self.load()
 
-    async def change_store(self, store: ReservationStore) -> None:
-        """From here on the reservations are those of another fleet."""
-        self._store = store
-        await self.load()
-
     def current(self) -> dict[str, Reservation]:
         """What counts now, by the UUID of each GPU. Asks nobody."""
         now = self.now()

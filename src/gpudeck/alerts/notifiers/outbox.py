@@ -166,13 +166,6 @@ class MessageOutbox:
         for spare in self._spares:
             await spare.close()
 
-    def change_fleet(self, store: OutboxStore) -> None:
-        """Another fleet: what was said of the one before is not sent any more, and all that is put from here on is."""
-        self._unwritten, self._store = [], store
-        self._spare, self._uses_spare, self._in_spare = None, False, 0
-        for worker in self._workers.values():
-            worker.change_store(store)
-
     @property
     def problems(self) -> list[str]:
         """What keeps messages from arriving, for everybody who may look at the hub."""
