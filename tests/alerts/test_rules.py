@@ -131,6 +131,16 @@ def test_gpu_that_is_no_longer_told_of_is_gone_until_it_is_anywhere() -> None:
     assert watched.find("gpu_lost") == []
 
 
+@pytest.mark.parametrize(("before", "after"), [("gpumonitor/gpu01/", "GPU-"), ("GPU-", "gpu-cluster-status/gpu01/")])
+def test_gpu_that_another_source_names_otherwise_is_not_gone(before: str, after: str) -> None:
+    watched = Watched()
+    watched.report("gpu01", *(make_gpu(index, uuid=f"{before}{index}") for index in range(2)))
+    watched.step()
+    watched.report("gpu01", make_gpu(0, uuid=f"{after}0"))
+    watched.run(10)
+    assert [finding.title for finding in watched.find("gpu_lost")] == ["GPU 1 of gpu01 is gone"]
+
+
 def test_last_gpu_of_a_model_that_is_gone_is_judged_by_the_limits_of_its_model() -> None:
     limits = {"gpu_lost": RuleChange(wait=0.0)}
     watched = Watched(AlertSettings(overrides=[Override(models="*V100*", rules=limits)]))  # type: ignore[arg-type]

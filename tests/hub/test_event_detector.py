@@ -181,6 +181,13 @@ def test_lost_gpu_is_told_and_found_again(watched: Watched) -> None:
     assert lost.title == "GPU 0 of gpu01 cannot be read: fell off the bus"
 
 
+def test_gpu_that_another_source_names_otherwise_is_neither_lost_nor_found(watched: Watched) -> None:
+    watched.pass_to(watched.now + 15)
+    watched.report(gpus=[make_gpu(uuid="gpumonitor/gpu01/0")], via="gpumonitor")
+    watched.report()
+    assert watched.events == []
+
+
 def test_gpu_that_is_gone_is_lost_and_a_new_one_is_found(watched: Watched) -> None:
     watched.report(gpus=[make_gpu(uuid="GPU-new")])
     assert [(event.kind, event.gpu) for event in watched.events] == [("gpu_lost", "GPU-0"), ("gpu_found", "GPU-new")]

@@ -16,6 +16,7 @@ from gpudeck.fleet.columns import NONE, UP
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
+from gpudeck.hub.portrait import has_other_name
 from gpudeck.model.view import HostStatus
 
 HOUR: Final = 3600.0
@@ -139,11 +140,13 @@ class Lookout:
         return past
 
     def _note_gone(self, host: HostState, past: _Past, now: float) -> None:
-        """A board that is cut into instances is not gone, nor are they when it is whole again, or cut otherwise."""
+        """A board that is cut into instances is not gone, nor are they when it is whole again, or cut otherwise; nor is
+        a GPU that another source calls otherwise."""
         gpus = host.gpus
         boards = {gpu.parent for gpu in gpus.values()} | gpus.keys()
         for uuid, gpu in past.had.items():
-            if uuid not in boards and gpu.parent not in boards - {None}:
+            is_known = uuid in boards or gpu.parent in boards - {None} or has_other_name(uuid, gpu.label, gpus)
+            if not is_known:
                 self._miss(host.id, past, GoneGpu(uuid, gpu.label, gpu.name), now)
         past.had = dict(gpus)
 

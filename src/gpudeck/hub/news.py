@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from gpudeck.hub.damper import Damper
-from gpudeck.hub.portrait import GpuPortrait, Portrait
+from gpudeck.hub.portrait import GpuPortrait, Portrait, has_other_name
 from gpudeck.model.event import Event, Severity, make_event
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.report import GpuEvent
@@ -79,11 +79,13 @@ class News:
         before, after = self._before.gpus, self._after.gpus
         boards = {gpu.parent for gpu in after.values()}
         for uuid, gpu in before.items():
-            if uuid not in after and uuid not in boards and gpu.parent not in after and gpu.missing is None:
+            is_known = uuid in after or uuid in boards or gpu.parent in after or has_other_name(uuid, gpu.label, after)
+            if not is_known and gpu.missing is None:
                 fall = self._make_gpu("gpu_lost", uuid, gpu, "is gone", severity="warning")
                 yield from self._damp(("lost", self._id, uuid), fall, f"{self._name(gpu)} comes and goes")
         for uuid, gpu in after.items():
-            if uuid not in before and gpu.missing is None and self._damper.rise(("lost", self._id, uuid)):
+            is_known = uuid in before or has_other_name(uuid, gpu.label, before)
+            if not is_known and gpu.missing is None and self._damper.rise(("lost", self._id, uuid)):
                 yield self._make_gpu("gpu_found", uuid, gpu, "is there", detail=f"{gpu.model}, {uuid}")
 
     def _tell_gpu(self, uuid: str, before: GpuPortrait, after: GpuPortrait) -> Iterator[Event]:

@@ -1,5 +1,8 @@
 """A host as far as it makes news: what is compared before and after a report."""
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from msgspec import Struct
 
 from gpudeck.model.health import HealthLevel
@@ -21,6 +24,17 @@ class GpuPortrait(Struct, frozen=True):
     reason: str | None
     action: str | None
     faults: dict[GpuEvent, str | None]
+
+
+class _Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+def has_other_name(uuid: str, label: str, gpus: Mapping[str, _Labelled]) -> bool:
+    """Whether this GPU is among `gpus` under another name: a source that knows no UUIDs calls it source/host/number."""
+    is_numbered = uuid.count("/") > 1
+    return any(gpu.label == label and (other.count("/") > 1) != is_numbered for other, gpu in gpus.items())
 
 
 class Portrait(Struct, frozen=True):
