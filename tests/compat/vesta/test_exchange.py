@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes.reports import make_envelope, make_gpu
+from fakes.reports import make_envelope, make_gpu, make_process
 from fakes.vesta import TOKEN, VestaHub, captured_body, captured_posts, make_post
 from fakes.views import show
 from gpudeck import __version__
@@ -68,7 +68,7 @@ def test_available_memory_is_what_the_driver_calls_free(vesta: VestaHub) -> None
     for path in ("/states/", "/states/gpu1/", "/states/gpu1/?fetch_num=2"):
         for sample in vesta.get(path).json()["gpu1"]["data"]:
             assert sample["gpu_data"] == posted
-    assert "    0 / 143771MiB         143156MiB " in vesta.get("/?term=true&detail=true").text
+    assert "     0 / 143771MiB          143156MiB " in vesta.get("/?term=true&detail=true").text
 
 
 def test_available_memory_that_is_not_posted_is_what_is_left(vesta: VestaHub) -> None:
@@ -526,6 +526,14 @@ def test_hosts_of_agents_are_told_under_the_names_that_vesta_gave(vesta: VestaHu
     assert list(vesta.states()) == ["gpu_01_lab"]
     for name in ("gpu_01_lab", "gpu-01.lab"):
         assert vesta.states(f"/states/{name}/")["gpu_01_lab"]["status"] == "running"
+
+
+def test_processes_of_agents_are_named_by_their_program_as_nvidia_smi_does(vesta: VestaHub) -> None:
+    gpu = make_gpu(0, processes=[make_process()])
+    vesta.hub.fleet.apply(make_envelope("gpu01", gpus=[gpu], collected_at=vesta.clock()), via="push", now=vesta.clock())
+    (process,) = vesta.states()["gpu01"]["data"][0]["gpu_data"]["gpu:0"]["processes"]
+    assert (process["name"], process["user"]) == ("python", "alice")
+    assert "└── python   " in vesta.get("/states/gpu01/?term=true").text
 
 
 def test_a_silent_name_is_given_again_after_a_month(vesta: VestaHub) -> None:

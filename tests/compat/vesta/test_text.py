@@ -49,6 +49,12 @@ def test_long_program_names_keep_their_end_as_there(vesta: VestaHub) -> None:
     assert "  │  └── exactly-25-characters-abc  1618MiB ada                              │" in lines
 
 
+def test_numbers_of_a_large_gpu_stand_where_vesta_puts_them(vesta: VestaHub) -> None:
+    vesta.report("gpu1", make_post(1, used_memory=20_000, total_memory=143_360, available_memory=122_745))
+    line = "  │ 20000 / 143360MiB          122745MiB           92%         80°C          │"
+    assert line in vesta.get("/?term=true&detail=true").text.splitlines()
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 240])
 def test_the_width_can_be_set(tmp_path: Path, width: int) -> None:
     vesta = VestaHub(tmp_path, term_width=width)

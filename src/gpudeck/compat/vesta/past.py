@@ -3,7 +3,7 @@
 from typing import Final
 
 from gpudeck.compat.vesta.samples import Json, Moment
-from gpudeck.compat.vesta.states import mebibytes
+from gpudeck.compat.vesta.states import mebibytes, name_program
 from gpudeck.history.base import MOST_POINTS, Ask, HistoryRefused, Run, RunsAsk, Store
 from gpudeck.hub.sight import Sight
 
@@ -80,7 +80,7 @@ class PastOfHost:
     def _describe_run(self, run: Run) -> Json:
         return {
             "pid": str(run.pid),
-            "name": run.command if self._sight.shows_commands_of(run.user) else None,
+            "name": name_program(run.command) if self._sight.shows_commands_of(run.user) else None,
             "user": run.user,
             # The history has it of all its GPUs together.
             "used_memory": None if run.mean_memory_bytes is None else mebibytes(run.mean_memory_bytes / len(run.gpus)),

@@ -211,17 +211,23 @@ def _describe_gpu(
         "used_memory": used,
         "timestamp": (told.timestamp if told is not None else "") or read_at,
         "gpu_volatile": _whole(metrics.utilization_percent),
-        "processes": None if gpu.processes is None else [_describe_process(one, sight) for one in gpu.processes],
+        "processes": None if gpu.processes is None else [_describe_process(one, told, sight) for one in gpu.processes],
     }
 
 
-def _describe_process(process: Process | ShownProcess, sight: Sight) -> Json:
+def _describe_process(process: Process | ShownProcess, told: Told | None, sight: Sight) -> Json:
+    name = process.command if told is not None else name_program(process.command)
     return {
         "pid": str(process.pid),
-        "name": process.command if sight.shows_commands_of(process.user) else None,
+        "name": name if sight.shows_commands_of(process.user) else None,
         "user": process.user,
         "used_memory": mebibytes(process.memory_used_bytes),
     }
+
+
+def name_program(command: str | None) -> str | None:
+    """What nvidia-smi calls a process: the program without its arguments."""
+    return None if command is None else command.partition(" ")[0]
 
 
 def mebibytes(size: float | None) -> int | None:

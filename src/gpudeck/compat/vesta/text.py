@@ -109,10 +109,8 @@ def _draw_box(gpu: Gpu, told: Json, width: int) -> list[str]:
     inner = width - 6
     used, total = mebibytes(gpu.memory_used_bytes), mebibytes(gpu.memory_total_bytes)
     numbers = (
-        f"{_show(used)} / {_show(total)}MiB".rjust(17)
-        + f"{_show(told['available_memory'])}MiB".rjust(18)
-        + f"{_show(gpu.utilization_percent)}%".rjust(14)
-        + f"{_show(gpu.temperature_celsius)}°C".rjust(13)
+        f" {_show(used):>5} / {_show(total):>5}MiB          {_show(told['available_memory']):>5}MiB"
+        f"          {_show(gpu.utilization_percent):>3}%        {_show(gpu.temperature_celsius):>3}°C"
     )
     texts = [
         "      memory used  memory available  gpu volatile  temperature",
@@ -123,7 +121,7 @@ def _draw_box(gpu: Gpu, told: Json, width: int) -> list[str]:
     title = fit_within(f"[ gpu:{gpu.label} {clean(gpu.name)} {clean(told['timestamp'])} ]", inner)
     return [
         f"  ┌{title}{'─' * (inner - width_of(title))}┐",
-        *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, inner))),
+        *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, told, inner))),
         f"  └{'─' * inner}┘",
     ]
 
@@ -136,17 +134,17 @@ def _draw_bar(used: int | None, total: int | None, inner: int) -> str:
     return f" mem [{('/' * int(share * room)).ljust(room)}]{int(share * 100):>4}% "
 
 
-def _draw_processes(gpu: Gpu, inner: int) -> list[str]:
-    processes = gpu.processes
+def _draw_processes(gpu: Gpu, told: Json, inner: int) -> list[str]:
+    processes = told["processes"]
     if processes is None:
         return [f"  {clean(gpu.reasons.get('processes', 'who is on it is not known'))}"]
     room = inner - 49
     lines = []
     for number, process in enumerate(processes, 1):
         branch = "└" if number == len(processes) else "├"
-        name = fit(_keep_end(clean(process.command or _UNKNOWN), room), room)
-        memory = f"{_show(mebibytes(process.memory_used_bytes))}MiB"
-        user = clean(process.user or _UNKNOWN)
+        name = fit(_keep_end(clean(process["name"] or _UNKNOWN), room), room)
+        memory = f"{_show(process['used_memory'])}MiB"
+        user = clean(process["user"] or _UNKNOWN)
         lines.append(f"  {branch}── {name} {memory:>8} {user}")
     return lines
 
