@@ -48,10 +48,10 @@ class Registered(Struct):
         self.told = told
 
     def silence_limit(self, down_after: float) -> float:
-        """After how many seconds without a post it is down. One that posts about as rarely as `down_after` has a third
-        more, or it would be down between any two posts."""
+        """After how many seconds without a post it is down. One that posts about as rarely as `down_after` has two
+        thirds more, or it would be down or late between any two posts."""
         is_rare = self.gap is None or self.gap > 0.7 * down_after
-        return down_after * 4 / 3 if is_rare else down_after
+        return down_after * 5 / 3 if is_rare else down_after
 
 
 class Register:
