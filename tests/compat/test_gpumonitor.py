@@ -169,6 +169,14 @@ def test_running_time_is_read_as_python_writes_it(text: object, seconds: float |
     assert ("started_at" in process.reasons) == (seconds is None)
 
 
+@pytest.mark.parametrize("name", ["N/A", "[Not Found]"])
+def test_process_whose_name_could_not_be_read_has_none(name: str) -> None:
+    stats = captured()
+    stats["procs"][0][0]["process_name"] = name
+    (process, _) = read_stats(stats)[0].processes or []
+    assert (process.command, process.reasons["command"]) == (None, "gpumonitor does not tell")
+
+
 def test_secret_in_a_process_name_does_not_come_in() -> None:
     stats = captured()
     stats["procs"][0][0]["process_name"] = "train --token=hf_abcdefgh12345678"

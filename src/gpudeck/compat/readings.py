@@ -14,6 +14,8 @@ from gpudeck.wire import MAX_PROCESSES, VERSION, Envelope
 
 MIB = 1024 * 1024
 GPUS_AT_MOST = 512
+_NO_NAMES = frozenset({"N/A", "Not Found", "Not Supported", "Insufficient Permissions", "Unknown Error"})
+"""What NVML and nvidia-smi put in place of a process's name that they cannot read, without brackets."""
 _JITTER = 5.0
 """Seconds by which "has been running for" may be a different start each time it is asked."""
 
@@ -105,6 +107,7 @@ def describe_process(
     read is there all the same. So is `memory`, in MiB; `why` is the reason for what is not known of its owner, where
     there is one."""
     number = read_pid(pid)
+    name = "" if name.strip("[]") in _NO_NAMES else name
     command = show([clean(name)], name, commands) if name else None
     used, no_memory = _read_memory(memory)
     silent = f"{who} does not tell"
