@@ -25,7 +25,7 @@ from gpudeck.app.watching import Watching
 from gpudeck.compat.gpu_cluster_status.poll import NodeSource
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.gpu_monitor.source import Found, ServedSource
+from gpudeck.compat.gpu_monitor.source import FoundFiles, ServedSource
 from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.gpumonitor.source import GpumonitorSource
 from gpudeck.compat.vesta.ingest import read_post
@@ -281,7 +281,7 @@ def _compat() -> Iterable[Case]:
         for n in range(35_000)
     )
     reading = ServedSource(_HOST, GpuMonitorSettings())._reading
-    found = Found({"gpus": rows, "processes": rows, "users": rows, "status": rows}, time.time())
+    found = FoundFiles({"gpus": rows, "processes": rows, "users": rows, "status": rows}, time.time())
     yield Case(
         "gpu-monitor: 35,000 lines in each of 4 files",
         4 * len(rows),

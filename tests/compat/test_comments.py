@@ -11,10 +11,8 @@ import pytest
 from fakes.fleets import make
 from gpudeck.client import Client
 from gpudeck.compat.gpu_monitor.comments import plan_bookings, write_comments
-from gpudeck.compat.gpu_monitor.importer import read
-from gpudeck.compat.gpu_monitor.php import read_names
-from gpudeck.compat.importing import Desk, Here, Left, Plan, look
-from gpudeck.compat.steps import BookingStep
+from gpudeck.compat.gpu_monitor.importer import read, read_names
+from gpudeck.compat.importing import BookingStep, Here, ImportPlan, ImportTarget, Left, look
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import BookedGpu, Reservation, ReservationList, ShownReservation
 from gpudeck.model.view import Gpu, Host, HostList
@@ -44,13 +42,13 @@ README = """{
 """As its README shows such a file."""
 
 
-def plan_of(content: str | bytes, here: Here = HERE) -> Plan:
-    plan = Plan()
+def plan_of(content: str | bytes, here: Here = HERE) -> ImportPlan:
+    plan = ImportPlan()
     plan_bookings(content if isinstance(content, bytes) else content.encode(), "comments.json", here, plan)
     return plan
 
 
-def one(entry: object) -> Plan:
+def one(entry: object) -> ImportPlan:
     return plan_of(json.dumps({"gpu01": [entry]}))
 
 
@@ -101,7 +99,7 @@ class Booked(Client):
 
 def test_dry_run_names_the_reservation_in_the_way() -> None:
     entry = {"name": "ada", "date": "2018-07-02 12:30"}
-    results = look(plan_of(json.dumps({"gpu01": [entry, entry]})).steps, Desk(Booked("http://127.0.0.1:9")))
+    results = look(plan_of(json.dumps({"gpu01": [entry, entry]})).steps, ImportTarget(Booked("http://127.0.0.1:9")))
     assert [(result.outcome, result.told) for result in results] == [
         ("failed", "gpu01:0 is reserved by grace: reservation 7."),
         ("new", ""),

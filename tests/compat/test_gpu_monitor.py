@@ -15,10 +15,9 @@ from compat.nodes import CAPTURES, file_node
 from discovery.servers import json_server
 from gpudeck.compat.gpu_monitor import source as sources
 from gpudeck.compat.gpu_monitor.discovery import ConsulNodes, FolderHosts, make_providers
-from gpudeck.compat.gpu_monitor.report import DEAD, LOST, ORPHAN
+from gpudeck.compat.gpu_monitor.report import DEAD, LOST, ORPHAN, read_gpus, read_owners, read_processes, read_status
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.compat.gpu_monitor.source import FolderSource, ServedSource
-from gpudeck.compat.gpu_monitor.tables import read_gpus, read_owners, read_processes, read_status
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.compat.ways import make_ways, names_hosts
 from gpudeck.discovery import base as discovery_base

@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from compat.nodes import GPU_STATS, xmlrpc_node
-from gpudeck.compat.gpumonitor.answer import BYTES_AT_MOST, CALL, read_answer
 from gpudeck.compat.gpumonitor.importer import read as read_config
 from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
-from gpudeck.compat.gpumonitor.source import GpumonitorSource
-from gpudeck.compat.importing import Here, Left
-from gpudeck.compat.steps import HostStep
+from gpudeck.compat.gpumonitor.source import BYTES_AT_MOST, CALL, GpumonitorSource, read_answer
+from gpudeck.compat.importing import Here, HostStep, Left
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.report import GpuReading

@@ -7,11 +7,10 @@ from msgspec import Struct
 
 from gpudeck.cli.import_ import _KINDS
 from gpudeck.client import Client
-from gpudeck.compat.importing import KINDS, Desk, Result, carry_out, look, read_small_file
-from gpudeck.compat.steps import make_host_step
+from gpudeck.compat.importing import KINDS, ImportTarget, Result, carry_out, look, make_host_step, read_small_file
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
-DESK = Desk(Client("http://127.0.0.1:9"))
+DESK = ImportTarget(Client("http://127.0.0.1:9"))
 
 
 class Note(Struct):
@@ -24,12 +23,12 @@ class Note(Struct):
 
     kind = "note"
 
-    def find(self, _: Desk) -> str | None:
+    def find(self, _: ImportTarget) -> str | None:
         if self.trouble is not None:
             raise self.trouble
         return "it is there" if self.what in self.done else None
 
-    def apply(self, _: Desk) -> str | None:
+    def apply(self, _: ImportTarget) -> str | None:
         if self.refusal is not None:
             raise self.refusal
         self.done.append(self.what)
@@ -98,8 +97,8 @@ class Refusing(Client):
 
 def test_host_that_was_added_a_moment_ago_is_there_and_no_failure() -> None:
     step = make_host_step("gpu01", "pull")
-    (added,) = carry_out([step], Desk(Refusing("is there already, by hosts added here.")))
-    (refused,) = carry_out([step], Desk(Refusing("cannot be.")))
+    (added,) = carry_out([step], ImportTarget(Refusing("is there already, by hosts added here.")))
+    (refused,) = carry_out([step], ImportTarget(Refusing("cannot be.")))
     assert (added.outcome, refused.outcome) == ("there", "failed")
 
 

@@ -12,10 +12,8 @@ import pytest
 from compat.nodes import CAPTURES
 from fakes.reports import make_envelope, make_gpu, make_process
 from fakes.reverse_proxies import nginx_with
-from gpudeck.compat.importing import Here
-from gpudeck.compat.steps import HostStep
-from gpudeck.compat.web_gpu_monitor.columns import write_load_data
-from gpudeck.compat.web_gpu_monitor.importer import read
+from gpudeck.compat.importing import Here, HostStep
+from gpudeck.compat.web_gpu_monitor.importer import read, write_load_data
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model import view
 from gpudeck.model.errors import UsageError

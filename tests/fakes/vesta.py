@@ -16,12 +16,11 @@ from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
 from gpudeck.api.limits import LimitedApp
-from gpudeck.compat.vesta.imports import ImportDoor, Shelf
-from gpudeck.compat.vesta.register import Register
+from gpudeck.compat.vesta.import_routes import ImportDoor, Shelf
+from gpudeck.compat.vesta.register import VestaRegister
 from gpudeck.compat.vesta.routes import VestaDoor
-from gpudeck.compat.vesta.samples import Samples
+from gpudeck.compat.vesta.samples import ImportedSpans, Samples
 from gpudeck.compat.vesta.settings import VestaSettings
-from gpudeck.compat.vesta.taken import Taken
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
@@ -73,7 +72,7 @@ class VestaHub:
     def start(self) -> None:
         self.hub = Hub(now=self.clock)
         retention = RetentionClock(now=self.clock, monotonic=self.clock)
-        self.register = Register(self._auth.database, self.clock, forget_after=30 * 86_400.0, retention=retention)
+        self.register = VestaRegister(self._auth.database, self.clock, forget_after=30 * 86_400.0, retention=retention)
         asyncio.run(self.register.load())
         self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
 
@@ -92,7 +91,7 @@ class VestaHub:
         shelf = Shelf(
             house.history,
             samples,
-            Taken(self._auth.database),
+            ImportedSpans(self._auth.database),
             has_room=self._ask_room,
             settle=self._settle,
             keeps=self.keeps,

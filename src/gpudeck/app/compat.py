@@ -39,14 +39,13 @@ class SideDoors:
         return doors
 
     async def _open_vesta(self, house: House, keeper: Doorkeeper, open_part: OpenPart) -> list[SideDoor]:
-        from gpudeck.compat.vesta.imports import ImportDoor, Shelf  # noqa: PLC0415 - see above
-        from gpudeck.compat.vesta.register import Register  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.import_routes import ImportDoor, Shelf  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.register import VestaRegister  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaDoor  # noqa: PLC0415 - see above
-        from gpudeck.compat.vesta.samples import Samples  # noqa: PLC0415 - see above
-        from gpudeck.compat.vesta.taken import Taken  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.samples import ImportedSpans, Samples  # noqa: PLC0415 - see above
 
         assert self._settings.compat.vesta is not None  # noqa: S101 - whoever calls has looked
-        register = Register(
+        register = VestaRegister(
             house.auth.database,
             clock.wall,
             forget_after=self._settings.fleet.forget_after,
@@ -69,7 +68,7 @@ class SideDoors:
         shelf = Shelf(
             house.history,
             samples,
-            Taken(house.auth.database),
+            ImportedSpans(house.auth.database),
             has_room=lambda: bool(getattr(house.history, "has_room", True)),
             settle=lambda: bool(getattr(house.history, "settle", lambda: True)()),
             keeps=max(history.raw, history.quarter_hour, history.hour),

@@ -14,7 +14,7 @@ from gpudeck.model.printable import clean
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpudeck.compat.importing import Desk, Here, Plan, Result
+    from gpudeck.compat.importing import Here, ImportPlan, ImportTarget, Result
 
 _KINDS = ("vesta", "gpumonitor", "web-gpu-monitor", "gpu-monitor")
 """The keys of `compat.importing.KINDS`: the help needs no more of it."""
@@ -76,15 +76,15 @@ def _here(config: Path | None) -> "Here":
     return Here(time.time(), machine_zone(), choose_data_dir(load_settings(config)[0]))
 
 
-def _open_desk(hub: str, config: Path | None) -> "Desk":
+def _open_desk(hub: str, config: Path | None) -> "ImportTarget":
     from gpudeck.client import Client  # noqa: PLC0415 - the same
-    from gpudeck.compat.importing import Desk  # noqa: PLC0415 - the same
+    from gpudeck.compat.importing import ImportTarget  # noqa: PLC0415 - the same
     from gpudeck.settings import find_own_token  # noqa: PLC0415 - the help needs none
 
-    return Desk(Client(hub, token=find_own_token(hub, config)))
+    return ImportTarget(Client(hub, token=find_own_token(hub, config)))
 
 
-def _tell(plan: "Plan", work: "Iterable[Result]", *, dry_run: bool) -> "list[Result]":
+def _tell(plan: "ImportPlan", work: "Iterable[Result]", *, dry_run: bool) -> "list[Result]":
     """The results as they come, and what a person has to do then."""
     results = []
     for result in work:
@@ -103,7 +103,7 @@ def _tell(plan: "Plan", work: "Iterable[Result]", *, dry_run: bool) -> "list[Res
     return results
 
 
-def _sum_up(plan: "Plan", results: "list[Result]", *, dry_run: bool) -> str:
+def _sum_up(plan: "ImportPlan", results: "list[Result]", *, dry_run: bool) -> str:
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in _SIGNS}
     verb = "would be done" if dry_run else "done"
     told = [f"{counts['new'] + counts['unasked']} {verb}", f"{counts['there']} there already"]
@@ -114,7 +114,7 @@ def _sum_up(plan: "Plan", results: "list[Result]", *, dry_run: bool) -> str:
     return f"{', '.join(told)}.{unasked}"
 
 
-def _encode(kind: str, file: Path, plan: "Plan", results: "list[Result]", *, dry_run: bool) -> str:
+def _encode(kind: str, file: Path, plan: "ImportPlan", results: "list[Result]", *, dry_run: bool) -> str:
     told = {
         "kind": kind,
         "file": str(file),

@@ -184,7 +184,7 @@ def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
     if look.form == "json":
         return f"{part.encoded(is_part=bool(words)).decode()}\n"
     if look.columns is not None:
-        from gpudeck.compat.web_gpu_monitor.columns import write_load_data  # noqa: PLC0415 - few ask for it
+        from gpudeck.compat.web_gpu_monitor.importer import write_load_data  # noqa: PLC0415 - few ask for it
 
         return write_load_data(fleet)
     if look.form == "csv":

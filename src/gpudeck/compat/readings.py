@@ -50,7 +50,7 @@ class Figures:
         self.unknown.pop(name, None)
 
 
-class Starts:
+class ProcessStarts:
     """When processes started, kept still between two readings that know it only roughly."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Starts:
         self._kept, self._seen = self._seen, {}
 
 
-class Sealer:
+class EnvelopeSealer:
     """Puts the reports of one host into envelopes, in order. `who` is the monitor, in place of a boot id."""
 
     def __init__(self, target: Target, who: str, interval: float) -> None:

@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from compat.vesta.test_importer import BEGIN, FakeClient, make_database, pack, stored_rows
 from fakes.vesta import VestaHub, make_post
-from gpudeck.compat.importing import Desk, Here, Result, carry_out, look
-from gpudeck.compat.vesta import importer
-from gpudeck.compat.vesta.importer import read
+from gpudeck.compat.importing import Here, ImportTarget, Result, carry_out, look
+from gpudeck.compat.vesta import history_import as importer
+from gpudeck.compat.vesta.history_import import read
 from gpudeck.database.engine import open_database
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.errors import GpudeckError
@@ -67,7 +67,7 @@ def open_hub(folder: Path, store: EmbeddedStore, **options: Any) -> VestaHub:
 
 def carry(file: Path, here: Here, client: FakeClient) -> Result:
     """How the history of the one host in that database went."""
-    *_, past = carry_out(read(file, here).steps, Desk(client))  # type: ignore[arg-type]
+    *_, past = carry_out(read(file, here).steps, ImportTarget(client))  # type: ignore[arg-type]
     return past
 
 
@@ -147,7 +147,7 @@ def test_what_is_older_than_the_history_keeps_is_told_and_not_sent(
     vesta = open_hub(tmp_path, store, keeps=LATER - edge)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
     words = "keep 10 samples of gpu1, 2026-11-10 12:20 to 2026-11-10 12:29 (20 more are older than the history keeps)"
-    *_, planned = look(read(file, here).steps, Desk(FakeClient(vesta)))  # type: ignore[arg-type]
+    *_, planned = look(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert (planned.outcome, planned.what) == ("new", words)
     assert carry(file, here, FakeClient(vesta)).what == words
     assert count(store) == 10
@@ -211,7 +211,7 @@ def test_the_past_of_a_sender_that_registered_anew_is_its_past(
 ) -> None:
     vesta.post(vesta.add("gpu1")["id"], make_post(2))
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
-    sender, past = carry_out(read(file, here).steps, Desk(FakeClient(vesta)))  # type: ignore[arg-type]
+    sender, past = carry_out(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert (sender.outcome, sender.told) == ("there", "gpu1 has registered anew")
     assert past.outcome == "new"
     assert count(store) == 30
@@ -225,7 +225,7 @@ def test_the_past_of_another_machine_of_that_name_is_not_taken(
     vesta.post(vesta.add("gpu1")["id"], make_post(1, **others))
     rows = [(at, pack(make_post(1, uuid=None))) for at, _ in stored_rows(3)]
     file = make_database(tmp_path / "x.db", {"gpu1": rows}, MACHINES)
-    results = list(carry_out(read(file, here).steps, Desk(FakeClient(vesta))))  # type: ignore[arg-type]
+    results = list(carry_out(read(file, here).steps, ImportTarget(FakeClient(vesta))))  # type: ignore[arg-type]
     assert [result.outcome for result in results] == ["failed", "failed"]
     assert count(store) == 0
 

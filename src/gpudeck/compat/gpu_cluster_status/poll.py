@@ -15,8 +15,8 @@ from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.readings import (
     GPUS_AT_MOST,
     MIB,
+    EnvelopeSealer,
     Figures,
-    Sealer,
     describe_process,
     processes_at_most,
     read_word,
@@ -58,7 +58,7 @@ class NodeSource:
         self._url = target.url(settings.port, PATH)
         self._question = msgspec.json.encode({"passwd": settings.password})
         self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
-        self._sealer = Sealer(target, WHO, settings.interval)
+        self._sealer = EnvelopeSealer(target, WHO, settings.interval)
         self._idle = IdleWatch()
         self._age = _Age(self._url, max(_SHORTEST_AGE, 3 * settings.interval))
 

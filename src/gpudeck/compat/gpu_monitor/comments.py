@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
-from gpudeck.compat.importing import Here, Left, Plan
-from gpudeck.compat.steps import BookingStep
+from gpudeck.compat.importing import BookingStep, Here, ImportPlan, Left
 from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation
@@ -34,7 +33,7 @@ _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 _TIME_FORM = "%Y-%m-%d %H:%M"
 
 
-class Entry(Struct, frozen=True):
+class Comment(Struct, frozen=True):
     """One GPU's entry. `place` is where it stands."""
 
     place: str
@@ -43,7 +42,7 @@ class Entry(Struct, frozen=True):
     told: Any
 
 
-def plan_bookings(content: bytes, file: str, here: Here, plan: Plan) -> None:
+def plan_bookings(content: bytes, file: str, here: Here, plan: ImportPlan) -> None:
     """Add a step for each booking that has not ended. Raises UsageError for what is no comments.json."""
     for entry in _read_entries(content, file):
         if not is_host_name(entry.host):
@@ -57,7 +56,7 @@ def plan_bookings(content: bytes, file: str, here: Here, plan: Plan) -> None:
     plan.notes += [_UNUSED] if plan.steps else []
 
 
-def _plan_entry(entry: Entry, here: Here, plan: Plan) -> None:
+def _plan_entry(entry: Comment, here: Here, plan: ImportPlan) -> None:
     name, date, comment = (_text(entry.told.get(field)) for field in ("name", "date", "comment"))
     if not date:
         if name or comment:
@@ -111,7 +110,7 @@ def write_comments(reservations: Sequence[Reservation]) -> str:
     return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
 
 
-def _read_entries(content: bytes, file: str) -> Iterator[Entry]:
+def _read_entries(content: bytes, file: str) -> Iterator[Comment]:
     text = _decode(content)
     plain = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", text)
     try:
@@ -128,14 +127,14 @@ def _read_entries(content: bytes, file: str) -> Iterator[Entry]:
     for host, gpus in told.items():
         place = f"line {lines.get(host, 1)}, {clean(host)[:80]}"
         if not isinstance(gpus, list | dict):
-            yield Entry(place, host, "0", gpus)
+            yield Comment(place, host, "0", gpus)
             continue
         for index, entry in gpus.items() if isinstance(gpus, dict) else enumerate(gpus):
             count += 1
             if count > _MOST:
                 raise UsageError(f"{file} has more than {_MOST} entries: it is something else.", _LOOK)
             if entry is not None:
-                yield Entry(f"{place}, GPU {clean(str(index))[:20]}", host, str(index), entry)
+                yield Comment(f"{place}, GPU {clean(str(index))[:20]}", host, str(index), entry)
 
 
 def _decode(content: bytes) -> str:

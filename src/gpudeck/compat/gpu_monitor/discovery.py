@@ -69,14 +69,14 @@ class FolderHosts:
         return findings
 
 
-class _Node(Struct, rename="pascal"):
+class _GpuMonitorNode(Struct, rename="pascal"):
     """What Consul's catalog tells of an instance. Its health endpoint nests the same."""
 
     node: str | dict[str, object]
 
 
 _decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_node = msgspec.json.Decoder(_Node).decode
+_decode_node = msgspec.json.Decoder(_GpuMonitorNode).decode
 
 
 class ConsulNodes:

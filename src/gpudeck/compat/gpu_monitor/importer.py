@@ -1,5 +1,6 @@
 """What gpu-monitor keeps: bookings in comments.json, names in index.php or hosts.json, and the folder of files."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,20 +8,38 @@ import msgspec
 import yaml
 
 from gpudeck.compat.gpu_monitor.comments import plan_bookings
-from gpudeck.compat.gpu_monitor.php import read_names
-from gpudeck.compat.importing import Here, Left, Plan, read_small_file
+from gpudeck.compat.importing import Here, ImportPlan, Left, read_small_file
 from gpudeck.discovery.ranges import is_host_name, quote
 from gpudeck.model.errors import UsageError
 
+_ARRAY = r"\${}\s*=\s*(?:array\s*\(|\[)(.*?)(?:\)|\])\s*;"
+_COMMENT = re.compile(r"""("(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)|//[^\n]*|\#[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
+_STRING = r"""(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)')"""
+_PAIR = re.compile(rf"{_STRING}\s*=>\s*{_STRING}")
 _COMMENTS = "comments.json"
 _HOSTS = "hosts.json"
 _LONGEST = 64
 
 
-def read(file: Path, here: Here) -> Plan:
+def read_names(text: str, variable: str) -> dict[str, str] | None:
+    """The pairs of an array of strings, such as `$HOSTS = array("gpu1" => "Big one");`. None where there is none.
+    Nothing is run: what is no string is passed over."""
+    plain = _COMMENT.sub(lambda found: found[1] or "", text)
+    found = re.search(_ARRAY.format(variable), plain, re.DOTALL)
+    if found is None:
+        return None
+    pairs = _PAIR.findall(found[1])
+    return {_unescape(one or other): _unescape(double or single) for one, other, double, single in pairs}
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def read(file: Path, here: Here) -> ImportPlan:
     """The plan of a comments.json, a hosts.json, an index.php, or the folder of data files. Raises UsageError for
     anything else."""
-    plan = Plan()
+    plan = ImportPlan()
     if file.is_dir():
         _read_folder(file, here, plan)
         return plan
@@ -34,7 +53,7 @@ def read(file: Path, here: Here) -> Plan:
     return plan
 
 
-def _read_folder(folder: Path, here: Here, plan: Plan) -> None:
+def _read_folder(folder: Path, here: Here, plan: ImportPlan) -> None:
     names = sorted(path.name.removesuffix("_gpus.csv") for path in folder.glob("*_gpus.csv"))
     comments = folder / _COMMENTS
     if not names and not comments.exists():
@@ -57,12 +76,12 @@ def _read_hosts(content: bytes) -> dict[str, str] | None:
         return None
 
 
-def _name_hosts(names: dict[str, str], plan: Plan) -> dict[str, Any]:
+def _name_hosts(names: dict[str, str], plan: ImportPlan) -> dict[str, Any]:
     chosen = _choose(_HOSTS, names, plan)
     return {"names": {"hosts": chosen}} if chosen else {}
 
 
-def _read_page(text: str, file: Path, plan: Plan) -> None:
+def _read_page(text: str, file: Path, plan: ImportPlan) -> None:
     hosts, models = read_names(text, "HOSTS"), read_names(text, "SHORT_GPU_NAMES")
     if hosts is None and models is None:
         raise UsageError(f"{file} sets neither $HOSTS nor $SHORT_GPU_NAMES: it is no index.php of gpu-monitor.")
@@ -71,7 +90,7 @@ def _read_page(text: str, file: Path, plan: Plan) -> None:
         plan.settings = _write({"names": told})
 
 
-def _choose(variable: str, pairs: dict[str, str], plan: Plan) -> dict[str, str]:
+def _choose(variable: str, pairs: dict[str, str], plan: ImportPlan) -> dict[str, str]:
     """Those that a name can be. One that is the same as before says nothing."""
     chosen = {}
     for key, shown in pairs.items():

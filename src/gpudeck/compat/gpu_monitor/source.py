@@ -10,10 +10,9 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudeck.compat.gpu_monitor.report import WHO, Files, Reporter
+from gpudeck.compat.gpu_monitor.report import KINDS, WHO, Files, ReportBuilder
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.gpu_monitor.tables import KINDS
-from gpudeck.compat.readings import Sealer
+from gpudeck.compat.readings import EnvelopeSealer
 from gpudeck.discovery.watched import Looks, find_path
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
@@ -31,7 +30,7 @@ _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 _AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
 
 
-class Found(NamedTuple):
+class FoundFiles(NamedTuple):
     """The files of a host by kind, each a content or the reason why there is none. `written_at` is when that of its
     GPUs was written, None where nobody says."""
 
@@ -48,12 +47,12 @@ class _Reading:
         self._target = target
         self._settings = settings
         self._place = place
-        self._sealer = Sealer(target, WHO, max(settings.interval, _WRITTEN_EACH))
-        self._reporter = Reporter(settings.commands)
+        self._sealer = EnvelopeSealer(target, WHO, max(settings.interval, _WRITTEN_EACH))
+        self._reporter = ReportBuilder(settings.commands)
         self._seen: bytes | None = None
         self._seen_at = 0.0
 
-    def take(self, found: Found, now: float) -> Arrival:
+    def take(self, found: FoundFiles, now: float) -> Arrival:
         """Raises Temporary for files that are missing, old, or of another shape."""
         gpus = found.contents["gpus"]
         if isinstance(gpus, str):
@@ -100,11 +99,11 @@ class FolderSource:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def _look(self) -> Found:
+    def _look(self) -> FoundFiles:
         folder = find_path(self._folder)
         found = {kind: _read_end(folder / f"{self._name}_{kind}.csv") for kind in KINDS}
         written_at = next((found[kind][1] for kind in KINDS), None)
-        return Found({kind: content for kind, (content, _) in found.items()}, written_at)
+        return FoundFiles({kind: content for kind, (content, _) in found.items()}, written_at)
 
 
 def _read_end(file: Path) -> tuple[bytes | str, float | None]:
@@ -153,7 +152,7 @@ class ServedSource:
             kind: answer[0] if isinstance(answer, tuple) else str(answer)
             for kind, answer in zip(KINDS, answers, strict=True)
         }
-        return await parse_aside(self._reading.take, Found(contents, first[1]), now)
+        return await parse_aside(self._reading.take, FoundFiles(contents, first[1]), now)
 
     async def close(self) -> None:
         await self._fetcher.close()

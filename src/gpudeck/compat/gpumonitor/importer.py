@@ -5,8 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from gpudeck.compat.importing import Here, Left, Plan, read_small_file
-from gpudeck.compat.steps import add_hosts
+from gpudeck.compat.importing import Here, ImportPlan, Left, add_hosts, read_small_file
 from gpudeck.discovery.ranges import quote
 from gpudeck.model.errors import UsageError
 
@@ -18,9 +17,9 @@ _EMPTY = "fleet: {availability: {empty_bytes: 1GiB}}  # the nodes count memory t
 Named = dict[str, tuple[yaml.Node, int]]
 
 
-def read(file: Path, _: Here) -> Plan:
+def read(file: Path, _: Here) -> ImportPlan:
     """Raises UsageError for what is no config.yml."""
-    plan = Plan()
+    plan = ImportPlan()
     fields = _read_fields(file)
     hosts = fields.pop("hosts", None)
     if hosts is None or not isinstance(hosts[0], yaml.SequenceNode):
@@ -45,7 +44,7 @@ def _read_fields(file: Path) -> Named:
     return {str(key.value): (value, key.start_mark.line + 1) for key, value in root.value}
 
 
-def _read_numbers(fields: Named, plan: Plan) -> dict[str, float]:
+def _read_numbers(fields: Named, plan: ImportPlan) -> dict[str, float]:
     numbers = {}
     for name, (node, line) in fields.items():
         if name not in _NUMBERS:

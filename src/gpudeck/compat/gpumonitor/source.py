@@ -3,19 +3,23 @@
 A node tells neither UUIDs nor its clock. A GPU is known by its host and number here, until an agent takes over.
 """
 
+import logging
 import re
 from typing import Any
+from xml.parsers import expat
+
+import msgspec
+from msgspec import Struct, field
 
 from gpudeck.collectors.idle import IdleWatch
 from gpudeck.collectors.smi_answer import explain, quote
-from gpudeck.compat.gpumonitor.answer import BYTES_AT_MOST, CALL, Stats, read_answer
 from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.readings import (
     GPUS_AT_MOST,
     MIB,
+    EnvelopeSealer,
     Figures,
-    Sealer,
-    Starts,
+    ProcessStarts,
     describe_process,
     processes_at_most,
     read_pid,
@@ -29,6 +33,14 @@ from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival
 
+log = logging.getLogger(__name__)
+
+CALL = b"<?xml version='1.0'?>\n<methodCall><methodName>gpu_stats</methodName><params></params></methodCall>\n"
+BYTES_AT_MOST = 1024 * 1024
+"""A node with 16 GPUs and 100 processes on each answers 200 kB."""
+_DEEPEST = 16
+_ANSWER = ["methodResponse", "params", "param", "value"]
+_FAULT = ["methodResponse", "fault"]
 WHO = "gpumonitor"
 _HEADERS = {"Content-Type": "text/xml"}
 _FIELDS = {
@@ -41,6 +53,78 @@ _FIELDS = {
 _TIME = re.compile(r"(?:([0-9]{1,6}) days?, )?([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:\.[0-9]{1,6})?")
 
 
+class NodeStats(Struct, frozen=True):
+    """`gpus` and `procs` as the node sent them: whatever stands in a field, as NVML's errors are put there too."""
+
+    gpus: list[Any]
+    procs: list[Any] = field(default_factory=list)
+
+
+def read_answer(body: bytes) -> NodeStats:
+    """Raises Temporary, with a sentence that goes on after the node's address."""
+    try:
+        return msgspec.json.decode(_read_string(body), type=NodeStats)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Temporary(f"answers no gpu_stats() in JSON: {quote(str(error))}.", "Is that a node of it?") from error
+
+
+def _read_string(body: bytes) -> str:
+    """The one string in the answer."""
+    reader = _Reader()
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = reader.open
+    parser.EndElementHandler = reader.close
+    parser.CharacterDataHandler = reader.take
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    parser.EntityDeclHandler = _refuse_doctype
+    try:
+        parser.Parse(body, True)
+    except (expat.ExpatError, UnicodeError, ValueError) as error:
+        raise Temporary(f"answers what is no XML: {quote(str(error))}.", "Is that a node of it?") from error
+    if reader.fault:
+        log.debug("a node of gpumonitor answers with a fault: %s", quote(reader.fault))
+        raise Temporary("answers with a fault of XML-RPC.", "See its log on that host.")
+    if not reader.has_answer:
+        raise Temporary("answers XML, but no string of gpu_stats().", "Is that a node of it?")
+    return "".join(reader.answer)
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise Temporary("answers XML with a document type, which no node does: it is not read.")
+
+
+class _Reader:
+    """Follows the elements, and keeps the text of the answer or of a fault."""
+
+    def __init__(self) -> None:
+        self.answer: list[str] = []
+        self.has_answer = False
+        self._fault: list[str] = []
+        self._path: list[str] = []
+
+    @property
+    def fault(self) -> str:
+        return " ".join("".join(self._fault).split())
+
+    def open(self, name: str, _: dict[str, str]) -> None:
+        self._path.append(name)
+        if len(self._path) > _DEEPEST:
+            raise Temporary("answers XML that is nested too deep.")
+        # In XML-RPC a value without a type is a string too, with white space around it where it has one.
+        if self._path in (_ANSWER, [*_ANSWER, "string"]):
+            self.has_answer, self.answer = True, []
+
+    def close(self, _: str) -> None:
+        self._path.pop()
+
+    def take(self, text: str) -> None:
+        if self._path == [*_ANSWER, "string"] or (self._path == _ANSWER and text.strip()):
+            self.answer.append(text)
+        elif self._path[:2] == _FAULT and self._path[-1] in {"string", "int"}:
+            self._fault.append(f" {text}")
+
+
 class GpumonitorSource:
     """Asks one node, over a kept connection. See `Source` for what it raises and when it may be called."""
 
@@ -49,9 +133,9 @@ class GpumonitorSource:
         self._settings = settings
         self._url = target.url(settings.port, "/")
         self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
-        self._sealer = Sealer(target, WHO, settings.interval)
+        self._sealer = EnvelopeSealer(target, WHO, settings.interval)
         self._idle = IdleWatch()
-        self._starts = Starts()
+        self._starts = ProcessStarts()
 
     async def read(self, now: float) -> Arrival:
         answer = await self._fetcher.post(self._url, CALL, _HEADERS)
@@ -71,21 +155,21 @@ class GpumonitorSource:
             raise Temporary(f"{self._url} lists no GPU.", "See its log on that host.")
         return self._make_report(stats, now)
 
-    def _make_report(self, stats: Stats, now: float) -> Report:
+    def _make_report(self, stats: NodeStats, now: float) -> Report:
         gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), GPUS_AT_MOST))]
         self._starts.turn()
         return Report(gpus=gpus, unknown=Figures(HOST_METRICS, WHO).unknown, labels=self._target.labels)
 
-    def _read_gpu(self, index: int, stats: Stats, now: float) -> GpuReading:
+    def _read_gpu(self, index: int, stats: NodeStats, now: float) -> GpuReading:
         told, figures = stats.gpus[index], Figures(GPU_METRICS, WHO)
         uuid = f"{WHO}/{self._target.name}/{index}"
         if not isinstance(told, dict):
             # Its nodes put NVML's errors in the place of a GPU.
             reason = f"{WHO} tells no fields of it{f': {quote(told)}' if isinstance(told, str) else ''}"
             return GpuReading(uuid, index, "unknown", missing=reason, unknown=dict.fromkeys(GPU_METRICS, reason))
-        for field, (name, factor) in _FIELDS.items():
-            if field in told:
-                figures.take(name, told[field], factor)
+        for key, (name, factor) in _FIELDS.items():
+            if key in told:
+                figures.take(name, told[key], factor)
         most = processes_at_most(len(stats.gpus))
         processes = self._read_processes(stats.procs[index] if index < len(stats.procs) else None, most, now)
         return GpuReading(

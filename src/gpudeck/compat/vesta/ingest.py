@@ -45,14 +45,14 @@ class Told(Struct, frozen=True):
     available_memory: int | None = None
 
 
-class Post(Struct, frozen=True):
+class VestaPost(Struct, frozen=True):
     """`told` is by the GPU's uuid."""
 
     report: Report
     told: dict[str, Told]
 
 
-def read_post(body: bytes, host: str) -> Post:
+def read_post(body: bytes, host: str) -> VestaPost:
     """Raises ReportRefused for what is no post at all: no JSON, or something else than an object of GPUs."""
     try:
         return read_gpus(_decode(body), host)
@@ -68,7 +68,7 @@ def _decode_as_python(body: bytes) -> object:
         raise ReportRefused(400, "malformed", "the body is no JSON") from error
 
 
-def read_gpus(posted: object, host: str) -> Post:
+def read_gpus(posted: object, host: str) -> VestaPost:
     """The same for what is unpacked already. `host` is for GPUs that tell no uuid."""
     if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
         raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
@@ -91,7 +91,7 @@ def read_gpus(posted: object, host: str) -> Post:
         words[gpu.uuid] = Told(_text(told.get("timestamp"), 64) or "", _number(told.get("available_memory")))
     if posted and not gpus:
         raise ReportRefused(422, "invalid_report", "the post tells of no GPU")
-    return Post(Report(gpus=list(gpus.values()), problems=problems[:8]), words)
+    return VestaPost(Report(gpus=list(gpus.values()), problems=problems[:8]), words)
 
 
 def _lists(gpu: dict[str, Any]) -> bool:

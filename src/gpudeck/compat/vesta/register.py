@@ -1,6 +1,8 @@
 """The hosts whose senders have registered: in memory for every post, in the database for the next start."""
 
-from collections.abc import Iterator
+import re
+import secrets
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import Struct, field
@@ -8,18 +10,60 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpudeck.compat.vesta.ingest import Told
-from gpudeck.compat.vesta.names import fleet_name, make_id, make_name
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import vesta_hosts as table
 from gpudeck.database.schema import vesta_samples as samples
 from gpudeck.model.clock import Clock
 from gpudeck.model.retention import RetentionClock
+from gpudeck.wire import HOST_NAME
 
+LONGEST = 128
+_FLEET_NAME = re.compile(HOST_NAME)
+_NOT_IN_FLEET_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_HOSTS: Final = 10_000
 SEEN_EVERY: Final = 3600.0
 _TRIES: Final = 5
 _LAST: Final = select(func.max(samples.c.at)).where(samples.c.id == table.c.id).scalar_subquery()
 _HOSTS: Final = select(table, _LAST.label("last_at"))
+
+
+def make_id() -> str:
+    """128 random bits in hex, without zeros in front: so the original made them."""
+    return f"{secrets.randbits(128):x}"
+
+
+def make_name(wanted: str, is_taken: Callable[[str], bool]) -> str | None:
+    """The name under which a sender is registered that asks for `wanted`; None for what cannot be one.
+
+    Letters of any script stay. What the original replaced becomes `_`, and so does every other sign, blanks and
+    control characters among them: over those the original stumbled.
+    """
+    if not 0 < len(wanted) <= LONGEST:
+        return None
+    name = "".join(sign if _may_stay(sign) else "_" for sign in wanted)
+    if not name.strip("_"):
+        return None
+    given = name
+    while is_taken(given):
+        given = f"{name}_{secrets.token_hex(4)}"
+    return given
+
+
+def _may_stay(sign: str) -> bool:
+    if sign.isascii():
+        return sign.isalnum() or sign == "_"
+    return sign.isprintable() and not sign.isspace()
+
+
+def fleet_name(name: str, registered_id: str) -> str:
+    """The name in the fleet, which knows letters, digits, dots, dashes and underscores of ASCII alone.
+
+    Nearly always the same one; else what is left of it with a part of the id, so that no two hosts share it.
+    """
+    if _FLEET_NAME.match(name):
+        return name
+    rest = _NOT_IN_FLEET_NAME.sub("_", name).strip("._-")
+    return f"{rest or 'host'}_{registered_id[:8]}"
 
 
 class Registered(Struct):
@@ -54,7 +98,7 @@ class Registered(Struct):
         return down_after * 5 / 3 if is_rare else down_after
 
 
-class Register:
+class VestaRegister:
     """`load` first. What awaits raises Temporary where the database does not answer."""
 
     def __init__(

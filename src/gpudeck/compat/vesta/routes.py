@@ -27,9 +27,9 @@ from gpudeck.api.reports import read_body
 from gpudeck.api.senders import Sender
 from gpudeck.api.text import is_on
 from gpudeck.auth.caller import Caller
-from gpudeck.compat.vesta.ingest import Post, read_gpus, read_post
+from gpudeck.compat.vesta.ingest import VestaPost, read_gpus, read_post
 from gpudeck.compat.vesta.past import PastOfHost
-from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.register import Registered, VestaRegister
 from gpudeck.compat.vesta.samples import MOST, Moment, Samples
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.compat.vesta.states import Json, Shown, States, describe_post
@@ -60,7 +60,7 @@ _LARGE_BYTES: Final = 32 * 1024
 """Posts from this size on are read in the thread for large input: 8 GPUs with 20 processes each post 20 kB."""
 
 
-class Reply(Struct, frozen=True):
+class VestaReply(Struct, frozen=True):
     """`close`: what came with the request was not read to its end, so nothing more is to come on this connection."""
 
     body: bytes
@@ -69,16 +69,16 @@ class Reply(Struct, frozen=True):
     close: bool = False
 
 
-def _error(code: int, message: str, status: int = 200, *, close: bool = False) -> Reply:
+def _error(code: int, message: str, status: int = 200, *, close: bool = False) -> VestaReply:
     body = json.dumps({"status": "ERROR", "status_code": code, "message": message, "info": message})
-    return Reply(body.encode(), status, close=close)
+    return VestaReply(body.encode(), status, close=close)
 
 
 FORBIDDEN: Final = _error(403, "forbidden", close=True)
 ELSEWHERE: Final = _error(403, "forbidden", 403)
 UNKNOWN_ID: Final = _error(404, "not in known list")
 NOT_FOUND: Final = _error(404, "not found")
-TAKEN: Final = Reply(json.dumps({"status": "OK", "status_code": 200}).encode())
+TAKEN: Final = VestaReply(json.dumps({"status": "OK", "status_code": 200}).encode())
 
 
 class VestaDoor:
@@ -87,7 +87,7 @@ class VestaDoor:
     def __init__(
         self,
         hub: Hub,
-        register: Register,
+        register: VestaRegister,
         samples: Samples,
         settings: VestaSettings,
         *,
@@ -147,7 +147,7 @@ class VestaDoor:
         if reply is not None:
             await _send(send, reply)
 
-    async def _answer(self, path: str, scope: Scope, receive: Receive) -> Reply | None:
+    async def _answer(self, path: str, scope: Scope, receive: Receive) -> VestaReply | None:
         """None where the sender went away in the middle of its post."""
         if path.startswith(_UPDATE):
             return await self._update(_read_id(path), scope, receive)
@@ -155,7 +155,7 @@ class VestaDoor:
             return await self._take_registration(scope)
         return await self._read(path, scope)
 
-    async def _update(self, host_id: str, scope: Scope, receive: Receive) -> Reply | None:
+    async def _update(self, host_id: str, scope: Scope, receive: Receive) -> VestaReply | None:
         if scope["method"] != "POST":
             return NOT_FOUND
         if not self._may_report(scope):
@@ -205,7 +205,7 @@ class VestaDoor:
             agent_version="vesta",
         )
 
-    async def _take_registration(self, scope: Scope) -> Reply:
+    async def _take_registration(self, scope: Scope) -> VestaReply:
         if not self._may_report(scope):
             return FORBIDDEN
         wanted = _read_query(scope["query_string"]).get("host_name", "")
@@ -215,7 +215,7 @@ class VestaDoor:
             return FORBIDDEN
         log.info("a vesta sender at %s has registered as %s", made.address, made.name)
         told = {"id": made.id, "register_name": made.name, "status": "OK", "status_code": 200}
-        return Reply(json.dumps(told).encode())
+        return VestaReply(json.dumps(told).encode())
 
     def _may_report(self, scope: Scope) -> bool:
         is_right = self._has_token(scope)
@@ -233,7 +233,7 @@ class VestaDoor:
         """Whether this address may read. Senders are never asked: the original restricted readers alone."""
         return self._readers.is_empty or self._readers.has(_address(scope))
 
-    async def _read(self, path: str, scope: Scope) -> Reply:
+    async def _read(self, path: str, scope: Scope) -> VestaReply:
         if scope["method"] not in {"GET", "HEAD"}:
             return NOT_FOUND
         if not self._is_near(scope):
@@ -245,7 +245,7 @@ class VestaDoor:
             return FORBIDDEN
         return await self._show(path, _read_query(scope["query_string"]), self._policy.sight(caller))
 
-    async def _show(self, path: str, parameters: dict[str, str], sight: Sight) -> Reply:
+    async def _show(self, path: str, parameters: dict[str, str], sight: Sight) -> VestaReply:
         is_text = is_on(parameters.get("term"))
         if path == "/":
             return self._draw(sight, detail=is_on(parameters.get("detail")))
@@ -254,15 +254,15 @@ class VestaDoor:
             return _send_text(table) if is_text else _send_page(table)
         name, count = path[len(_STATES) :].strip("/"), _read_count(parameters.get("fetch_num"))
         if not name:
-            return Reply(await self._describe_all(sight, count))
+            return VestaReply(await self._describe_all(sight, count))
         one = self._states.find(name, self._now())
         if one is None:
             return NOT_FOUND
         if is_text:
             return _send_text(draw_boxes([one], self._states, sight, self._settings.term_width))
-        return Reply(json.dumps({one.name: await self._describe(one, sight, count)}).encode())
+        return VestaReply(json.dumps({one.name: await self._describe(one, sight, count)}).encode())
 
-    def _draw(self, sight: Sight, *, detail: bool) -> Reply:
+    def _draw(self, sight: Sight, *, detail: bool) -> VestaReply:
         hosts, width = self._states.hosts(self._now()), self._settings.term_width
         text = draw_boxes(hosts, self._states, sight, width) if detail else draw_table(hosts, self._states, width)
         return _send_text(text)
@@ -312,19 +312,19 @@ class VestaDoor:
         log.warning("%s", sentence)
 
 
-def _read_post(body: bytes, host: str) -> tuple[Post, Json]:
+def _read_post(body: bytes, host: str) -> tuple[VestaPost, Json]:
     """Also in the words in which it is kept. Raises ReportRefused."""
     post = read_post(body, host)
     return post, describe_post(post, EVERYTHING)
 
 
-def _send_text(text: str) -> Reply:
-    return Reply(text.encode("utf-8", "replace"), media=b"text/plain; charset=utf-8")
+def _send_text(text: str) -> VestaReply:
+    return VestaReply(text.encode("utf-8", "replace"), media=b"text/plain; charset=utf-8")
 
 
-def _send_page(text: str) -> Reply:
+def _send_page(text: str) -> VestaReply:
     body = f'<!DOCTYPE html><html lang="en"><title>GPU table</title><pre>{html.escape(text)}</pre></html>'
-    return Reply(body.encode("utf-8", "replace"), media=b"text/html; charset=utf-8")
+    return VestaReply(body.encode("utf-8", "replace"), media=b"text/html; charset=utf-8")
 
 
 def _hide_commands(past: list[Moment], host: str, sight: Sight) -> list[Moment]:
@@ -362,7 +362,7 @@ def _address(scope: Scope) -> str:
     return str(parse_address(told) or told)
 
 
-async def _send(send: Send, reply: Reply) -> None:
+async def _send(send: Send, reply: VestaReply) -> None:
     headers = [
         (b"content-type", reply.media),
         (b"content-length", b"%d" % len(reply.body)),

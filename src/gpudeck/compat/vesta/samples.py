@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import bindparam, delete, select
+from msgspec import Struct
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.database.engine import Database
-from gpudeck.database.schema import vesta_samples as table
+from gpudeck.database.schema import vesta_samples, vesta_spans
 
 MOST: Final = 1000
 """Samples of a host that `fetch_num` returns at most, and that are kept: the newest ones."""
@@ -27,13 +28,17 @@ Moment = tuple[float, Json]
 """When, and the GPUs of then in vesta's words."""
 _Row = dict[str, Any]
 _INSERT: Final = {
-    "sqlite": sqlite.insert(table).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(table).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(vesta_samples).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(vesta_samples).on_conflict_do_nothing(),
 }
 _DELETE_EVERY: Final = 50
-_TIMES: Final = select(table.c.at).where(table.c.id == bindparam("b_id")).order_by(table.c.at.desc())
+_TIMES: Final = (
+    select(vesta_samples.c.at).where(vesta_samples.c.id == bindparam("b_id")).order_by(vesta_samples.c.at.desc())
+)
 _OLDEST_KEPT: Final = _TIMES.limit(1).offset(MOST - 1).scalar_subquery()
-_DELETE_OLD: Final = delete(table).where(table.c.id == bindparam("b_id"), table.c.at < _OLDEST_KEPT)
+_DELETE_OLD: Final = delete(vesta_samples).where(
+    vesta_samples.c.id == bindparam("b_id"), vesta_samples.c.at < _OLDEST_KEPT
+)
 
 
 class Samples:
@@ -61,9 +66,11 @@ class Samples:
 
     async def newest(self, host_id: str, before: float, count: int) -> list[Moment]:
         """The `count` newest from before that time, the newest last."""
-        wanted = select(table.c.at, table.c.body).where(table.c.id == host_id, table.c.at < before)
+        wanted = select(vesta_samples.c.at, vesta_samples.c.body).where(
+            vesta_samples.c.id == host_id, vesta_samples.c.at < before
+        )
         async with self._database.begin() as connection:
-            rows = (await connection.execute(wanted.order_by(table.c.at.desc()).limit(min(count, MOST)))).all()
+            rows = (await connection.execute(wanted.order_by(vesta_samples.c.at.desc()).limit(min(count, MOST)))).all()
         return await asyncio.to_thread(_unpack, rows[::-1])
 
     async def _write_waiting(self) -> None:
@@ -93,3 +100,51 @@ def _row(host_id: str, at: float, gpus: Json) -> _Row:
 
 def _unpack(rows: Sequence[Any]) -> list[Moment]:
     return [(at, msgspec.json.decode(zlib.decompress(body))) for at, body in rows]
+
+
+class TimeSpan(Struct, frozen=True, order=True):
+    """Everything from `start` to `end` was taken, both of them too."""
+
+    start: float
+    end: float
+
+    def has(self, at: float) -> bool:
+        return self.start <= at <= self.end
+
+
+def merge_spans(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
+    """The same times in as few spans as can be, in order: those that touch are one."""
+    merged: list[TimeSpan] = []
+    for span in sorted(spans):
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = TimeSpan(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return merged
+
+
+class ImportedSpans:
+    """By the id of a sender, which stays when the sender itself is forgotten. All raise Temporary where the database
+    does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, host_id: str) -> list[TimeSpan]:
+        """In order; what lies between two of them was never taken."""
+        wanted = select(vesta_spans).where(vesta_spans.c.id == host_id).order_by(vesta_spans.c.start)
+        async with self._database.begin() as connection:
+            return [TimeSpan(row["start"], row["end"]) for row in (await connection.execute(wanted)).mappings()]
+
+    async def add(self, host_id: str, more: TimeSpan) -> list[TimeSpan]:
+        """The spans from then on."""
+        spans = merge_spans([*await self.find(host_id), more])
+        rows = [{"id": host_id, "start": span.start, "end": span.end} for span in spans]
+        async with self._database.begin() as connection:
+            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))
+            await connection.execute(insert(vesta_spans), rows)
+        return spans
+
+    async def forget(self, host_id: str) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))

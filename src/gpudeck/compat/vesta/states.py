@@ -12,9 +12,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, convert
 
-from gpudeck.compat.vesta.ingest import MIB, Post, Told
-from gpudeck.compat.vesta.names import make_name
-from gpudeck.compat.vesta.register import Register, Registered
+from gpudeck.compat.vesta.ingest import MIB, Told, VestaPost
+from gpudeck.compat.vesta.register import Registered, VestaRegister, make_name
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.host import HostState
@@ -76,7 +75,7 @@ class Shown(Struct, frozen=True):
 class States:
     """One event loop owns it."""
 
-    def __init__(self, fleet: Fleet, register: Register, settings: VestaSettings) -> None:
+    def __init__(self, fleet: Fleet, register: VestaRegister, settings: VestaSettings) -> None:
         self._fleet = fleet
         self._register = register
         self._settings = settings
@@ -177,7 +176,7 @@ def gpu_data(host: Host, told: dict[str, Told]) -> Json:
     return {f"gpu:{gpu.label}": _describe_gpu(gpu, gpu, told.get(gpu.uuid), EVERYTHING, read_at) for gpu in host.gpus}
 
 
-def describe_post(post: Post, sight: Sight) -> Json:
+def describe_post(post: VestaPost, sight: Sight) -> Json:
     """The same for a post from before."""
     return {
         f"gpu:{gpu.index}": _describe_gpu(gpu, convert(gpu.metrics, _Metrics), post.told[gpu.uuid], sight)

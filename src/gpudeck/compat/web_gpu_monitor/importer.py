@@ -6,21 +6,25 @@ from pathlib import Path
 
 import yaml
 
-from gpudeck.compat.importing import Here, Left, Plan, read_small_file
-from gpudeck.compat.steps import add_hosts
+from gpudeck.compat.importing import Here, ImportPlan, Left, add_hosts, read_small_file
 from gpudeck.discovery.ranges import quote
 from gpudeck.model.errors import UsageError
+from gpudeck.model.view import Fleet, Gpu, Host
+from gpudeck.views.csv import Value, write_csv
 
 _LOOK = "It is an INI file with [common] and in it `user`, `hosts` and `key_filename`."
 _KNOWN = ("user", "hosts", "key_filename")
+_TITLES = ("", "load", "load_mem", "gpu_idx", "gpu_name", "gpu_uuid", "hostname", "username")
+ZOMBIE = "Zombie"
+"""Its word for a process whose owner nobody could find."""
 
 
-def read(file: Path, _: Here) -> Plan:
+def read(file: Path, _: Here) -> ImportPlan:
     """Raises UsageError for what is no config.ini."""
     content = read_small_file(file)
     common = _read_section(file, content)
     lines = _find_lines(content)
-    plan = Plan()
+    plan = ImportPlan()
     user = common.get("user", "").strip()
     place = f"line {lines.get('hosts', 1)}"
     words = [(place, word) for word in common["hosts"].replace("\n", ",").split(",") if word.strip()]
@@ -62,3 +66,41 @@ def _write_settings(key: str, file: Path) -> str:
         return ""
     path = key if key.startswith("~") else str(file.absolute().parent / key)
     return yaml.safe_dump({"ssh": {"key_files": [path]}}, sort_keys=False, allow_unicode=True)
+
+
+def write_load_data(fleet: Fleet) -> str:
+    """The file's text, with a line break after each line. What is unknown is empty."""
+    rows = (_row(number, gpu, host) for host in fleet.hosts for number, gpu in enumerate(_boards(host)))
+    return write_csv([_TITLES, *rows], line_end="\n")
+
+
+def _boards(host: Host) -> list[Gpu]:
+    """nvidia-smi lists no MIG instances; what cannot be read at all has no line, and a silent host has none."""
+    if host.status != "up":
+        return []
+    return [gpu for gpu in host.gpus if gpu.parent is None and gpu.availability != "unknown"]
+
+
+def _row(number: int, gpu: Gpu, host: Host) -> list[Value]:
+    return [
+        number,
+        _whole(gpu.utilization_percent),
+        _whole(gpu.memory_utilization_percent),
+        gpu.index,
+        f" {gpu.name}",
+        f" {gpu.uuid}",
+        host.name,
+        ", ".join(_users(gpu)),
+    ]
+
+
+def _users(gpu: Gpu) -> list[str]:
+    """One for each process, as there. Whom nobody could name is there all the same: a GPU in use is not free."""
+    names = [process.user or ZOMBIE for process in gpu.processes or () if not process.display]
+    if not names and gpu.availability in {"busy", "held"} and gpu.processes is None:
+        names = [ZOMBIE]
+    return names + [user for user in gpu.users if user not in names]
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

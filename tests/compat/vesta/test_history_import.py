@@ -19,10 +19,10 @@ import yaml
 from fakes.clock import FakeClock
 from fakes.vesta import VestaHub, make_post
 from gpudeck.client.client import Busy, NoSuchThing
-from gpudeck.compat.importing import Desk, Here, Plan, carry_out, look
+from gpudeck.compat.importing import Here, ImportPlan, ImportTarget, carry_out, look
 from gpudeck.compat.vesta import database as database_module
 from gpudeck.compat.vesta.database import open_database
-from gpudeck.compat.vesta.importer import read
+from gpudeck.compat.vesta.history_import import read
 from gpudeck.compat.vesta.settings import VestaSettings
 from gpudeck.history.base import Ask, RunsAsk
 from gpudeck.history.embedded.store import EmbeddedStore
@@ -105,8 +105,8 @@ def vesta(tmp_path: Path, store: EmbeddedStore) -> VestaHub:
     return hub
 
 
-def carry(plan: Plan, vesta: VestaHub) -> list[tuple[str, str]]:
-    return [(one.kind, one.outcome) for one in carry_out(plan.steps, Desk(FakeClient(vesta)))]  # type: ignore[arg-type]
+def carry(plan: ImportPlan, vesta: VestaHub) -> list[tuple[str, str]]:
+    return [(one.kind, one.outcome) for one in carry_out(plan.steps, ImportTarget(FakeClient(vesta)))]  # type: ignore[arg-type]
 
 
 def test_hosts_and_history_are_taken_once(tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore) -> None:
@@ -118,7 +118,7 @@ def test_hosts_and_history_are_taken_once(tmp_path: Path, here: Here, vesta: Ves
         "take the sender of gpu1 (192.0.2.1)",
         "keep 30 samples of gpu1, 2026-11-10 12:00 to 2026-11-10 12:29",
     ]
-    desk = Desk(FakeClient(vesta))  # type: ignore[arg-type]
+    desk = ImportTarget(FakeClient(vesta))  # type: ignore[arg-type]
     assert {one.outcome for one in look(plan.steps, desk)} == {"new"}
     assert len(vesta.register) == 0
     assert carry(plan, vesta) == [("host", "new"), ("history", "new")] * 2
@@ -222,7 +222,7 @@ def test_a_newest_row_that_tells_no_memory_is_not_taken_again(
 def test_a_name_that_another_sender_has_is_told_by_a_dry_run_too(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
     vesta.add("gpu1")
     plan = read(make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")]), here)
-    (told,) = look(plan.steps, Desk(FakeClient(vesta)))  # type: ignore[arg-type]
+    (told,) = look(plan.steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert told.outcome == "failed"
     assert told.told.startswith("another sender is registered as gpu1.")
 

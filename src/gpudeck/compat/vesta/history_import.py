@@ -15,11 +15,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpudeck.client.client import Busy, NoSuchThing
-from gpudeck.compat.importing import Desk, Here, Left, Plan
-from gpudeck.compat.vesta.database import MAGIC, Machine, Stored, open_database
-from gpudeck.compat.vesta.imports import HOSTS, PAST
+from gpudeck.compat.importing import Here, ImportPlan, ImportTarget, Left
+from gpudeck.compat.vesta.database import MAGIC, Stored, VestaMachine, open_database
+from gpudeck.compat.vesta.import_routes import HOSTS, PAST
 from gpudeck.compat.vesta.ingest import read_gpus
-from gpudeck.compat.vesta.yaml_settings import read_settings
+from gpudeck.compat.vesta.settings_import import read_settings
 from gpudeck.model.errors import GpudeckError, UsageError
 
 ROWS_AT_ONCE: Final = 200
@@ -33,7 +33,7 @@ Row = tuple[float, dict[str, Any]]
 _ENABLE: Final = "Add `compat: {vesta: {token: …}}` to the hub's gpudeck.yaml, and start it again."
 
 
-def read(file: Path, here: Here) -> Plan:
+def read(file: Path, here: Here) -> ImportPlan:
     """Raises UsageError for what is neither settings nor a database of vesta."""
     try:
         with file.open("rb") as opened:
@@ -46,7 +46,7 @@ def read(file: Path, here: Here) -> Plan:
 class SenderStep(Struct, frozen=True):
     """A sender that goes on with the id that it has. `gpus` are the UUIDs of those that it told of last."""
 
-    machine: Machine
+    machine: VestaMachine
     gpus: list[str]
 
     kind = "host"
@@ -55,13 +55,13 @@ class SenderStep(Struct, frozen=True):
     def what(self) -> str:
         return f"take the sender of {self.machine.name} ({self.machine.address or 'no address'})"
 
-    def find(self, desk: Desk) -> str | None:
+    def find(self, desk: ImportTarget) -> str | None:
         return self._read(self._post(desk, only_ask=True))
 
-    def apply(self, desk: Desk) -> str | None:
+    def apply(self, desk: ImportTarget) -> str | None:
         return self._read(self._post(desk, only_ask=False))
 
-    def _post(self, desk: Desk, *, only_ask: bool) -> str:
+    def _post(self, desk: ImportTarget, *, only_ask: bool) -> str:
         host = asdict(self.machine) | {"gpus": self.gpus}
         (outcome,) = _post(desk, HOSTS, {"hosts": [host], "only_ask": only_ask})["outcomes"]
         return str(outcome)
@@ -84,7 +84,7 @@ class PastStep(Struct):
 
     file: Path
     zone: tzinfo
-    machine: Machine
+    machine: VestaMachine
     gpus: list[str]
     times: Sequence[float]
     interval: float
@@ -102,14 +102,14 @@ class PastStep(Struct):
         told = f"keep {count} of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
         return f"{told} ({old:,} more are older than the history keeps)" if old else told
 
-    def find(self, desk: Desk) -> str | None:
+    def find(self, desk: ImportTarget) -> str | None:
         self.asked = self._send(desk)
         if any(self._is_wanted(at) for at in self.times if not self._is_too_old(at)):
             return None
         is_old = all(map(self._is_too_old, self.times))
         return "they are older than the history keeps" if is_old else "they were taken before"
 
-    def apply(self, desk: Desk) -> None:
+    def apply(self, desk: ImportTarget) -> None:
         self.asked = self.asked or self._send(desk)
         with open_database(self.file, self.zone) as database, closing(database.stored(self.machine.name)) as stored:
             for batch in _batches(self._choose(stored), self._is_wanted):
@@ -124,7 +124,7 @@ class PastStep(Struct):
             if one.gpus and one.at and one.at <= newest and not self._is_too_old(one.at)
         )
 
-    def _send(self, desk: Desk, batch: "Batch | None" = None) -> dict[str, Any]:
+    def _send(self, desk: ImportTarget, batch: "SampleBatch | None" = None) -> dict[str, Any]:
         of = {"id": self.machine.id, "name": self.machine.name, "gpus": self.gpus, "interval": self.interval}
         return _post(desk, PAST, of | ({"rows": []} if batch is None else asdict(batch)))
 
@@ -138,9 +138,11 @@ class PastStep(Struct):
         return datetime.fromtimestamp(at, self.zone).strftime("%Y-%m-%d %H:%M")
 
 
-def _read_database(file: Path, here: Here) -> Plan:
-    plan = Plan(notes=["What the old server stores from now on is not in this: import it again when that has stopped."])
-    machines: dict[str, Machine] = {}
+def _read_database(file: Path, here: Here) -> ImportPlan:
+    plan = ImportPlan(
+        notes=["What the old server stores from now on is not in this: import it again when that has stopped."]
+    )
+    machines: dict[str, VestaMachine] = {}
     with open_database(file, here.zone) as database:
         for number, machine in database.machines():
             if isinstance(machine, str):
@@ -161,7 +163,9 @@ def _read_database(file: Path, here: Here) -> Plan:
     return plan
 
 
-def _look_through(stored: Iterator[Stored], table: str, now: float, plan: Plan) -> tuple[Sequence[float], list[str]]:
+def _look_through(
+    stored: Iterator[Stored], table: str, now: float, plan: ImportPlan
+) -> tuple[Sequence[float], list[str]]:
     """The times of all rows that can be taken, and the UUIDs of the newest; of the other rows so many are told one by
     one. A row without a GPU holds nothing to be taken."""
     times = array("d")
@@ -194,14 +198,14 @@ def _find_interval(times: Sequence[float]) -> float:
     return min(max(usual, _SHORTEST), _LONGEST)
 
 
-class Batch(Struct, frozen=True):
+class SampleBatch(Struct, frozen=True):
     """As many rows as fit into one request, and how far they reach."""
 
     rows: list[Row]
     span: tuple[float, float]
 
 
-def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterator[Batch]:
+def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterator[SampleBatch]:
     """Those that are wanted, of rows that come the newest first. One that is not wanted is there: what lies between it
     and the next one is then known to be nothing."""
     batch: list[Row] = []
@@ -221,11 +225,11 @@ def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterato
         yield _bound(batch, newer, batch[-1][0])
 
 
-def _bound(rows: list[Row], newer: float | None, start: float) -> Batch:
-    return Batch(rows, (start, rows[0][0] if newer is None else newer))
+def _bound(rows: list[Row], newer: float | None, start: float) -> SampleBatch:
+    return SampleBatch(rows, (start, rows[0][0] if newer is None else newer))
 
 
-def _post(desk: Desk, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _post(desk: ImportTarget, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Waits where the hub is busy with what came before."""
     for attempt in range(_PATIENCE):
         try:

@@ -21,11 +21,9 @@ from gpudeck.api.callers import Refusal
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta.ingest import MOST_GPUS, read_gpus
-from gpudeck.compat.vesta.names import LONGEST, fleet_name, make_name
-from gpudeck.compat.vesta.register import Register, Registered
-from gpudeck.compat.vesta.samples import Json, Moment, Samples
+from gpudeck.compat.vesta.register import LONGEST, Registered, VestaRegister, fleet_name, make_name
+from gpudeck.compat.vesta.samples import ImportedSpans, Json, Moment, Samples, TimeSpan
 from gpudeck.compat.vesta.states import describe_post
-from gpudeck.compat.vesta.taken import Span, Taken
 from gpudeck.history.base import Ask, HistoryRefused, Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.hub.fleet import Fleet
@@ -52,7 +50,7 @@ _Time = Annotated[float, Meta(ge=0, le=1e11)]
 _Uuids = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MOST_GPUS)]
 
 
-class NewHost(Struct, frozen=True):
+class ImportedHost(Struct, frozen=True):
     """A machine as the old server knew it. `gpus` are the UUIDs of those that it told of last."""
 
     id: _Id
@@ -64,7 +62,7 @@ class NewHost(Struct, frozen=True):
 class NewHosts(Struct, frozen=True):
     """With `only_ask` nothing is changed."""
 
-    hosts: Annotated[list[NewHost], Meta(max_length=1000)]
+    hosts: Annotated[list[ImportedHost], Meta(max_length=1000)]
     only_ask: bool = False
 
 
@@ -96,7 +94,7 @@ class Shelf(Struct, frozen=True):
 
     history: Store | None
     samples: Samples
-    taken: Taken
+    taken: ImportedSpans
     has_room: Callable[[], bool]
     settle: Callable[[], bool]
     keeps: float
@@ -109,7 +107,7 @@ Outcome = Literal["new", "there", "anew", "taken"]
 class ImportDoor:
     """A side door for admins, in the shapes of our own interface."""
 
-    def __init__(self, fleet: Fleet, register: Register, shelf: Shelf, *, identify: Identify, now: Clock) -> None:
+    def __init__(self, fleet: Fleet, register: VestaRegister, shelf: Shelf, *, identify: Identify, now: Clock) -> None:
         self._fleet = fleet
         self._register = register
         self._shelf = shelf
@@ -152,7 +150,7 @@ class ImportDoor:
         wanted = msgspec.json.decode(body, type=NewHosts)
         return {"outcomes": [await self._take_host(host, only_ask=wanted.only_ask) for host in wanted.hosts]}
 
-    async def _take_host(self, host: NewHost, *, only_ask: bool) -> Outcome:
+    async def _take_host(self, host: ImportedHost, *, only_ask: bool) -> Outcome:
         known = self._register.get(host.id) or await self._register.find(host.id)
         if known is not None:
             return "there"
@@ -198,7 +196,7 @@ class ImportDoor:
         hosts = (host for host in self._fleet.hosts.values() if host.name == found.host)
         return found if any(uuid in gpus for host in hosts for uuid in host.gpus) else None
 
-    async def _find_spans(self, history: Store, host_id: str, host: Registered | None, since: float) -> list[Span]:
+    async def _find_spans(self, history: Store, host_id: str, host: Registered | None, since: float) -> list[TimeSpan]:
         """What was taken, unless the history has been lost since: then it may come again."""
         spans = await self._shelf.taken.find(host_id)
         kept = [span for span in spans if span.end >= since]
@@ -215,20 +213,20 @@ class ImportDoor:
 
     async def _keep(
         self, history: Store, host_id: str, samples: list[HostSample], span: tuple[float, float] | None
-    ) -> list[Span]:
+    ) -> list[TimeSpan]:
         """It counts as taken when it is on the disk: what a full one has dropped is sent again."""
         history.take(samples)
         if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
             raise _busy(history)
         times = [*(sample.at for sample in samples), *(span or ())]
-        return await self._shelf.taken.add(host_id, Span(min(times), max(times)))
+        return await self._shelf.taken.add(host_id, TimeSpan(min(times), max(times)))
 
 
 def _busy(history: Store) -> Temporary:
     return Temporary(history.problem or "the history is busy with what it was given.")
 
 
-def _tell(taken: int, spans: list[Span], since: float) -> PastTaken:
+def _tell(taken: int, spans: list[TimeSpan], since: float) -> PastTaken:
     return PastTaken(taken, [(span.start, span.end) for span in spans], since)
 
 
