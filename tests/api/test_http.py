@@ -305,7 +305,7 @@ def test_the_document_says_of_every_route_what_it_is_for(api: Api) -> None:
 def test_a_bug_is_answered_in_shape_and_logged(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(api.hub.stream, "document", lambda _: 1 / 0)
+    monkeypatch.setattr(api.hub.stream, "fresh_document", lambda _: 1 / 0)
     answer = api.get("/api/v1/fleet")
     assert (answer.status_code, error_of(answer)) == (500, "bug")
     assert "ZeroDivisionError" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from fakes.views import show
+from gpudeck.hub.host import ENCODED_AT_ONCE
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
@@ -246,20 +246,39 @@ def test_all_who_ask_in_one_second_share_a_packed_document_and_the_next_second_h
     assert document != stage.stream.document()
 
 
-def test_a_document_is_made_in_parts_and_tells_what_came_in_between(stage: Stage) -> None:
-    for number in range(3 * HOSTS_AT_ONCE):
-        stage.send(make_envelope(f"gpu{number:03}", host_id=str(number)))
+def test_a_document_is_made_in_steps_and_each_host_is_shown_as_it_is_in_its_turn(stage: Stage) -> None:
+    last = 2 * ENCODED_AT_ONCE
+    for number in range(last + 1):
+        stage.send(make_envelope(f"gpu{number:03}", host_id=str(number), gpus=[make_gpu(uuid=f"GPU-{number}")]))
+    fleet = stage.hub.fleet
+    steps = fleet.encode_in_steps(0.0, demo=False)
+    next(steps)
+    for number in (0, last):
+        busy = [make_busy_gpu(uuid=f"GPU-{number}")]
+        stage.send(make_envelope(f"gpu{number:03}", 2, busy, host_id=str(number)))
+    fleet.remove(str(last - 1))
+    hosts = msgspec.json.decode(finish(steps))["hosts"]
+    assert [host["id"] for host in hosts] == [str(number) for number in range(last + 1) if number != last - 1]
+    assert [hosts[at]["gpus"][0]["availability"] for at in (0, -1)] == ["free", "busy"]
 
-    async def ask_while_one_reports() -> bytes:
+
+def test_a_document_that_was_begun_before_a_tick_is_not_kept_for_those_who_come_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_while_time_passes() -> bytes:
         asking = asyncio.create_task(stage.stream.fresh_document())
         await asyncio.sleep(0)
         assert not asking.done()
-        stage.send(make_envelope("gpu000", 2, [make_busy_gpu(0)], host_id="0"))
+        stage.send(make_envelope(sequence=2, gpus=[make_busy_gpu(0)]))
+        stage.tick()
         return await asking
 
-    document = msgspec.json.decode(asyncio.run(ask_while_one_reports()))
-    assert len(document["hosts"]) == 3 * HOSTS_AT_ONCE
-    assert document["hosts"][0]["gpus"] == show(stage.hub.fleet.hosts["0"])["gpus"]
+    monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", 0.0)
+    stage.send(make_envelope(gpus=[make_gpu(0)]))
+    stage.tick()
+    before = asyncio.run(ask_while_time_passes())
+    states = [msgspec.json.decode(one)["totals"]["busy"] for one in (before, stage.stream.document())]
+    assert states == [0, 1]
 
 
 def test_a_view_is_made_in_parts_and_tells_what_came_in_between(stage: Stage) -> None:

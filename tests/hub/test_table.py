@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from fakes.scalar.host import HostState as ScalarHost
-from gpudeck.hub.host import HostState
+from gpudeck.hub.host import HostState, encode_hosts
+from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.table import FleetTable
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.fleet_settings import FleetSettings
@@ -93,6 +94,7 @@ class Machine:
                 Process(
                     pid=100 + number,
                     user=chance.choice((None, "ann", "bob")),
+                    command=chance.choice((None, 'python "a".py,"availability":', "train")),
                     memory_used_bytes=chance.choice((None, 2**30, 5 * 2**30)),
                     started_at=chance.choice((None, at - 5.0, at - 3_000.0, at + 50.0)),
                     utilization_percent=chance.choice((None, 0.0, 50.0)),
@@ -194,6 +196,15 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
                 changed = host.age(now)
                 assert changed == old[name].age(now), name
                 assert not changed or host in table.find_aged(now, now) or host.status == old[name].status
+        if chance.random() < 0.2:
+            # As a delta of the stream takes what changed, so that texts of the JSON are kept and used.
+            for host in (host for host in new.values() if host.row >= 0):
+                host.take_changes()
+            table.take_numbers()
+        seen = chance.sample(list(new.values()), 2)
+        sight = chance.choice((EVERYTHING, Sight("none"), Sight("own", frozenset({"ann"}))))
+        for host, parts in zip(seen, encode_hosts(table, seen, sight), strict=True):
+            assert b"".join(parts) == msgspec.json.encode(sight.host(host.view()))
         for name in chance.sample(sorted(new), 2):
             assert new[name].status == "never" or not list(
                 _differences(_plain(new[name].view()), _plain(old[name].view))

@@ -94,7 +94,8 @@ async def _encode(
             await give_way(request)
         head = _encoder.encode({"host": host.name, "host_id": host.id})[:-1] + b","
         hub.fleet.settle()
-        found += [head + _encoder.encode(sight.gpu(gpu.view()))[1:] for gpu in host.gpus.values() if fits(gpu)]
+        views = host.show([gpu for gpu in host.gpus.values() if fits(gpu)])
+        found += [head + _encoder.encode(sight.gpu(view))[1:] for view in views]
     return b'{"gpus":[' + b",".join(found) + b"]}"
 
 

@@ -5,9 +5,12 @@ GPUs of one host lie side by side and a report is one slice. A column may be rep
 given out: never hold one across an `await`.
 """
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
+import msgspec
 import numpy as np
+from msgspec import defstruct
 from numpy.typing import NDArray
 
 from gpudeck.model.availability import AVAILABILITIES, Availability
@@ -19,6 +22,8 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Codes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
+
+_encoder = msgspec.json.Encoder()
 
 NAN: Final = float("nan")
 NO_ROWS: Final = slice(0, 0)
@@ -41,7 +46,8 @@ NOBODY: Final = -1
 
 
 class Columns:
-    """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of it.
+    """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of it: of the metrics at
+    the places `live`, as no list shows the others.
 
     `FIELDS` are further columns: their type and the value of an empty row. Subclasses declare them as attributes.
     """
@@ -59,8 +65,11 @@ class Columns:
         self.place = {name: place for place, name in enumerate(self.names)}
         self.low = np.array([metric.low for metric in metrics])
         self.high = np.array([metric.high for metric in metrics])
-        self.is_whole = [metric.precision >= 1 for metric in metrics]
-        self.is_live = np.array([metric.live for metric in metrics])
+        self.is_whole = np.array([metric.precision >= 1 for metric in metrics])
+        self._shape = defstruct("Metrics", [(name, Any) for name in self.names], gc=False)
+        self._whole = self.is_whole.tolist()
+        self._bits = 2.0 ** np.arange(len(self.names))
+        self.live = np.flatnonzero([metric.live for metric in metrics])
         self.end = 0
         self._room = 0
         self._free: dict[int, list[int]] = {}
@@ -107,24 +116,26 @@ class Columns:
 
     def numbers(self, row: int) -> list[Value]:
         """The metrics of one row as JSON has them: None where unknown, and no fraction where there is none."""
-        return [
-            None if value != value else int(value) if whole and value.is_integer() else value  # noqa: PLR0124 - NaN
-            for value, whole in zip(self.values[row].tolist(), self.is_whole, strict=True)
-        ]
+        return list(map(_plain, self.values[row].tolist(), self._whole))
 
-    def known(self, row: int) -> dict[str, float]:
-        """Those of them that are known, by name."""
-        return {
-            name: int(value) if whole and value.is_integer() else value
-            for name, value, whole in zip(self.names, self.values[row].tolist(), self.is_whole, strict=True)
-            if value == value  # noqa: PLR0124 - NaN
+    def shown(self, rows: Rows | slice) -> tuple[Iterable[tuple[Value, ...]], list[tuple[str, ...]]]:
+        """The same of many rows, and the names of those that are unknown."""
+        values = self.values[rows]
+        is_unknown = np.isnan(values)
+        patterns = (is_unknown @ self._bits).tolist()
+        names = {
+            pattern: tuple(name for place, name in enumerate(self.names) if int(pattern) >> place & 1)
+            for pattern in set(patterns)
         }
+        return zip(*as_json(values, self.is_whole), strict=True), [names[pattern] for pattern in patterns]
+
+    def encoded(self, rows: Rows) -> list[bytes]:
+        """The metrics of these rows as members of JSON objects."""
+        return _encoder.encode(list(map(self._shape, *as_json(self.values[rows], self.is_whole))))[2:-2].split(b"},{")
 
     def number(self, row: int, place: int) -> Value:
         """One of them."""
-        value = float(self.values[row, place])
-        is_whole = self.is_whole[place] and value.is_integer()
-        return None if value != value else int(value) if is_whole else value  # noqa: PLR0124 - NaN
+        return _plain(float(self.values[row, place]), self._whole[place])
 
     def _grow(self, room: int) -> None:
         for name in ("values", "published"):
@@ -252,6 +263,26 @@ class HostColumns(Columns):
     has_no_gpus: Flags
     late_times: NDArray[np.int32]
     is_regrouped: Flags
+
+
+def as_json(values: Floats, is_whole: Flags) -> list[list[Value]]:
+    """The columns of `values`, [row, metric], as JSON has them: None where unknown, and no fraction where there is none
+    and the metric is whole."""
+    is_unknown, is_int = np.isnan(values), ((values == np.trunc(values)) & is_whole).all(axis=0)
+    is_mixed = is_unknown.any(axis=0) | (is_whole & ~is_int)
+    is_blank: Any = is_unknown.all(axis=0)
+    ints, others = iter(values.T[is_int].astype(np.int64).tolist()), iter(values.T[~is_int].tolist())
+    columns: list[list[Value]] = []
+    for place, mixed in enumerate(is_mixed.tolist()):
+        column = next(ints if is_int[place] else others)
+        if mixed:
+            column = [None] * len(column) if is_blank[place] else [_plain(value, is_whole[place]) for value in column]
+        columns.append(column)
+    return columns
+
+
+def _plain(value: float, whole: bool) -> Value:
+    return None if value != value else int(value) if whole and value.is_integer() else value  # noqa: PLR0124 - NaN
 
 
 def rows_of(runs: list[slice]) -> Rows:

@@ -5,12 +5,13 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from typing import Final
 
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.hub.host import BACKLOG_SECONDS, HostState
+from gpudeck.hub.host import BACKLOG_SECONDS, ENCODED_AT_ONCE, HostState, encode_hosts
 from gpudeck.hub.late import LateReports
 from gpudeck.hub.observers import SOURCE, Observers
 from gpudeck.hub.register import Register
@@ -231,8 +232,10 @@ class Fleet:
         self._register.remove(host_id)
 
     def take_changes(self) -> tuple[list[HostState], list[str]]:
-        """The hosts that changed and the ids that left since the last call."""
-        changed = [self.hosts[host_id] for host_id in self._register.dirty]
+        """The hosts of which other than numbers changed and the ids that left since the last call."""
+        rows = self.table.changed_rows()
+        hosts = map(self.hosts.__getitem__, self._register.dirty)
+        changed = [host for host in hosts if host.row in rows or host.has_other_words]
         removed = sorted(self._register.removed)
         self._register.dirty.clear()
         self._register.removed.clear()
@@ -268,6 +271,10 @@ class Fleet:
 
     def encoded(self, time: float, *, demo: bool, sight: Sight = EVERYTHING) -> bytes:
         """The whole fleet as JSON (see model.view.Fleet)."""
+        return finish(self.encode_in_steps(time, demo=demo, sight=sight))
+
+    def encode_in_steps(self, time: float, *, demo: bool, sight: Sight = EVERYTHING) -> Steps[bytes]:
+        """The same, some hosts a step, each as it is then."""
         facts = {
             "demo": demo,
             "time": time,
@@ -277,8 +284,18 @@ class Fleet:
             "alerts": self.alerts,
             "hosts": [],
         }
-        hosts = b",".join(host.encoded(sight) for host in self.ordered())
-        return msgspec.json.encode(facts)[:-2] + hosts + b"]}"
+        document = BytesIO()
+        document.write(msgspec.json.encode(facts)[:-2])
+        hosts, comma = self.ordered(), b""
+        for start in range(0, len(hosts), ENCODED_AT_ONCE):
+            there = [host for host in hosts[start : start + ENCODED_AT_ONCE] if self.hosts.get(host.id) is host]
+            for parts in encode_hosts(self.table, there, sight):
+                document.write(comma)
+                document.writelines(parts)
+                comma = b","
+            yield
+        document.write(b"]}")
+        return document.getvalue()
 
     def _note_settled(self, reports: list[Pending]) -> None:
         self.counters["values_rejected"] = self.table.rejected

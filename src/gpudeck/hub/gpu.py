@@ -4,16 +4,19 @@ What a report says in numbers waits for the fleet's table to judge it with other
 is compared with what is known, which nearly always is the same.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, defstruct
 from msgspec.structs import astuple
 
-from gpudeck.fleet.columns import AVAILABILITY_CODES, AVAILABILITY_WORDS, HEALTH_WORDS, NAN, NOBODY
+from gpudeck.fleet.columns import AVAILABILITY_CODES, AVAILABILITY_WORDS, HEALTH_WORDS, NAN, NOBODY, OK, Rows
 from gpudeck.fleet.judging import LOST, MISSING, NO_RESERVATIONS, SILENT, UNHEARD, WHY_AVAILABLE
+from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import Availability
-from gpudeck.model.catalog import Value
+from gpudeck.model.catalog import GPU_METRICS, Value
 from gpudeck.model.health import Health, judge_faults, judge_health, judge_wear
 from gpudeck.model.names import Names
 from gpudeck.model.report import GpuEvent, GpuReading, Process
@@ -38,7 +41,14 @@ _STATE_FIELDS: Final = (
     "health_action",
 )
 _WEAR: Final = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inactive_count")
+_WELL: Final = Health("ok")
 NO_REASONS: Final[dict[str, str]] = {}
+NO_TEXTS: Final[dict[Sight, tuple[bytes, bytes]]] = {}
+_METRICS_BEGIN: Final = f',"{next(iter(GPU_METRICS))}":'.encode()
+_METRICS_END: Final = b',"availability":'
+_encoder = msgspec.json.Encoder()
+_make_gpu = cast("Callable[..., Gpu]", defstruct("Gpu", [(name, Any) for name in Gpu.__struct_fields__], gc=False))
+"""The same as `Gpu`, from the fields in their order: that takes a tenth of the time."""
 
 
 class Occupancy(Struct, frozen=True):
@@ -67,6 +77,7 @@ class GpuState:
         "_processes_reason",
         "_shown",
         "_table",
+        "_texts",
         "changed",
         "display_name",
         "faults",
@@ -103,6 +114,7 @@ class GpuState:
         self._processes_reason: str | None = None
         self._mark = _UNMARKED
         self._shown: list[ShownProcess] | None = None
+        self._texts: dict[Sight, tuple[bytes, bytes]] = NO_TEXTS
 
     def begin(self, reading: GpuReading, now: float) -> None:
         """It was not known before. The agent has often watched for longer than this hub has been running. Later the
@@ -193,7 +205,7 @@ class GpuState:
         gpus, row = self._table.gpus, self.row
         level = HEALTH_WORDS[gpus.health[row]]
         if level == "ok":
-            return Health("ok")
+            return _WELL
         if gpus.why_healthy[row] == UNHEARD:
             return Health("unknown", self.silent_reason, _SILENT_ACTION)
         celsius = self.value("temperature_celsius")
@@ -217,49 +229,80 @@ class GpuState:
 
     def view(self) -> Gpu:
         """As everybody outside sees it now."""
-        gpus, row, health = self._table.gpus, self.row, self.health
-        numbers = gpus.known(row)
-        reasons = {name: self.why(name) for name in gpus.names if name not in numbers}
+        return show_gpus(self._table, [self], slice(self.row, self.row + 1))[0]
+
+    def show(  # noqa: PLR0917 - a row
+        self,
+        numbers: Iterable[Value],
+        unknown: Iterable[str],
+        availability: int,
+        why_available: int,
+        last_seen: int,
+        since: float,
+        health: int,
+    ) -> Gpu:
+        """Its view from its row; `unknown` are the metrics that are."""
+        if self.rejected or self.missing is not None:
+            reasons = {name: self.why(name) for name in unknown}
+        else:
+            reasons = {name: self.unknown.get(name) or "not reported" for name in unknown}
         if self.processes is None:
             reasons["processes"] = self._processes_reason or self.missing or "not reported"
-        return Gpu(
-            uuid=self.uuid,
-            index=self.index,
-            label=self.label,
-            name=self.name,
-            display_name=self.display_name,
-            vendor=self.vendor,
-            parent=self.parent,
-            pci_address=self.pci_address,
-            availability=self.availability,
-            availability_reason=self.availability_reason,
-            last_seen=self.last_seen,
-            since=float(gpus.since[row]),
-            health=health.level,
-            health_reason=health.reason,
-            health_action=health.action,
-            users=self.users,
-            processes=self.shown_processes(),
-            events=[_show_event(event, user) for event, user in self.faults.items()],
-            reservation=self._mark.reservation,
-            reservation_conflict=self._mark.conflict,
-            reasons=reasons,
-            **numbers,
+        judged = _WELL if health == OK else self.health
+        return _make_gpu(
+            self.uuid,
+            self.index,
+            self.label,
+            self.name,
+            self.display_name,
+            self.vendor,
+            self.parent,
+            self.pci_address,
+            *numbers,
+            AVAILABILITY_WORDS[availability] or "unknown",
+            self.availability_reason if why_available else None,
+            AVAILABILITY_WORDS[last_seen],
+            since,
+            judged.level,
+            judged.reason,
+            judged.action,
+            self.users,
+            self.shown_processes(),
+            [_show_event(event, user) for event, user in self.faults.items()] if self.faults else [],
+            self._mark.reservation,
+            self._mark.conflict,
+            reasons,
         )
+
+    def kept_text(self, sight: Sight, is_state_changed: bool) -> tuple[bytes, bytes] | None:
+        """The JSON of its view before and after its metrics; None where it is not kept, or other by now."""
+        if is_state_changed or self.changed or self in self._table.other_processes:
+            return None
+        return self._texts.get(sight if self.processes else EVERYTHING)
+
+    def keep_text(self, sight: Sight, view: Gpu) -> tuple[bytes, bytes]:
+        """Until viewers are sent what changed of it next."""
+        text = _encoder.encode(sight.gpu(view))
+        kept = text[: text.index(_METRICS_BEGIN) + 1], text[text.index(_METRICS_END) :]
+        self._texts = {**self._texts, sight if self.processes else EVERYTHING: kept}
+        return kept
 
     def shown_processes(self) -> list[ShownProcess] | None:
         if self._shown is None and self.processes is not None:
             self._shown = [ShownProcess(*astuple(process)) for process in self.processes]
         return self._shown
 
-    def take_changes(self, *, is_state_changed: bool) -> dict[str, object]:
-        """What of its view other than metrics viewers have not been sent yet."""
+    def take_changes(self) -> set[str]:
+        """The fields of its view other than metrics that viewers have not been sent yet."""
         names, self.changed = self.changed, set()
-        if is_state_changed:
+        self.forget_text()
+        if self._table.gpus.is_state_changed[self.row]:
             self._table.gpus.is_state_changed[self.row] = False
             names.update(_STATE_FIELDS)
-        view = self.view()
-        return {"uuid": self.uuid, **{name: getattr(view, name) for name in names}}
+        return names
+
+    def forget_text(self) -> None:
+        self._texts = NO_TEXTS
 
     def release(self) -> None:
         """Its row is nobody's any more."""
@@ -271,7 +314,7 @@ class GpuState:
         other = GpuState.__new__(GpuState)
         for name in GpuState.__slots__:
             setattr(other, name, getattr(self, name))
-        other._table, other.row, other.changed = table, row, set()
+        other._table, other.row, other.changed, other._texts = table, row, set(), NO_TEXTS
         table.gpus.copy(row, self.row, self._table.gpus)
         table.gpus.model[row] = table.gpus.model_code(self.name)
         return other
@@ -338,6 +381,26 @@ class GpuState:
             self.changed.add("users")
             gpus.user[row] = self._table.user_code(users[0]) if users else NOBODY
             (self._table.shared.add if len(users) > 1 else self._table.shared.discard)(self)
+
+
+def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice) -> list[Gpu]:
+    """As everybody outside sees them now: many at once take less than half the time of one after another."""
+    columns = table.gpus
+    state = (columns.availability, columns.why_available, columns.last_seen, columns.since, columns.health)
+    numbers, unknown = columns.shown(rows)
+    return list(map(GpuState.show, gpus, numbers, unknown, *(column[rows].tolist() for column in state)))
+
+
+def encode_gpus(
+    table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, sight: Sight
+) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+    """Their views as JSON, in parts, each after a comma: where nothing but metrics changed only these are written."""
+    kept = list(map(GpuState.kept_text, gpus, repeat(sight), table.gpus.is_state_changed[rows].tolist()))
+    new = [at for at, text in enumerate(kept) if text is None]
+    views = iter(show_gpus(table, [gpus[at] for at in new], rows[new]) if new else ())
+    for gpu, text, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
+        head, tail = text or gpu.keep_text(sight, next(views))
+        yield b",", head, metrics, tail
 
 
 def _label(reading: GpuReading) -> str:

@@ -4,6 +4,7 @@ its GPUs, are rows of the fleet's table."""
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -11,9 +12,20 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpudeck.fleet.columns import AVAILABILITY_WORDS, NAN, NO_ROWS, NONE, STATUS_CODES, UNKNOWN, UNREAD
+from gpudeck.fleet.columns import (
+    AVAILABILITY_WORDS,
+    BOOKED,
+    FREE,
+    NAN,
+    NO_ROWS,
+    NONE,
+    STATUS_CODES,
+    UNKNOWN,
+    UNREAD,
+    rows_of,
+)
 from gpudeck.fleet.judging import SILENT, UNHEARD, silence
-from gpudeck.hub.gpu import NO_REASONS, GpuState
+from gpudeck.hub.gpu import NO_REASONS, GpuState, encode_gpus, show_gpus
 from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.table import FleetTable, Pending
@@ -23,7 +35,7 @@ from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.names import Names
 from gpudeck.model.release import read_release
 from gpudeck.model.report import Disk, GpuReading
-from gpudeck.model.view import Host, HostStatus
+from gpudeck.model.view import Gpu, Host, HostStatus
 from gpudeck.model.wanted import OfferedGpu, offer
 from gpudeck.wire import Envelope
 
@@ -34,6 +46,8 @@ SKEW_SECONDS: Final = 5.0
 """A clock that is off by more than this is a problem worth showing."""
 MOST_ENCODED: Final = 4
 """Sights for which a host's JSON is kept: strangers, those who have logged in, and a few who see their own."""
+ENCODED_AT_ONCE: Final = 32
+"""Hosts whose JSON is made together: more are not quicker."""
 _REMEMBERED_RUNS: Final = 16
 _MAY_BE_ABSENT: Final = ("clock_skew_seconds", "driver_version", "os")
 _IN_REASONS: Final = {"unknown", "gpus_reason", *_MAY_BE_ABSENT}
@@ -117,7 +131,7 @@ class HostState:
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
-        self._encoded: dict[Sight, bytes] = {}
+        self.kept_json: dict[Sight, list[bytes]] = {}
         self._view: Host | None = None
         self._synced: tuple[int, float, HostStatus, bool] | None = None
 
@@ -323,7 +337,7 @@ class HostState:
         }
         other._own_rows()
         other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
-        other._encoded, other._view = {}, None
+        other.kept_json, other._view = {}, None
         return other
 
     def start_anew(self, table: FleetTable) -> "HostState":
@@ -374,7 +388,7 @@ class HostState:
     def view(self) -> Host:
         """As everybody outside sees it now."""
         self._table.settle()
-        return Host(gpus=[gpu.view() for gpu in self.gpus.values()], **self._own_view())
+        return Host(gpus=show_gpus(self._table, list(self.gpus.values()), self.rows), **self._own_view())
 
     def kept_view(self) -> Host:
         """The same object until something changes, for those who only look: nobody may change it."""
@@ -383,29 +397,32 @@ class HostState:
             self._view = self.view()
         return self._view
 
-    def own_view(self) -> Host:
-        """The same without its GPUs."""
+    def own_view(self, numbers: Iterable[Value] | None = None) -> Host:
+        """The same without its GPUs. `numbers` are its metrics where they are at hand."""
         self._table.settle()
-        return Host(**self._own_view())
+        return Host(**self._own_view(numbers))
 
     def offers(self, *, only_open: bool = False) -> Iterator[OfferedGpu]:
         """Its GPUs for those who look for one; with `only_open` those that nobody is on. Of thousands that are in use
         none is looked at closer."""
         self._table.settle()
         own = HostIdentity(id=self.id, name=self.name, display_name=self.display_name)
-        for gpu in self.gpus.values():
-            if not only_open or gpu.availability in {"free", "booked"}:
-                yield offer(own, gpu.view())
+        states = self._table.gpus.availability[self.rows].tolist()
+        gpus = [
+            gpu
+            for gpu, state in zip(self.gpus.values(), states, strict=True)
+            if not only_open or state in {FREE, BOOKED}
+        ]
+        for view in self.show(gpus):
+            yield offer(own, view)
+
+    def show(self, gpus: Sequence[GpuState]) -> list[Gpu]:
+        """Some of its GPUs as everybody outside sees them now."""
+        return show_gpus(self._table, gpus, np.array([gpu.row for gpu in gpus])) if gpus else []
 
     def encoded(self, sight: Sight = EVERYTHING) -> bytes:
         """The view as JSON: made when first asked for, kept until something changes."""
-        self._table.settle()
-        kept = self._encoded.get(sight)
-        if kept is None:
-            if len(self._encoded) >= MOST_ENCODED:
-                self._encoded = {}
-            kept = self._encoded[sight] = _encoder.encode(sight.host(self._view or self.view()))
-        return kept
+        return b"".join(encode_hosts(self._table, [self], sight)[0])
 
     def note_settled(self) -> None:
         """Its report is judged: what was encoded before is old."""
@@ -414,28 +431,39 @@ class HostState:
 
     def _forget_encoded(self) -> None:
         self._view = None
-        if self._encoded:
-            self._encoded = {}
+        if self.kept_json:
+            self.kept_json = {}
+
+    @property
+    def has_other_words(self) -> bool:
+        """Whether viewers have not been sent yet what a report said of it, or of a GPU of its, in words."""
+        return bool(self.changed) or any(gpu.changed for gpu in self.gpus.values())
 
     def take_changes(self) -> dict[str, object] | None:
         """What other than metrics changed since the last call, its GPUs' changes below `gpus`; None when the whole host
         has to be sent. A patch that holds nothing but `id` says that nothing changed."""
+        table = self._table
         names, self.changed = self.changed, set()
-        is_whole = not self._table.hosts.is_published[self.row]
-        self._table.hosts.is_published[self.row] = True
+        is_state_changed = table.gpus.is_state_changed[self.rows].tolist()
+        other = [
+            gpu for gpu, changed in zip(self.gpus.values(), is_state_changed, strict=True) if changed or gpu.changed
+        ]
+        if not table.hosts.is_published[self.row]:
+            table.hosts.is_published[self.row] = True
+            for gpu in other:
+                gpu.take_changes()
+            return None
         patch: dict[str, object] = {"id": self.id}
-        if names and not is_whole:
+        if names:
             view = self._own_view()
             patch |= {name: view[name] for name in names}
-        is_state_changed = self._table.gpus.is_state_changed[self.rows].tolist()
-        gpus = [
-            gpu.take_changes(is_state_changed=changed)
-            for gpu, changed in zip(self.gpus.values(), is_state_changed, strict=True)
-            if changed or gpu.changed
-        ]
-        if gpus:
-            patch["gpus"] = gpus
-        return None if is_whole else patch
+        if other:
+            views = self.show(other)
+            patch["gpus"] = [
+                {"uuid": gpu.uuid, **{name: getattr(view, name) for name in gpu.take_changes()}}
+                for gpu, view in zip(other, views, strict=True)
+            ]
+        return patch
 
     def _describe(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> None:
         """Take what a report says in words, and its place in the order of reports."""
@@ -491,11 +519,12 @@ class HostState:
         if before != self.problems:
             self.changed.add("problems")
 
-    def _own_view(self) -> dict[str, Any]:
+    def _own_view(self, numbers: Iterable[Value] | None = None) -> dict[str, Any]:
         """Without its GPUs."""
-        hosts = self._table.hosts
-        numbers = dict(zip(hosts.names, hosts.numbers(self.row) if self.row >= 0 else _UNKNOWN, strict=True))
-        reasons = {name: self.why(name) for name, value in numbers.items() if value is None}
+        if numbers is None:
+            numbers = self.numbers() if self.row >= 0 else _UNKNOWN
+        metrics = dict(zip(_HOST_NAMES, numbers, strict=True))
+        reasons = {name: self.why(name) for name, value in metrics.items() if value is None}
         facts, is_known = self.facts, self.status != "never"
         absent = _MAY_BE_ABSENT if is_known else (*_MAY_BE_ABSENT, "interval_seconds")
         reasons |= {name: self.why(name) for name in absent if getattr(facts, name) is None}
@@ -520,7 +549,7 @@ class HostState:
             "addresses": facts.addresses,
             "problems": self.problems,
             "reasons": reasons,
-            **numbers,
+            **metrics,
         }
 
     def _place(self) -> None:
@@ -655,6 +684,25 @@ class HostState:
     def _change(self, *fields: str) -> None:
         self.changed.update(fields)
         self._forget_encoded()
+
+
+def encode_hosts(table: FleetTable, hosts: Sequence[HostState], sight: Sight) -> list[list[bytes]]:
+    """The views of these hosts as JSON, in parts that others share. Those that are not kept are made together."""
+    table.settle()
+    old = [host for host in hosts if sight not in host.kept_json]
+    gpus = [gpu for host in old for gpu in host.gpus.values()]
+    encoded = iter(encode_gpus(table, gpus, rows_of([host.rows for host in old]), sight) if gpus else ())
+    numbers, _ = table.hosts.shown(np.array([host.row for host in old], np.int64)) if old else ((), ())
+    for host, own in zip(old, numbers, strict=True):
+        if len(host.kept_json) >= MOST_ENCODED:
+            host.kept_json = {}
+        parts = [_encoder.encode(host.own_view(own if host.row >= 0 else None))[:-2]]
+        for of_gpu in islice(encoded, len(host.gpus)):
+            parts += of_gpu
+        if host.gpus:
+            del parts[1]
+        host.kept_json[sight] = [*parts, b"]}"]
+    return [host.kept_json[sight] for host in hosts]
 
 
 def _note_skew(flags: dict[str, str], skew: float | None) -> None:

@@ -92,7 +92,7 @@ class Lookout:
             name=host.name,
             status=host.status,
             view=host.own_view(),
-            gpus=[gpu.view() for gpu in gpus if uuids is None or gpu.uuid in uuids],
+            gpus=host.show([gpu for gpu in gpus if uuids is None or gpu.uuid in uuids]),
             has_gpus=bool(gpus),
             boards=host.gpus,
             silent_since=host.silent_since,

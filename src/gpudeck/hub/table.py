@@ -25,6 +25,7 @@ from gpudeck.fleet.columns import (
     GpuColumns,
     HostColumns,
     Rows,
+    as_json,
     rows_of,
 )
 from gpudeck.fleet.judging import judge
@@ -189,10 +190,18 @@ class FleetTable:
         self.gpus.is_changed[: self.gpus.end] = self.hosts.is_changed[: self.hosts.end] = False
         return delta
 
+    def changed_rows(self) -> set[int]:
+        """The hosts, by row, that viewers do not know yet, and those with a GPU that is in another state."""
+        gpus, hosts = self.gpus, self.hosts
+        owners = gpus.host[np.flatnonzero(gpus.is_state_changed[: gpus.end])]
+        return {*owners.tolist(), *np.flatnonzero(~hosts.is_published[: hosts.end]).tolist()}
+
     def _take_processes(self) -> dict[str, Any]:
         is_known = self.hosts.is_published[self.gpus.host]
         changed = (gpu for gpu in self.other_processes if gpu.processes is not None and is_known[gpu.row])
         gpus = sorted(changed, key=lambda gpu: gpu.row)
+        for gpu in self.other_processes:
+            gpu.forget_text()
         self.other_processes.clear()
         return {
             "rows": [gpu.row for gpu in gpus],
@@ -271,28 +280,23 @@ class FleetTable:
 def _take_columns(table: Columns, rows: Rows, *, with_unchanged: bool = False) -> dict[str, Any]:
     """The metrics of these rows that are other than what was last sent: of one that changed on most of them the values
     of all, of others the places among the rows and the values there. `rows` are those of which one did, or all."""
-    values, before = table.values[rows], table.published[rows]
-    is_other = (values != before) & ~(np.isnan(values) & np.isnan(before)) & table.is_live
+    live = table.live
+    values, before = table.values[np.ix_(rows, live)], table.published[np.ix_(rows, live)]
+    is_other = (values != before) & ~(np.isnan(values) & np.isnan(before))
     if not with_unchanged:
         some = is_other.any(axis=1)
         rows, values, is_other = rows[some], values[some], is_other[some]
     if not len(rows):
         return {}
-    table.published[rows] = values
+    table.published[np.ix_(rows, live)] = values
     counts = is_other.sum(axis=0)
     delta: dict[str, Any] = {"rows": rows.tolist()}
-    for place in np.flatnonzero(counts).tolist():
-        column, is_whole = values[:, place], table.is_whole[place]
-        if counts[place] > _MOST_SPARSE * len(rows):
-            delta[table.names[place]] = _numbers(column, is_whole=is_whole)
+    for at in np.flatnonzero(counts).tolist():
+        column, is_whole = values[:, at : at + 1], table.is_whole[live[at : at + 1]]
+        if counts[at] > _MOST_SPARSE * len(rows):
+            sent: Any = as_json(column, is_whole)[0]
         else:
-            at = np.flatnonzero(is_other[:, place])
-            delta[table.names[place]] = {"at": at.tolist(), "to": _numbers(column[at], is_whole=is_whole)}
+            changed = np.flatnonzero(is_other[:, at])
+            sent = {"at": changed.tolist(), "to": as_json(column[changed], is_whole)[0]}
+        delta[table.names[live[at]]] = sent
     return delta
-
-
-def _numbers(column: Floats, *, is_whole: bool) -> list[Any]:
-    """As JSON has them: NaN is written as null."""
-    if is_whole and (column == np.trunc(column)).all():
-        return list(column.astype(np.int64).tolist())
-    return list(column.tolist())
