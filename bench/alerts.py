@@ -40,9 +40,11 @@ class Bench:
         self._power_limits = self._lookout.power_limits()
         self._now = time.time()
         self.slowest = 0.0
+        self.looks = 0
 
     def look(self) -> None:
         self._now += 1.0
+        self.looks += 1
         fleet, begun = self._hub.fleet, time.perf_counter()
         totals = fleet.totals()
         around = Around(now=self._now, version=__version__, power_limits=self._power_limits, known=totals.gpus)
@@ -78,6 +80,16 @@ def heat(hub: Hub, part: float) -> None:
     temperature[temperature > 90] = 79
     first = np.unique(host, return_index=True)[1]
     temperature[first[: round(part * HOSTS)]] = 91
+
+
+def _warm_up(hub: Hub, bench: Bench) -> float:
+    """The seconds of a look after another fifth of the hosts has reported, as they do at an interval of 5 s."""
+    table = hub.fleet.table
+    rows = np.arange(bench.looks % 5, table.hosts.end, 5)
+    is_warmer = np.isin(table.gpus.host[: table.gpus.end], rows) & (np.arange(table.gpus.end) % 2 == 0)
+    table.gpus.metric("temperature_celsius")[is_warmer] += 1
+    table.hosts.is_unseen[rows] = True
+    return best_of(1, bench.look)
 
 
 def main() -> None:
@@ -116,6 +128,7 @@ def main() -> None:
     onset = best_of(1, sick.look)
     bad, bad_slice = sick.measure()
     count = len(sick.engine.firing())
+    moving = min(_warm_up(hub, sick) for _ in range(REPEATS))
     print_table(
         f"Alerts: {HOSTS:,} hosts, {HOSTS * 8:,} GPUs, all rules",
         f"json.loads of one eight-GPU report, {reference * 1e6:.0f} µs ({len(document):,} bytes)",
@@ -124,8 +137,9 @@ def main() -> None:
             row("a look with limits by GPU model", split, "≤ 4 ms"),
             row("the usual power limits, once a minute", best_of(5, Lookout(hub.fleet).power_limits)),
             row(f"the look at which {count:,} alerts fire at once", onset),
-            row("a look while all of them fire", bad),
+            row("a look while all of them fire", bad, "≤ 30 ms"),
             row("  the longest time without a turn for others", bad_slice),
+            row("  with a fifth of the hosts reporting, and half of their GPUs warmer", moving, "≤ 30 ms"),
         ],
     )
 

@@ -444,6 +444,18 @@ def test_driver_that_does_not_answer_is_one_alert_and_its_gpus_go_on() -> None:
     assert watched.rules() == ["driver_not_answering", "gpu_hot"]
 
 
+def test_driver_that_does_not_answer_ends_no_alert_on_a_host_with_a_gpu_that_is_gone() -> None:
+    watched = Watched()
+    watched.report("gpu01", HOT, make_gpu(1, uuid="GPU-1"))
+    watched.run(600)
+    watched.report("gpu01", HOT)
+    watched.run(60)
+    reason = "the driver did not answer within 3 s"
+    watched.report("gpu01", report=Report(gpus=None, gpus_reason=reason, problems=[reason]))
+    watched.run(1200)
+    assert watched.rules() == ["driver_not_answering", "gpu_hot", "gpu_lost"]
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from(["hot", "warm", "cool", "unread", "silent"]), st.integers(1, 60)), min_size=1, max_size=25
 )

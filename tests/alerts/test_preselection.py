@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_envelope, make_gpu, make_process
@@ -49,6 +49,7 @@ class Chance:
         self.silent: set[str] = set()
         self.ids = {name: self.draw.choice(("", f"machine-{name}")) for name in NAMES}
         self.boards = {name: [f"GPU-{name}-{at}" for at in range(self.draw.randint(0, 3))] for name in NAMES}
+        self.last: dict[str, GpuReading] = {}
         self.sequence = 0
         self.health = self.draw.choice((0.02, 0.2, 0.6))
 
@@ -126,6 +127,8 @@ class Chance:
 
     def _gpu(self, at: float, index: int, uuid: str) -> GpuReading:
         draw, others, metrics = self.draw, dict[str, Any](), dict[str, Any]()
+        if uuid in self.last and self.is_so(0.5):
+            return replace(self.last[uuid], index=index)
         if self.is_so(self.health):
             metrics = {
                 "temperature_celsius": draw.choice((None, 81.9, 82, 87, 60.4, -39.5, -39, 96)),
@@ -143,7 +146,9 @@ class Chance:
             ages = (0.0, 30.0, 3000.0, 80_000.0, 90_000.0)
             codes = draw.sample((79, 31, 63), draw.choice((0, 0, 1, 2)))
             others["events"] = [GpuEvent(at - draw.choice(ages), code) for code in codes]
-        return make_gpu(index, uuid=uuid, metrics=metrics, name=draw.choice(MODELS) if index else MODELS[0], **others)
+        name = draw.choice(MODELS) if index else MODELS[0]
+        self.last[uuid] = make_gpu(index, uuid=uuid, metrics=metrics, name=name, **others)
+        return self.last[uuid]
 
     def marks(self) -> dict[str, Mark]:
         booked = GpuReservation(1, "ada", NOW + 1e6, "", "booking")
@@ -160,6 +165,10 @@ class Fleets:
         settings = self.chance.settings()
         self.both = (Watched(settings), Watched(settings))
         self.both[0].looks_at_all = True
+        if self.chance.is_so(0.5):
+            # While the usual limits stay, alerts that go on are left alone.
+            for watched in self.both:
+                watched.around["power_limits"] = dict.fromkeys(MODELS, 400.0)
 
     def step(self) -> None:
         """Something happens, all report, and the rules look."""
@@ -175,7 +184,8 @@ class Fleets:
             marks = chance.marks()
         if chance.is_so(0.05):
             targets = [Target(name=name, via="push") for name in draw.sample((*NAMES, "gpu-9"), draw.randint(0, 3))]
-        reports, forgets, restarts = chance.reports(), chance.is_so(0.05), chance.is_so(0.02)
+        reports = [] if chance.is_so(0.3) else chance.reports()
+        forgets, restarts = chance.is_so(0.05), chance.is_so(0.02)
         for watched in self.both:
             watched.clock.now = chance.now
             self._change(watched, removed, settings, marks, targets)
@@ -217,7 +227,7 @@ def check_superset(watched: Watched) -> int:
     """No rule finds anything where it has not preselected: how much was found."""
     fleet, now, count = watched.hub.fleet, watched.clock.now, 0
     thresholds = Thresholds(watched.settings)
-    around = Around(now=now, power_limits=watched.lookout.power_limits(), **watched.around)
+    around = Around(now=now, **({"power_limits": watched.lookout.power_limits()} | watched.around))
     for rule in RULES:
         if rule.preselect is None:
             assert rule.scope == "hub"

@@ -1,11 +1,12 @@
 """The life of alerts: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
 
 Once a second: `begin`, `look` at every host that may be of interest, `finish`. In between others may have their turn.
-Of interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. What is not known
+Of interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. Of an alert that fires
+and whose rule `reads` nothing but numbers there is nothing to look at until one of them changes. What is not known
 neither fires nor resolves anything: an alert whose subject fell silent goes on, and says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -58,6 +59,7 @@ class Engine(Course):
         self._defaults = defaults
         self._of_hosts = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "host"]
         self._of_gpus = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "gpu"]
+        self._reads = tuple(dict.fromkeys(name for rule, _, _ in self._of_gpus for name in rule.reads))
         self._of_hub = [rule for rule in rules if rule.scope == "hub"]
         self._seen: set[str] = set()
         self._known: set[str] = set()
@@ -88,6 +90,7 @@ class Engine(Course):
         self._grouping.change(settings)
 
     def _take_limits(self, settings: AlertSettings) -> None:
+        self._is_anew = True
         self._thresholds = Thresholds(settings, self._defaults)
         self._by_model = self._thresholds.by_model
         self._loosest = {name: self._thresholds.loosest(name) for name in self._rules}
@@ -109,6 +112,7 @@ class Engine(Course):
                 self._grouping.end(life)
         self.outgoing += self._grouping.rebuild(lives, now)
         self.version += 1
+        self._is_anew = True
 
     def _forget_subject(self, life: Life) -> None:
         """What was begun of the same subject, as if it had not been."""
@@ -122,7 +126,11 @@ class Engine(Course):
         """Once a second, before hosts are looked at. After a start, and where the hub itself was away, hosts that do
         not report are given time to return."""
         now = around.now
+        before = replace(self._around, now=now, late_bookings=(), history=None, free=0, known=0)
+        if before != replace(around, late_bookings=(), history=None, free=0, known=0):
+            self._is_anew = True
         if self._begun_at is None or not 0 <= now - self._begun_at < STUCK_SECONDS:
+            self._is_anew = True
             self._returning_since = min(now, self._started_at or now) if self._begun_at is None else now
             self._count_anew(now)
         self._begun_at = now
@@ -141,16 +149,31 @@ class Engine(Course):
 
     def preselect(self, fleet: FleetColumns) -> Selection:
         """The hosts and GPUs of which some rule may find something. After `begin`."""
-        selected = Selection(np.zeros(fleet.hosts.end, np.bool_), np.zeros(fleet.gpus.end, np.bool_))
+        hosts, gpus = fleet.hosts.end, fleet.gpus.end
+        each_time, steady = ({"host": np.zeros(hosts, np.bool_), "gpu": np.zeros(gpus, np.bool_)} for _ in range(2))
         for rule, name, _ in (*self._of_gpus, *self._of_hosts):
-            limits, rows = self._loosest[name], selected.gpus if rule.scope == "gpu" else selected.hosts
+            limits, rows = self._loosest[name], (steady if rule.reads else each_time)[rule.scope]
             if limits.is_on:
                 rows |= True if rule.preselect is None else rule.preselect(fleet, limits, self._around)
-        return selected
+        is_anew, self._is_anew = self._is_anew, False
+        return Selection(each_time["host"], each_time["gpu"], steady["host"], steady["gpu"], self._reads, is_anew)
 
-    def active_hosts(self) -> list[str]:
-        """The ids of hosts with an alert that is not over."""
-        return [host_id for host_id in self._active if host_id]
+    def active_hosts(self) -> dict[str, set[str]]:
+        """The ids of hosts with an alert that is not over, and the UUIDs of those of their GPUs, "" for the host, whose
+        alerts may become others though nothing is reported."""
+        return {
+            host_id: {
+                life.gpu
+                for name, subjects in rules.items()
+                for life in subjects.values()
+                if life.state == "pending"
+                or life.calm_since is not None
+                or life.unknown_since is not None
+                or not self._rules[name].reads
+            }
+            for host_id, rules in self._active.items()
+            if host_id
+        }
 
     def look(self, host: SeenHost) -> None:
         """At one host of the fleet."""
@@ -164,10 +187,11 @@ class Engine(Course):
         limits = self._thresholds.of(host.name, host.labels)
         gpus = host.gpus
         self._apply_all(self._of_hosts, host, (), limits, active)
-        if not host.has_gpus and not host.gone:
+        if not host.has_gpus:
             if active:
                 self._note_unread(host, active)
-            return
+            if not host.gone:
+                return
         # Where nothing was preselected, rules find nothing: there are alerts that may be over, at most.
         rules = self._of_gpus if gpus or host.gone else [one for one in self._of_gpus if active and one[1] in active]
         if self._by_model:
@@ -175,20 +199,20 @@ class Engine(Course):
         else:
             self._apply_all(rules, host, gpus, limits, active)
 
-    def finish(self, present: Iterable[str] = ()) -> None:
+    def finish(self, present: Collection[str] = ()) -> None:
         """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come. `present`
         are the ids of all hosts in the fleet, also of those that were not looked at."""
         finish_steps(self.finish_in_steps(present))
 
-    def finish_in_steps(self, present: Iterable[str] = ()) -> Steps[None]:
+    def finish_in_steps(self, present: Collection[str] = ()) -> Steps[None]:
         """The same, one step a host."""
         now = self._around.now
         limits = self._thresholds.of("", {})
         for rule in self._of_hub:
             self._apply(rule, HUB, (), limits[rule.name], self._active.get(""))
+        self._seen.update(present)
         yield from self._note_absent(now)
         self._known |= self._seen
-        self._known.update(present)
         if not 0 <= now - self._looked_around_at < _LOOK_AROUND:
             self._looked_around_at = now
             self._look_around(now)
@@ -340,7 +364,7 @@ class Engine(Course):
             elif finding.is_bad:
                 self._start(rule, host, finding, own)
         for subject, life in list(subjects.items()) if subjects else ():
-            if subject not in there:
+            if subject not in there and host.is_chosen(life.gpu):
                 why = _why_unknown(rule, host, life) if limits.is_on else None
                 if why is not None:
                     self._note_unknown(life, why)
@@ -357,7 +381,8 @@ class Engine(Course):
         why = host.view.reasons.get("gpus") or "the host tells of no GPU"
         for _, name, _ in self._of_gpus:
             for life in list(active.get(name, {}).values()):
-                self._note_unknown(life, why)
+                if not host.is_gone(life.gpu):
+                    self._note_unknown(life, why)
 
     def _note_absent(self, now: float) -> Steps[None]:
         """A host that was there in this run was removed; of another one nobody has heard since the hub was started."""

@@ -63,6 +63,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     in `needs` could not be read, the host is silent, or `why_unknown` says so. Hosts on which `preselect` selects
     nothing are not asked, unless they have an alert; without one, all are.
 
+    `reads` are the fields of the host, or the metrics of the GPU, on which alone the findings depend: while an alert
+    fires, its subject is not looked at before one of them may be another. Without any it is, each time.
+
     `sees_silent`: the rule is about hosts that do not report; `reads_missing`: about GPUs that cannot be read too.
     `many` is the title of several in one message, and `over` that of the end, with {place}; `tells_end` false: nobody
     waits for the end.
@@ -77,6 +80,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     over: str = ""
     over_many: str = ""
     needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     why_unknown: WhyUnknown | None = None
     sees_silent: bool = False
     reads_missing: bool = False

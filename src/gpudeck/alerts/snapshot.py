@@ -1,6 +1,6 @@
 """The fleet and its recent past as rules see them. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -27,9 +27,9 @@ class GoneGpu(Struct, frozen=True):
 
 
 class SeenHost(Struct, frozen=True, kw_only=True):
-    """`view` is its metrics and facts, without GPUs. `boards` are all of its GPUs, by UUID, `gpus` those of which rules
-    may find something, and whose values are of now. `has_gpus`: the values of some are. `silent_since` is when it last
-    reported, `late_times` how often it came late within the last hour.
+    """`view` is its metrics and facts, without GPUs. `boards` are all of its GPUs, by UUID, `gpus` those to look
+    at, and whose values are of now, `chosen` their UUIDs, None for all. `has_gpus`: the values of some are of now.
+    `silent_since` is when it last reported, `late_times` how often it came late within the last hour.
 
     `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_recalled`: it is known from before
     this start of the hub, and has not reported since."""
@@ -47,6 +47,17 @@ class SeenHost(Struct, frozen=True, kw_only=True):
     is_expected: bool = False
     is_recalled: bool = False
     gone: tuple[GoneGpu, ...] = ()
+    chosen: Collection[str] | None = None
+
+    def is_gone(self, gpu: str) -> bool:
+        """Whether it is one of those that are gone."""
+        return any(gpu == one.uuid for one in self.gone)
+
+    def is_chosen(self, gpu: str) -> bool:
+        """Whether alerts of that GPU, or with "" of the host, are to be looked at."""
+        if not gpu or gpu not in self.boards:
+            return True
+        return self.has_gpus and (self.chosen is None or gpu in self.chosen)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -54,10 +65,16 @@ class SeenHost(Struct, frozen=True, kw_only=True):
 
 
 class Selection(NamedTuple):
-    """Hosts and GPUs, by row. It is of one moment: rows are given to others whenever reports come in."""
+    """Hosts and GPUs, by row, to look at: each time, or (`steady_`) only after a report or when a metric of `reads` is
+    another. `is_anew`: rules have changed, and what they said of those before counts for nothing. It is of one moment:
+    rows are given to others whenever reports come in."""
 
     hosts: Flags
     gpus: Flags
+    steady_hosts: Flags
+    steady_gpus: Flags
+    reads: tuple[str, ...]
+    is_anew: bool
 
 
 class LateBooking(Struct, frozen=True):

@@ -230,7 +230,7 @@ class HostColumns(Columns):
     `is_published`: viewers know this host and its rows. `disk_percent` is how full the fullest of its disks beside the
     root is, `agent_release` the number of its agent's version (see model.release). `has_no_gpus`: its GPUs could not be
     read, or it has none. `late_times` is how often it came late within the last hour, as of when alerts last looked at
-    it. `is_regrouped`: it has other GPUs than then, or another id.
+    it. `is_regrouped`: it has other GPUs than then, or is called otherwise. `is_unseen`: it has reported since then.
     """
 
     METRICS = HOST_METRICS
@@ -248,6 +248,7 @@ class HostColumns(Columns):
         "has_no_gpus": (np.bool_, False),
         "late_times": (np.int32, 0),
         "is_regrouped": (np.bool_, True),
+        "is_unseen": (np.bool_, True),
     }
 
     observed_at: Floats
@@ -263,6 +264,7 @@ class HostColumns(Columns):
     has_no_gpus: Flags
     late_times: NDArray[np.int32]
     is_regrouped: Flags
+    is_unseen: Flags
 
 
 def as_json(values: Floats, is_whole: Flags) -> list[list[Value]]:

@@ -155,6 +155,7 @@ class GpuState:
         if reading.name != self.name or reading.index != self.index or _label(reading) != self.label:
             self._identify(reading)
             gpus.model[self.row] = gpus.model_code(self.name)
+            self._table.hosts.is_regrouped[gpus.host[self.row]] = True
             self.changed.update(("index", "label", "name", "display_name", "vendor", "parent", "pci_address"))
         if self._table.marks or self._mark is not _UNMARKED:
             self._take_mark()

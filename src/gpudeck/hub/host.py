@@ -249,6 +249,7 @@ class HostState:
             self._change("via", "labels", "status", "reasons")
         elif labels.items() - self.facts.labels.items():
             self.facts = replace(self.facts, labels={**self.facts.labels, **labels})
+            self._table.hosts.is_regrouped[self.row] = True
             self._change("labels")
 
     def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
@@ -508,6 +509,7 @@ class HostState:
         if facts != self.facts:
             changed = facts.differences(self.facts)
             self.has_news |= not changed.isdisjoint(("driver_version", "agent_version"))
+            self._table.hosts.is_regrouped[self.row] |= not changed.isdisjoint(("name", "labels"))
             self.changed |= changed
             self.facts = facts
             self._sync_facts()
@@ -656,7 +658,7 @@ class HostState:
         self._note_regrouped()
 
     def _note_regrouped(self) -> None:
-        """Viewers have to be sent it whole, and alerts have to look whether a GPU is gone."""
+        """Viewers have to be sent it whole, and alerts have to look at all of it."""
         self._table.note_regrouped()
         if self.row >= 0:
             self._table.hosts.is_published[self.row] = False

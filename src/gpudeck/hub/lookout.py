@@ -6,13 +6,13 @@ host's past changes only while it is one of these.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import numpy as np
 
 from gpudeck.alerts.snapshot import GoneGpu, SeenHost, Selection
-from gpudeck.fleet.columns import NONE, UP
+from gpudeck.fleet.columns import NAN, NONE, UP, Flags, Floats, Rows
 from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
@@ -21,6 +21,7 @@ from gpudeck.model.view import HostStatus
 
 HOUR: Final = 3600.0
 FORGET_GONE: Final = 7 * 86_400.0
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class _Past:
@@ -45,6 +46,8 @@ class Lookout:
         self._silent: set[str] = set()
         self._bereft: set[str] = set()
         self._is_new = True
+        self._reads: Rows = np.zeros(0, np.int64)
+        self._seen: Floats = np.empty((0, 0))
 
     def remember(self, now: float) -> None:
         """All hosts as they are now: what they have no longer when they are seen next is gone."""
@@ -52,33 +55,39 @@ class Lookout:
         for host in self._fleet.hosts.values():
             self._note(host, now)
 
-    def choose(self, selected: Selection, active: Collection[str], now: float) -> dict[str, set[str]]:
-        """The hosts to see now, by id, with the UUIDs of those of their GPUs that are selected.
+    def choose(self, selected: Selection, active: Mapping[str, set[str]], now: float) -> dict[str, set[str]]:
+        """The hosts to see now, by id, with the UUIDs of those of their GPUs that are to be looked at.
 
-        Beside hosts that are `selected`, and those with an `active` alert, these are the ones that are or were not up,
-        that have other GPUs than before, or that miss one.
+        Beside hosts and GPUs that are `selected`, and those of `active` alerts that may change by themselves, these are
+        hosts with an alert that have reported since they were last seen, those of their GPUs of which a value is
+        another, and the hosts that are or were not up, that have other GPUs than before, or that miss one.
         """
         self._fleet.settle()
         if self._is_new:
             self.remember(now)
-        everybody, hosts, host_at = self._fleet.hosts, self._table.hosts, self._table.host_at
-        status = hosts.status[: hosts.end]
-        gpu_rows = np.flatnonzero(selected.gpus)
-        owners = self._table.gpus.host[gpu_rows]
-        is_chosen = selected.hosts | hosts.is_regrouped[: hosts.end] | (status != UP)
-        is_chosen[owners] = True
+        hosts, gpus, host_at, gpu_at = self._table.hosts, self._table.gpus, self._table.host_at, self._table.gpu_at
+        alarmed = self._find_hosts(active)
+        is_steady = selected.steady_hosts.copy()
+        is_steady[[host.row for host in alarmed if host.row >= 0]] = True
+        is_other = self._find_changed(selected, is_steady)
+        status, owners = hosts.status[: hosts.end], gpus.host[: gpus.end]
+        is_regrouped = hosts.is_regrouped[: hosts.end]
+        gpu_rows = np.flatnonzero((selected.gpus | is_other | is_regrouped[owners]) & (owners >= 0))
+        is_chosen = selected.hosts | is_regrouped | (status != UP)
+        is_chosen |= is_steady & (selected.is_anew | hosts.is_unseen[: hosts.end])
+        is_chosen[owners[gpu_rows]] = True
         rows = np.flatnonzero(is_chosen & (status != NONE)).tolist()
         found = [host for row in rows if (host := host_at[row]) is not None]
-        for host_id in active:
-            # An alert of a host that had not reported yet has the host's name instead of its id.
-            found += self._fleet.called(host_id)
-        for ids in (active, self._silent, self._bereft):
-            found += [everybody[host_id] for host_id in ids if host_id in everybody]
+        found += self._find_hosts([host_id for host_id, uuids in active.items() if uuids])
+        found += self._find_hosts([*self._silent, *self._bereft])
         suspects: dict[int, set[str]] = defaultdict(set)
-        for row, owner in zip(gpu_rows.tolist(), owners.tolist(), strict=True):
-            if (gpu := self._table.gpu_at[row]) is not None:
+        for row, owner in zip(gpu_rows.tolist(), owners[gpu_rows].tolist(), strict=True):
+            if (gpu := gpu_at[row]) is not None:
                 suspects[owner].add(gpu.uuid)
-        return {host.id: suspects[host.row] for host in sorted(found, key=lambda host: host.row)}
+        return {
+            host.id: suspects[host.row] | active.get(host.id, _NOTHING)
+            for host in sorted(found, key=lambda host: host.row)
+        }
 
     def see(self, host: HostState, now: float, uuids: Collection[str] | None = None) -> SeenHost:
         """The host as it is now, with all of its GPUs or with these."""
@@ -86,14 +95,17 @@ class Lookout:
         late_times = _count(past.returns, now) if past.returns else 0
         if host.row >= 0:
             self._table.hosts.late_times[host.row] = late_times
-        gpus = host.current_gpus()
+        current = host.current_gpus()
+        gpus = [gpu for gpu in current if uuids is None or gpu.uuid in uuids]
+        self._remember_values(host, gpus, is_known=bool(current))
         return SeenHost(
             id=host.id,
             name=host.name,
             status=host.status,
             view=host.own_view(),
-            gpus=host.show([gpu for gpu in gpus if uuids is None or gpu.uuid in uuids]),
-            has_gpus=bool(gpus),
+            gpus=host.show(gpus),
+            chosen=uuids,
+            has_gpus=bool(current),
             boards=host.gpus,
             silent_since=host.silent_since,
             failure=host.failure,
@@ -126,6 +138,45 @@ class Lookout:
             usual[names[model]] = float(values[counts == counts.max()][-1])
         return usual
 
+    def _find_hosts(self, ids: Collection[str]) -> list[HostState]:
+        """Those in the fleet. An alert of a host that had not reported yet has the host's name instead of its id."""
+        everybody = self._fleet.hosts
+        found = [host for host_id in ids for host in self._fleet.called(host_id)]
+        return found + [everybody[host_id] for host_id in ids if host_id in everybody]
+
+    def _find_changed(self, selected: Selection, is_alarmed: Flags) -> Flags:
+        """The GPUs, by row, of hosts with an alert, or of which a rule may find something, with another value than when
+        they were last seen."""
+        gpus = self._table.gpus
+        self._reads = np.array([gpus.place[name] for name in selected.reads], np.int64)
+        self._make_room()
+        owners = gpus.host[: gpus.end]
+        is_watched = selected.steady_gpus | (is_alarmed[owners] & (owners >= 0))
+        self._seen[: gpus.end][~is_watched] = NAN
+        rows = np.flatnonzero(is_watched)
+        values, before = gpus.values[np.ix_(rows, self._reads)], self._seen[rows]
+        is_other = (values != before) & ~(np.isnan(values) & np.isnan(before))
+        is_watched[rows] = selected.is_anew | is_other.any(axis=1)
+        return is_watched
+
+    def _remember_values(self, host: HostState, gpus: list[GpuState], *, is_known: bool) -> None:
+        """As they are seen now; of a host that is silent, or of which no GPU can be read, nothing is."""
+        self._make_room()
+        if host.status != "up" or not is_known:
+            self._seen[host.rows] = NAN
+        elif gpus:
+            rows = np.array([gpu.row for gpu in gpus])
+            self._seen[rows] = self._table.gpus.values[np.ix_(rows, self._reads)]
+
+    def _make_room(self) -> None:
+        """For what was seen of each GPU, by row."""
+        rows, width = len(self._table.gpus.values), len(self._reads)
+        if self._seen.shape != (rows, width):
+            grown = np.full((rows, width), NAN)
+            if self._seen.shape[1] == width:
+                grown[: len(self._seen)] = self._seen
+            self._seen = grown
+
     def _note(self, host: HostState, now: float) -> _Past:
         past = self._past[host.id]
         if past.status == "late" and host.status == "up":
@@ -136,7 +187,7 @@ class Lookout:
         if (host.status == "up" or host.is_recalled) and past.had.keys() != host.gpus.keys():
             self._note_gone(host, past, now)
         if host.row >= 0:
-            self._table.hosts.is_regrouped[host.row] = False
+            self._table.hosts.is_regrouped[host.row] = self._table.hosts.is_unseen[host.row] = False
         return past
 
     def _note_gone(self, host: HostState, past: _Past, now: float) -> None:

@@ -127,6 +127,7 @@ class FleetTable:
             self._believe_again(pending)
         own = np.array([report.host.row for report in pending])
         self._store(self.hosts, own, [report.numbers for report in pending], [report.metrics for report in pending])
+        self.hosts.is_unseen[own] = True
         self._judge([report for report in pending if report.readings])
         self._settled(pending)
 

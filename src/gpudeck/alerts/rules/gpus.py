@@ -143,6 +143,7 @@ GPU_RULES = (
         over="{place} has cooled down",
         over_many="{count} GPUs have cooled down",
         needs=("temperature_celsius",),
+        reads=("temperature_celsius",),
     ),
     Rule(
         name="gpu_throttled",
@@ -154,6 +155,7 @@ GPU_RULES = (
         over="{place} is as fast as it should be again",
         over_many="{count} GPUs are as fast as they should be again",
         needs=("throttled_thermal", "throttled_hardware"),
+        reads=("throttled_thermal", "throttled_hardware"),
     ),
     Rule(
         name="ecc",
@@ -165,6 +167,7 @@ GPU_RULES = (
         over="The memory of {place} shows no errors since it was reset",
         over_many="The memory of {count} GPUs shows no errors since they were reset",
         needs=("ecc_uncorrected_count",),
+        reads=("ecc_uncorrected_count", "remapped_rows_pending"),
     ),
     Rule(
         name="power_capped",
@@ -176,5 +179,6 @@ GPU_RULES = (
         over="{place} has the usual power limit again",
         over_many="{count} GPUs have the usual power limit again",
         needs=("power_limit_watts",),
+        reads=("power_limit_watts",),
     ),
 )

@@ -225,6 +225,7 @@ HOST_RULES = (
         over="A disk of {place} has room again",
         over_many="{count} disks have room again",
         why_unknown=why_no_disk,
+        reads=("disks", "disk_used_bytes", "disk_total_bytes"),
     ),
     Rule(
         name="ram_full",
@@ -236,6 +237,7 @@ HOST_RULES = (
         over="{place} has free RAM again",
         over_many="{count} hosts have free RAM again",
         needs=("memory_used_bytes", "memory_total_bytes"),
+        reads=("memory_used_bytes", "memory_total_bytes"),
     ),
     Rule(
         name="clock_skew",
@@ -247,6 +249,7 @@ HOST_RULES = (
         over="The clock of {place} is right again",
         over_many="The clocks of {count} hosts are right again",
         needs=("clock_skew_seconds",),
+        reads=("clock_skew_seconds",),
     ),
     Rule(
         name="agent_outdated",
@@ -257,5 +260,6 @@ HOST_RULES = (
         many="The agents of {count} hosts are older than the hub",
         over="The agent of {place} is up to date",
         over_many="The agents of {count} hosts are up to date",
+        reads=("agent_version", "via"),
     ),
 )
