@@ -3,24 +3,62 @@ with 8,000 GPUs."""
 
 import gc
 import json
+import os
 import time
 
 import msgspec
 
+from bench.processes import rss_mib
 from bench.reports import make_rounds
 from bench.tables import best_of, print_table
+from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.hub.hub import Hub
 from gpudeck.views.text import render_fleet
-from gpudeck.wire import decode
+from gpudeck.wire import Envelope, decode
 
 HOSTS = 1_000
 ROUNDS = 6
+
+
+LAB_HOSTS, BEAT = 1_450, 5
+"""Simulated hosts that have 8,000 GPUs together, and seconds between two reports of one."""
+
+
+def measure_lab() -> tuple[int, float, float]:
+    """GPUs, KiB of a delta, and the part of GPUs that change, of an afternoon's seconds in which a fifth reports."""
+    lab, start = SimulatedFleet(hosts=LAB_HOSTS), 1_790_000_000.0
+    now = start
+    hub, sizes, changed = Hub(now=lambda: now), [], []
+    for second in range(3 * BEAT):
+        now = start + second
+        for host in range(second % BEAT, LAB_HOSTS, BEAT):
+            report = lab.report(host, now)
+            if report is not None:
+                envelope = Envelope(
+                    version=1,
+                    host=lab.names[host],
+                    host_id=lab.host_id(host),
+                    boot_id=lab.boot_id(host, now),
+                    run_id="run",
+                    sequence=second + 1,
+                    collected_at=now,
+                    interval_seconds=BEAT,
+                    report=report,
+                )
+                hub.fleet.apply(envelope, via="push", now=now, sent_at=now)
+        delta = hub.stream.tick().plain
+        if second >= 2 * BEAT:
+            sizes.append(len(delta))
+            changed.append(len(json.loads(delta.partition(b"data: ")[2])["gpus"]["rows"]))
+    gpus = hub.fleet.totals().gpus
+    return gpus, sum(sizes) / len(sizes) / 1024, sum(changed) / len(changed) / gpus
 
 
 def main() -> None:
     rounds = make_rounds(HOSTS, ROUNDS)
     document = msgspec.json.encode(decode(rounds[0][0], "application/msgpack", "zstd"))
     reference = best_of(20, lambda: [json.loads(document) for _ in range(200)]) / 200
+    before = rss_mib(os.getpid())
     hub = Hub()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -44,6 +82,8 @@ def main() -> None:
         figures["deflate"].append(best_of(1, event.deflated))
         delta_bytes, packed_bytes = len(event.plain), len(event.deflated())
         figures["document"].append(best_of(1, hub.stream.document))
+    memory = rss_mib(os.getpid()) - before
+    lab_gpus, lab_kib, lab_part = measure_lab()
     # The first round creates the hosts; what a hub does all day is the others.
     best = {name: min(times[1:]) for name, times in figures.items()}
     fleet = hub.fleet.view(hub.stream.time, demo=False)
@@ -64,6 +104,9 @@ def main() -> None:
             ("that delta, plain", f"{delta_bytes / 1024:,.0f} KiB", "", ""),
             ("that delta, deflated once for all viewers", f"{packed_bytes / 1024:,.0f} KiB", "", ""),
             ("  deflating it (in a thread)", f"{best['deflate'] * 1e3:.1f} ms", "", ratio(best["deflate"])),
+            (f"a delta of the simulated lab, {lab_gpus:,} GPUs", f"{lab_kib:,.0f} KiB", "≤ 60 KiB", ""),
+            ("  GPUs of which something changed", f"{100 * lab_part:.0f} %", "", ""),
+            ("memory for these hosts, with a document", f"{memory:,.0f} MiB", "", ""),
             ("/api/v1/fleet, made", f"{best['document'] * 1e3:.1f} ms", "≤ 50 ms", ratio(best["document"])),
             ("/api/v1/fleet, size", f"{len(hub.stream.document()) / 2**20:.1f} MiB", "", ""),
             ("the same as text", f"{text * 1e3:.0f} ms", "", ratio(text)),

@@ -28,6 +28,8 @@ _encoder = msgspec.json.Encoder()
 NAN: Final = float("nan")
 NO_ROWS: Final = slice(0, 0)
 
+_FEW: Final = 6
+"""Rows that are quicker taken one by one."""
 NONE: Final = 0
 """The code of a row that nobody has, or of a word that is not there."""
 AVAILABILITY_WORDS: Final[tuple[Availability | None, ...]] = (None, *AVAILABILITIES)
@@ -121,6 +123,11 @@ class Columns:
     def shown(self, rows: Rows | slice) -> tuple[Iterable[tuple[Value, ...]], list[tuple[str, ...]]]:
         """The same of many rows, and the names of those that are unknown."""
         values = self.values[rows]
+        if len(values) < _FEW:
+            plain = [tuple(map(_plain, row, self._whole)) for row in values.tolist()]
+            return plain, [
+                tuple(name for name, one in zip(self.names, row, strict=True) if one is None) for row in plain
+            ]
         is_unknown = np.isnan(values)
         patterns = (is_unknown @ self._bits).tolist()
         names = {
