@@ -97,7 +97,8 @@ class Lookout:
             self._table.hosts.late_times[host.row] = late_times
         current = host.current_gpus()
         gpus = [gpu for gpu in current if uuids is None or gpu.uuid in uuids]
-        self._remember_values(host, gpus, is_known=bool(current))
+        if uuids is not None:
+            self._remember_values(host, gpus, is_known=bool(current))
         return SeenHost(
             id=host.id,
             name=host.name,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compat.vesta.test_history_import import BEGIN, FakeClient, make_database, pack, stored_rows
 from sqlalchemy import text
 
+from compat.vesta.test_history_import import BEGIN, FakeClient, make_database, pack, stored_rows
 from fakes.vesta import VestaHub, make_post
 from gpudeck.compat.importing import Here, ImportTarget, Result, carry_out, look
 from gpudeck.compat.vesta import history_import as importer

@@ -83,6 +83,9 @@ class OldHost:
     def current_gpus(self) -> list[OldGpu]:
         return [gpu for gpu in self.gpus.values() if gpu.is_current]
 
+    def show(self, gpus: list[OldGpu]) -> list[Gpu]:
+        return [gpu.view() for gpu in gpus]
+
     def numbers(self) -> list[Any]:
         return [self.state.view[name] for name in HOST_METRICS]
 
