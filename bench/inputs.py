@@ -212,7 +212,7 @@ def _reports() -> Iterable[Case]:
 
 
 def _report(name: str, gpus: list[GpuReading]) -> Case:
-    envelope = Envelope(1, "gpu01", "boot", 1, time.time(), 2.0, Report(gpus=gpus))
+    envelope = Envelope(1, "gpu01", "boot", 1, time.time(), 2.0, report=Report(gpus=gpus))
     body = encode(envelope)
 
     def take() -> None:

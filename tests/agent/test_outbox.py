@@ -192,6 +192,15 @@ def test_agent_that_is_told_to_end_loses_nothing(tmp_path: Path) -> None:
     assert take_all(after) == [99, *range(40)]
 
 
+def test_report_that_waits_on_disk_is_whole(tmp_path: Path) -> None:
+    outbox = spooled(tmp_path)
+    outbox.put(Parcel("gpu01", b"whole", description="same", short=b"short"))
+    outbox.save()
+    parcel = outbox.wait(0)
+    assert parcel is not None
+    assert (parcel.body, parcel.description, parcel.short) == (b"whole", "", b"")
+
+
 def test_sent_reports_are_not_sent_again_after_a_restart(tmp_path: Path) -> None:
     before = spooled(tmp_path)
     fill(before, 9)

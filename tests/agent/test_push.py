@@ -259,3 +259,96 @@ def test_single_report_that_is_not_taken_says_why(
     with pytest.raises(GpudeckError) as raised:
         Sender(outbox, hub.url, token_file, pace=0.0).send_now(Parcel("gpu01", b"one"))
     assert type(raised.value) is kind
+
+
+def put_with_short(outbox: Outbox, *numbers: int, description: str = "same", host: str = "gpu01") -> None:
+    for number in numbers:
+        whole, short = b"whole %d" % number, b"short %d" % number
+        outbox.put(Parcel(host, whole, description=description, short=short))
+
+
+@pytest.fixture
+def sender(hub: MoodyHub, outbox: Outbox, token_file: Path) -> Sender:
+    hub.version = "2"
+    return Sender(outbox, hub.url, token_file, pace=0.0)
+
+
+def send_each(sender: Sender, outbox: Outbox, *numbers: int, description: str = "same") -> None:
+    """One report after another, as a hub that is there gets them."""
+    for number in numbers:
+        put_with_short(outbox, number, description=description)
+        send_next(sender, outbox, 1)
+
+
+def test_reports_are_short_after_a_whole_one_until_the_description_changes(
+    hub: MoodyHub, outbox: Outbox, sender: Sender
+) -> None:
+    send_each(sender, outbox, 1, 2, 3)
+    send_each(sender, outbox, 4, 5, description="other")
+    send_each(sender, outbox, 6)
+    assert hub.bodies == [b"whole 1", b"short 2", b"short 3", b"whole 4", b"short 5", b"whole 6"]
+
+
+@pytest.mark.parametrize(
+    ("version", "is_short"), [(None, False), ("", False), ("1", False), ("two", False), ("²", False), ("3", True)]
+)
+def test_reports_are_short_only_for_a_hub_that_says_it_reads_them(
+    hub: MoodyHub, outbox: Outbox, sender: Sender, version: str | None, is_short: bool
+) -> None:
+    hub.version = None if version is None else version.encode().decode("latin-1")
+    send_each(sender, outbox, 1, 2)
+    assert hub.bodies == [b"whole 1", b"short 2" if is_short else b"whole 2"]
+
+
+def test_each_host_is_described_by_itself(hub: MoodyHub, outbox: Outbox, sender: Sender) -> None:
+    send_each(sender, outbox, 1, 2)
+    put_with_short(outbox, 3, host="gpu02")
+    send_next(sender, outbox, 1)
+    assert hub.bodies == [b"whole 1", b"short 2", b"whole 3"]
+
+
+@pytest.mark.parametrize("mood", [400, 413, 415, 422, 428])
+def test_short_report_that_is_refused_is_sent_whole_at_once(
+    hub: MoodyHub, outbox: Outbox, sender: Sender, mood: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """428: the hub was started again, or is another one. 400: it is an older one now."""
+    send_each(sender, outbox, 1)
+    hub.moods = [mood]
+    send_each(sender, outbox, 2, 3)
+    assert hub.bodies == [b"whole 1", b"short 2", b"whole 2", b"short 3"]
+    assert (hub.taken, sender.refused, caplog.text) == ([b"whole 1", b"whole 2", b"short 3"], 0, "")
+
+
+def test_hub_that_refuses_both_forms_gets_each_report_twice_at_most(
+    hub: MoodyHub, outbox: Outbox, sender: Sender
+) -> None:
+    send_each(sender, outbox, 1)
+    hub.moods = [428, 422, 422]
+    send_each(sender, outbox, 2, 3)
+    assert hub.bodies == [b"whole 1", b"short 2", b"whole 2", b"whole 3"]
+    assert (sender.refused, len(outbox)) == (2, 0)
+
+
+def test_hub_that_no_longer_says_it_reads_short_reports_gets_whole_ones(
+    hub: MoodyHub, outbox: Outbox, sender: Sender
+) -> None:
+    send_each(sender, outbox, 1, 2)
+    hub.version = None
+    send_each(sender, outbox, 3, 4)
+    assert hub.bodies == [b"whole 1", b"short 2", b"short 3", b"whole 4"]
+
+
+def test_whole_report_that_the_hub_had_already_describes_nothing(hub: MoodyHub, outbox: Outbox, sender: Sender) -> None:
+    hub.moods = [200]
+    send_each(sender, outbox, 1, 2, 3)
+    assert hub.bodies == [b"whole 1", b"whole 2", b"short 3"]
+
+
+def test_short_report_to_a_hub_in_trouble_waits_as_any_other(hub: MoodyHub, outbox: Outbox, sender: Sender) -> None:
+    send_each(sender, outbox, 1)
+    hub.moods = [503]
+    send_each(sender, outbox, 2)
+    assert len(outbox) == 1
+    send_next(sender, outbox, 1)
+    assert hub.bodies == [b"whole 1", b"short 2", b"short 2"]
+    assert len(outbox) == 0

@@ -8,14 +8,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class MoodyHub:
     """Answers each POST with the next of its moods, 202 when it has none left; keeps what it took.
 
-    `takes_late` says that it takes late reports; `code`, `message` and `hint` are those of its errors.
+    `takes_late` says that it takes late reports, `version` which version of reports it reads, if it says so; `code`,
+    `message` and `hint` are those of its errors. `bodies` are all that it got.
     """
 
     def __init__(self, port: int = 0) -> None:
         self.moods: list[int] = []
         self.takes_late = True
+        self.version: str | None = None
         self.code = self.message = self.hint = ""
         self.taken: list[bytes] = []
+        self.bodies: list[bytes] = []
         self.seen: list[tuple[str | None, str | None]] = []
         hub = self
 
@@ -25,6 +28,7 @@ class MoodyHub:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 hub.seen.append((self.headers["Authorization"], self.headers["Gpudeck-Sent-At"]))
+                hub.bodies.append(body)
                 status = hub.moods.pop(0) if hub.moods else 202
                 hub.taken += [body] if status == 202 else []
                 self.send_response(status)
@@ -33,6 +37,8 @@ class MoodyHub:
                 self.send_header("Retry-After", "0")
                 if hub.takes_late and status == 202:
                     self.send_header("Gpudeck-Late-Reports", "1")
+                if hub.version is not None and status == 202:
+                    self.send_header("Gpudeck-Wire-Version", hub.version)
                 self.end_headers()
                 self.wfile.write(answer)
 

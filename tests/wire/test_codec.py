@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -45,10 +46,13 @@ def test_unknown_fields_are_ignored() -> None:
     assert decode(msgspec.json.encode(document), JSON) == make_envelope()
 
 
-@pytest.mark.parametrize("document", [{"version": 2}, {"version": 2, "host": 7, "report": []}])
-def test_a_newer_version_is_named_even_where_its_shape_is_another(document: object) -> None:
-    with pytest.raises(ReportRefused, match=r"wire version 2, this hub reads up to 1 Upgrade the hub"):
-        decode(msgspec.json.encode(document), JSON)
+@pytest.mark.parametrize("document", [{"version": 3}, {"version": 3, "host": 7, "report": []}])
+@pytest.mark.parametrize(("media", "write"), [(JSON, msgspec.json.encode), (MSGPACK, msgspec.msgpack.encode)])
+def test_a_newer_version_is_named_even_where_its_shape_is_another(
+    media: str, write: Callable[[object], bytes], document: object
+) -> None:
+    with pytest.raises(ReportRefused, match=r"wire version 3, this hub reads up to 2 Upgrade the hub"):
+        decode(write(document), media)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 from msgspec.inspect import Field, StructType, type_info
 
+from fakes.clock import FakeClock
 from gpudeck.hub.hub import Hub
-from gpudeck.wire import Envelope, decode, encode
+from gpudeck.model.errors import ReportRefused
+from gpudeck.wire import Envelope, ShortReport, decode, decode_any, encode
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "wire"
 VERSIONS = sorted(
@@ -18,6 +20,16 @@ VERSIONS = sorted(
 JSON, MSGPACK = "application/json", "application/msgpack"
 
 REQUIRED = {
+    "ShortReport": {
+        "version",
+        "host",
+        "boot_id",
+        "sequence",
+        "collected_at",
+        "interval_seconds",
+        "description",
+        "numbers",
+    },
     "Envelope": {"version", "host", "boot_id", "sequence", "collected_at", "interval_seconds", "report"},
     "Report": set(),
     "GpuReading": {"uuid", "index", "name"},
@@ -51,6 +63,7 @@ def _parts(kind: Any) -> list[Any]:
 
 
 WIRE = structs()
+SHORT = structs(type_info(ShortReport))
 OPTIONAL = [(name, field.encode_name) for name, kind in WIRE.items() for field in kind.fields if not field.required]
 
 
@@ -100,7 +113,8 @@ def test_newest_capture_has_every_field_of_the_wire() -> None:
 
 
 def test_no_field_becomes_required() -> None:
-    required = {name: {field.encode_name for field in kind.fields if field.required} for name, kind in WIRE.items()}
+    kinds = WIRE | SHORT
+    required = {name: {field.encode_name for field in kind.fields if field.required} for name, kind in kinds.items()}
     assert required == REQUIRED
 
 
@@ -150,3 +164,34 @@ def test_hub_shows_the_host_of_an_agent_that_sends_the_least() -> None:
     host = take(document)
     assert (host["name"], len(host["gpus"])) == ("gpu07.lab.example", 1)
     assert host["gpus"][0]["availability"] == "unknown"
+
+
+def take_both(version: str, short: bytes, media: str, encoding: str = "") -> dict[str, Any]:
+    """The host as a hub shows it that was sent the whole report of a version and then a short one."""
+    hub = Hub(demo=True, now=FakeClock())
+    hub.ingest.take((CAPTURES / version / "full.json").read_bytes(), JSON)
+    assert hub.ingest.take(short, media, encoding)
+    (host,) = msgspec.json.decode(hub.fleet.encoded(0.0, demo=True))["hosts"]
+    return dict(host)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_short_report_of_each_version_is_read_and_shown_as_the_whole_one(version: str) -> None:
+    text, packed = ((CAPTURES / version / f"short.{kind}").read_bytes() for kind in ("json", "msgpack.zst"))
+    assert decode_any(text, JSON) == decode_any(packed, MSGPACK, "zstd")
+    whole = capture(version) | {"sequence": 43, "collected_at": capture(version)["collected_at"] + 2}
+    shown = take_both(version, msgspec.json.encode(whole), JSON)
+    for short, media, encoding in ((text, JSON, ""), (packed, MSGPACK, "zstd")):
+        assert take_both(version, short, media, encoding) == shown
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_newer_agent_may_put_further_fields_into_a_short_report(version: str) -> None:
+    text = (CAPTURES / version / "short.json").read_bytes()
+    assert decode_any(msgspec.json.encode(msgspec.json.decode(text) | {"colour": [1]}), JSON) == decode_any(text, JSON)
+
+
+def test_short_report_is_taken_nowhere_but_where_agents_push() -> None:
+    body = (CAPTURES / VERSIONS[-1] / "short.msgpack.zst").read_bytes()
+    with pytest.raises(ReportRefused, match="wire version 2"):
+        decode(body, MSGPACK, "zstd")

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpudeck import __version__
 from gpudeck.agent.parcel import Moment, Parcel
@@ -18,7 +18,7 @@ from gpudeck.collectors.base import Collector
 from gpudeck.model import clock
 from gpudeck.model.errors import PluginError
 from gpudeck.model.report import Report
-from gpudeck.wire import VERSION, Envelope, encode
+from gpudeck.wire import SHORT_VERSION, VERSION, Envelope, ShortReport, describe, encode, pack_numbers
 
 log = logging.getLogger(__name__)
 
@@ -62,26 +62,31 @@ class Reporter:
             report = Report(gpus_reason="the agent failed while reading them; its log has the details")
         else:
             self._note_recovery()
-        return Parcel(self.host, encode(self._seal(report, now, interval)), made)
+        return self._seal(report, made, now, interval)
 
     def close(self) -> None:
         self._collector.close()
 
-    def _seal(self, report: Report, now: float, interval: float) -> Envelope:
+    def _seal(self, report: Report, made: Moment, now: float, interval: float) -> Parcel:
         self._sequence += 1
-        return Envelope(
-            version=VERSION,
-            host=self.host,
-            host_id=self._host_id,
-            boot_id=self._boot_id(now),
-            run_id=self._run_id,
-            sequence=self._sequence,
-            collected_at=now,
-            interval_seconds=interval,
-            report=report,
-            agent_version=__version__,
-            simulated=self._simulated,
-        )
+        numbers = pack_numbers(report)
+        description = "" if numbers is None else describe(report)
+        head: dict[str, Any] = {
+            "host": self.host,
+            "host_id": self._host_id,
+            "boot_id": self._boot_id(now),
+            "run_id": self._run_id,
+            "sequence": self._sequence,
+            "collected_at": now,
+            "interval_seconds": interval,
+            "agent_version": __version__,
+            "simulated": self._simulated,
+        }
+        whole = encode(Envelope(version=VERSION, report=report, description=description, **head))
+        if numbers is None:
+            return Parcel(self.host, whole, made)
+        short = encode(ShortReport(version=SHORT_VERSION, description=description, numbers=numbers, **head))
+        return Parcel(self.host, whole, made, description, short)
 
     def _note_failure(self, failure: str, *, trace: bool = False) -> None:
         if failure != self._failing:

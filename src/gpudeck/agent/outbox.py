@@ -35,7 +35,7 @@ class _Waiting:
     def __init__(self, parcel: Parcel, put_at: float, place: Place | None = None) -> None:
         self.host = parcel.host
         self.made = parcel.made
-        self.size = len(parcel.body) if place is None else place.length
+        self.size = len(parcel.body) + len(parcel.short) if place is None else place.length
         self.parcel = parcel if place is None else None
         self.place = place
         self.put_at = put_at

@@ -21,8 +21,14 @@ class Moment(Struct, frozen=True, gc=False):
 
 
 class Parcel(Struct, frozen=True):
-    """One encoded envelope and the host it is about."""
+    """One encoded envelope and the host it is about.
+
+    `short` is the same as a short report, for a hub that has taken a whole one with that `description`. It is empty
+    where there is none, and not kept on disk.
+    """
 
     host: str
     body: bytes
     made: Moment = Moment()
+    description: str = ""
+    short: bytes = b""

@@ -4,6 +4,9 @@ A hub that is away is tried again after a random, growing pause, and a backlog i
 thousand agents do not fall upon a hub that has just come back. The newest report goes first where the hub takes late
 ones, which it says with each answer (`Gpudeck-Late-Reports: 1`). A hub that does not would refuse all that is older:
 it gets the oldest first.
+
+A hub that reads short reports (`Gpudeck-Wire-Version: 2`) and has taken a whole one gets short ones until something
+other than a number changes. One that it cannot take is sent whole at once, so each report is sent twice at most.
 """
 
 import logging
@@ -20,11 +23,14 @@ from gpudeck.agent.route import PROXY_WANTS_LOGIN, explain, open_pool
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
+from gpudeck.wire import SHORT_VERSION
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 60.0
 FIRST_PAUSE = 1.0
+_NOT_AS_SHORT = frozenset({400, 413, 415, 422, 428})
+"""Answers to a short report after which it is sent whole: also by a hub, or a proxy, that does not know short ones."""
 _HEADERS = {"Content-Type": "application/msgpack", "Content-Encoding": "zstd", "User-Agent": "gpudeck-agent"}
 
 
@@ -86,6 +92,8 @@ class Sender:
         self._now = now
         self._boottime = boottime
         self._takes_late = False
+        # By host: the description of the last whole report that was taken, by a hub that reads short ones.
+        self._described: dict[str, str] = {}
         self._is_replaced = False
         self._backoff = Backoff()
         self._trouble: str | None = None
@@ -137,13 +145,17 @@ class Sender:
 
     def _post(self, parcel: Parcel) -> bool:
         """Whether the hub took the report; False when it never will. Raises _Later when it may."""
-        sent_at = parcel.made.sent_at(self._now(), self._boottime())
-        headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(sent_at)}
-        try:
-            answer = self._pool.request("POST", self._url, body=parcel.body, headers=headers, redirect=False)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
+        is_short = bool(parcel.short) and self._described.get(parcel.host) == parcel.description
+        answer = self._request(parcel, parcel.short if is_short else parcel.body)
+        if is_short and answer.status in _NOT_AS_SHORT:
+            is_short = False
+            del self._described[parcel.host]
+            answer = self._request(parcel, parcel.body)
         if 200 <= answer.status < 300:
+            if not _reads_short(answer.headers.get("Gpudeck-Wire-Version", "")):
+                self._described.clear()
+            elif answer.status == 202 and not is_short and parcel.description:
+                self._described[parcel.host] = parcel.description
             # A report that the hub had already (200) may be answered without the header.
             self._takes_late = answer.headers.get("Gpudeck-Late-Reports") == "1" or (
                 self._takes_late and answer.status == 200
@@ -165,6 +177,15 @@ class Sender:
             self._read_token_again()
             raise _TokenRefused(told, pause=15.0)
         raise _Later(told, pause=_retry_after(answer.headers.get("Retry-After")))
+
+    def _request(self, parcel: Parcel, body: bytes) -> urllib3.BaseHTTPResponse:
+        """Raises _Later where nobody answers."""
+        sent_at = parcel.made.sent_at(self._now(), self._boottime())
+        headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(sent_at)}
+        try:
+            return self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
 
     def _read_token_again(self) -> None:
         try:
@@ -210,3 +231,8 @@ def _sentence(error: dict[str, str]) -> str:
 
 def _retry_after(text: str | None) -> float | None:
     return float(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _reads_short(version: str) -> bool:
+    """Whether a hub that reads reports up to that version reads short ones."""
+    return version.isascii() and version.isdigit() and int(version[:9]) >= SHORT_VERSION

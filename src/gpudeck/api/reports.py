@@ -10,7 +10,7 @@ from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, sen
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import ReportRefused
-from gpudeck.wire import MAX_BODY_BYTES
+from gpudeck.wire import MAX_BODY_BYTES, SHORT_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ _TAKEN = b'{"status":"taken"}'
 _REPEATED = b'{"status":"repeated"}'
 _LATE_REPORTS = (b"gpudeck-late-reports", b"1")
 """Tells the agent that it may send its newest report before those that wait: this hub takes late ones as such."""
+_WIRE_VERSION = (b"gpudeck-wire-version", b"%d" % SHORT_VERSION)
+"""Tells the agent which version of reports this hub reads."""
 
 
 class ReportsRoute:
@@ -64,7 +66,7 @@ class ReportsRoute:
             log.exception("bug while taking a report")
             await send_error(send, 500, "bug", "the hub made a mistake with this report", "Its log has the details.")
             return
-        await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED, _LATE_REPORTS)
+        await send_json(send, 202 if taken else 200, _TAKEN if taken else _REPEATED, _LATE_REPORTS, _WIRE_VERSION)
 
     def _authorize(self, authorization: str) -> Grant:
         scheme, _, token = authorization.partition(" ")

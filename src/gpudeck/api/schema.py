@@ -11,7 +11,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from gpudeck.api.callers import COOKIE
 from gpudeck.api.errors import ErrorBody
-from gpudeck.wire import CONTENT_TYPES, Envelope
+from gpudeck.wire import CONTENT_TYPES, Envelope, ShortReport
 
 _STRICT = (
     *("NewHost", "Credentials", "FirstAccount", "NewPassword", "NewAccount", "AccountChange", "NewToken"),
@@ -39,6 +39,7 @@ def _error(description: str) -> dict[str, Any]:
     }
 
 
+_REPORTS = {"anyOf": [{"$ref": _REF.format(name=kind.__name__)} for kind in (Envelope, ShortReport)]}
 _STATUS = {"type": "object", "properties": {"status": {"enum": ["taken", "repeated"]}}, "required": ["status"]}
 _RAW_PATHS: dict[str, Any] = {
     "/api/v1/reports": {
@@ -50,7 +51,7 @@ _RAW_PATHS: dict[str, Any] = {
             "security": [{"bearer": []}],
             "requestBody": {
                 "required": True,
-                "content": {kind: {"schema": {"$ref": _REF.format(name="Envelope")}} for kind in CONTENT_TYPES},
+                "content": {kind: {"schema": _REPORTS} for kind in CONTENT_TYPES},
             },
             "responses": {
                 "202": {"description": "Taken", "content": {"application/json": {"schema": _STATUS}}},
@@ -61,6 +62,7 @@ _RAW_PATHS: dict[str, Any] = {
                 "413": _error("Too large, packed or unpacked"),
                 "415": _error("A content type or encoding that is not taken"),
                 "422": _error("A report whose fields are not as described"),
+                "428": _error("A short report whose description is not known: send the whole one"),
                 "500": _error("A bug of the hub"),
                 "503": _error("The fleet is full"),
             },
@@ -85,7 +87,7 @@ _COOKIE_NAMES = f"Over TLS it is called __Host-{COOKIE}, or __Secure-{COOKIE} wh
 
 def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
     """The framework's OpenAPI document with the raw routes added, and what every route may answer: the whole hub."""
-    _, schemas = msgspec.json.schema_components([Envelope, ErrorBody], ref_template=_REF)
+    _, schemas = msgspec.json.schema_components([Envelope, ShortReport, ErrorBody], ref_template=_REF)
     told = document.get("components", {}).get("schemas", {})
     # The framework does not tell that fields which nobody knows are refused.
     strict = {name: told[name] | {"additionalProperties": False} for name in _STRICT if name in told}

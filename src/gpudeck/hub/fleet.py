@@ -13,6 +13,7 @@ import msgspec
 from gpudeck import __version__
 from gpudeck.hub.host import BACKLOG_SECONDS, ENCODED_AT_ONCE, HostState, encode_hosts
 from gpudeck.hub.late import LateReports
+from gpudeck.hub.layout import refuse_undescribed
 from gpudeck.hub.observers import SOURCE, Observers
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
@@ -23,13 +24,14 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
+from gpudeck.model.report import Report
 from gpudeck.model.reservation import Mark
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.turns import Steps, finish
 from gpudeck.model.view import Fleet as FleetView
 from gpudeck.model.view import Totals
-from gpudeck.wire import Envelope
+from gpudeck.wire import Envelope, Head, ShortReport
 
 FORGET_TICKS = 3600
 """So many seconds lie between two looks for hosts to forget."""
@@ -73,7 +75,7 @@ class Fleet:
 
     def apply(
         self,
-        envelope: Envelope,
+        envelope: Envelope | ShortReport,
         *,
         via: str,
         now: float,
@@ -87,19 +89,27 @@ class Fleet:
         `sent_at` is the agent's clock at the moment of sending: with it the hub tells a wrong clock from a report that
         waited in an outbox, and dates the report by its own clock. `target` is the configured host that was asked for
         it. `only` are the names, or the pattern of names, that its sender may report as, `token` is what it showed.
-        Raises ReportRefused.
+        Raises ReportRefused, also for a short report that has to be sent whole.
         """
         envelope = self._register.keep_apart(envelope, target)
         host, host_id = self._register.find(envelope, via, target, only, token)
         if self._has_better_way(host, via):
             self.counters["reports_second_way"] += 1
             return False
+        if isinstance(envelope, ShortReport):
+            known = host.description_of(envelope)
+            known.check(envelope.numbers)
+            report = known.report
+        else:
+            report = envelope.report
         uptime = now if self._uptime is None else self._uptime()
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(sent_at - now, 1) + 0.0  # no -0.0
         # What the hub fetches itself is always the newest.
         is_sent = target is None and sent_at is not None
         if is_sent and self._late.is_late(host, envelope, now - waited, now):
+            if isinstance(envelope, ShortReport):
+                raise refuse_undescribed(envelope)
             return self._take_late(host, envelope, now - waited, skew, now, uptime)
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
@@ -114,7 +124,7 @@ class Fleet:
         if token is not None and host.token != token.id:
             self._register.tokens.charge(host, token.id)
         if self._recalled:
-            self._take_over(host, envelope)
+            self._take_over(host, report)
         host.take(envelope, now - waited, skew, now, uptime)
         self.counters["reports_taken"] += 1
         self._register.dirty.add(host.id)
@@ -331,9 +341,9 @@ class Fleet:
         for host in [host for host in self.hosts.values() if host.target is None and host.observed_at < since]:
             self.remove(host.id)
 
-    def _take_over(self, host: HostState, envelope: Envelope) -> None:
+    def _take_over(self, host: HostState, report: Report) -> None:
         """GPUs of this report that a host of before this start had are no longer there."""
-        for gpu in envelope.report.gpus or ():
+        for gpu in report.gpus or ():
             before = self._recalled.pop(gpu.uuid, None)
             if before is None or before is host or not before.is_recalled:
                 continue
@@ -341,7 +351,7 @@ class Fleet:
                 before.release_gpu(gpu.uuid)
                 self._register.dirty.add(before.id)
 
-    def _refuse_rival(self, host: HostState, envelope: Envelope, now: float) -> None:
+    def _refuse_rival(self, host: HostState, envelope: Head, now: float) -> None:
         """Two agents at once that claim to be one host: the newer is believed, and both hear of it."""
         if host.is_run_of(envelope):
             return

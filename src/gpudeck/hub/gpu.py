@@ -138,9 +138,9 @@ class GpuState:
         is_news = False
         gpus = self._table.gpus
         if after_gap and reading.idle_seconds is not None:
-            gpus.last_work_at[self.row] = max(gpus.last_work_at[self.row], now - reading.idle_seconds)
+            self.note_work(now - reading.idle_seconds)
         if reading.events or self.faults:
-            is_news = self._take_events(reading, collected_at)
+            is_news = self.take_events(reading, collected_at)
         if reading.processes != self.processes or reading.processes_reason != self._processes_reason:
             self._take_processes(reading)
         if reading.missing != self.missing:
@@ -160,6 +160,17 @@ class GpuState:
         if self._table.marks or self._mark is not _UNMARKED:
             self._take_mark()
         return is_news
+
+    def note_work(self, at: float) -> None:
+        """Its agent has seen work on it at that moment, in a report that has not arrived."""
+        gpus = self._table.gpus
+        gpus.last_work_at[self.row] = max(gpus.last_work_at[self.row], at)
+
+    def take_process_numbers(self, processes: list[Process]) -> None:
+        """The processes that are there already, with the numbers of a newer report."""
+        if processes != self.processes:
+            self._table.other_processes.add(self)
+            self._set_processes(processes, are_others=False)
 
     def rename(self, names: Names) -> None:
         """Models are called by these names from here on."""
@@ -343,8 +354,9 @@ class GpuState:
             return "booked", 0
         return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)
 
-    def _take_events(self, reading: GpuReading, collected_at: float) -> bool:
-        """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
+    def take_events(self, reading: GpuReading, collected_at: float) -> bool:
+        """With their owners. Whoever is blamed is often gone by now, and was there in the reading before. A fault
+        counts for a day; returns whether any of this may be news."""
         is_news = reading.events != list(self.faults)
         if is_news:
             there = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
@@ -370,13 +382,18 @@ class GpuState:
             self._table.other_processes.add(self)
         else:
             self.changed.add("processes")
-        self.processes, self._processes_reason = reading.processes, reading.processes_reason
-        self._shown = None
-        there, gpus, row = look_at(reading.processes), self._table.gpus, self.row
+        self._processes_reason = reading.processes_reason
+        self._set_processes(reading.processes, are_others=True)
+
+    def _set_processes(self, processes: list[Process] | None, *, are_others: bool) -> None:
+        self.processes, self._shown = processes, None
+        if not are_others and len(self.users) < 2 and not any(one.display for one in processes or ()):
+            return
+        there, gpus, row = look_at(processes), self._table.gpus, self.row
         gpus.workers[row] = -1 if there.workers is None else there.workers
         gpus.display_bytes[row] = NAN if there.display_bytes is None else there.display_bytes
         gpus.oldest_start[row] = NAN if there.oldest_start is None else there.oldest_start
-        users = users_of(reading.processes)
+        users = users_of(processes)
         if users != self.users:
             self.users = users
             self.changed.add("users")

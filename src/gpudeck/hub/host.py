@@ -1,10 +1,10 @@
 """One host of the live fleet: the order of its reports, its status, and what of it is text. Its numbers, and those of
 its GPUs, are rows of the fleet's table."""
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
+from math import isnan
 from typing import Any, Final
 
 import msgspec
@@ -26,18 +26,19 @@ from gpudeck.fleet.columns import (
 )
 from gpudeck.fleet.judging import SILENT, UNHEARD, silence
 from gpudeck.hub.gpu import NO_REASONS, GpuState, encode_gpus, show_gpus
+from gpudeck.hub.layout import Description, Layout, names_of, refuse_undescribed
 from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.table import FleetTable, Pending
 from gpudeck.model.availability import Availability
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, HostIdentity, Value
+from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
 from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.names import Names
 from gpudeck.model.release import read_release
-from gpudeck.model.report import Disk, GpuReading
+from gpudeck.model.report import Disk, GpuReading, Report
 from gpudeck.model.view import Gpu, Host, HostStatus
 from gpudeck.model.wanted import OfferedGpu, offer
-from gpudeck.wire import Envelope
+from gpudeck.wire import Envelope, Head, ShortReport
 
 LATE_BEATS: Final = 3.0
 BACKLOG_SECONDS: Final = 5.0
@@ -53,11 +54,7 @@ _MAY_BE_ABSENT: Final = ("clock_skew_seconds", "driver_version", "os")
 _IN_REASONS: Final = {"unknown", "gpus_reason", *_MAY_BE_ABSENT}
 _NEVER: Final = "this host has not reported yet"
 _UNREAD: Final = "the GPUs of this host could not be read"
-_HOST_NAMES: Final = tuple(HOST_METRICS)
-_GPU_NAMES: Final = tuple(GPU_METRICS)
-_HOST_BLANK: Final = (float("nan"),) * len(_HOST_NAMES)
-_GPU_BLANK: Final = (float("nan"),) * len(_GPU_NAMES)
-_UNKNOWN: Final = (None,) * len(_HOST_NAMES)
+_UNKNOWN: Final = (None,) * len(HOST_METRICS)
 _encoder = msgspec.json.Encoder()
 
 
@@ -134,8 +131,10 @@ class HostState:
         self.kept_json: dict[Sight, list[bytes]] = {}
         self._view: Host | None = None
         self._synced: tuple[int, float, HostStatus, bool] | None = None
+        self._layout = Layout()
+        self._description: Description | None = None
 
-    def accepts(self, envelope: Envelope) -> bool:
+    def accepts(self, envelope: Head) -> bool:
         """Whether the report is news: not one seen before, and not from an agent that another has replaced.
 
         A replaced agent is heard again once its successor has fallen silent: somebody tried a second one by hand.
@@ -146,20 +145,33 @@ class HostState:
         ended_at = self._ended_runs.get(run)
         return ended_at is None or (self.status != "up" and envelope.sequence > ended_at)
 
-    def is_run_of(self, envelope: Envelope) -> bool:
+    def is_run_of(self, envelope: Head) -> bool:
         return (envelope.boot_id, envelope.run_id) == self._run
 
-    def is_next(self, envelope: Envelope) -> bool:
+    def is_next(self, envelope: Head) -> bool:
         """Whether it is the report that follows the newest one, with none missing between them."""
         return envelope.sequence == self._sequence + 1 and self.is_run_of(envelope)
 
-    def is_other_machine(self, envelope: Envelope) -> bool:
+    def is_other_machine(self, envelope: Head) -> bool:
         """Whether the report is of another machine with the same machine id, this one being up all the while."""
         return self.status == "up" and envelope.host != self.name and envelope.boot_id != self._run[0]
 
-    def has_gpu_of(self, envelope: Envelope) -> bool:
+    def has_gpu_of(self, envelope: Envelope | ShortReport) -> bool:
         """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
+        if isinstance(envelope, ShortReport):
+            return self._is_described_by(envelope)
         return any(gpu.uuid in self.gpus for gpu in envelope.report.gpus or ())
+
+    def description_of(self, envelope: ShortReport) -> Description:
+        """The newest report of this host, where a short one refers to that and is of the same run. Raises ReportRefused
+        for any other."""
+        if self._description is None or not self._is_described_by(envelope):
+            raise refuse_undescribed(envelope)
+        return self._description
+
+    def _is_described_by(self, envelope: ShortReport) -> bool:
+        known = self._description
+        return known is not None and known.id == envelope.description and self.is_run_of(envelope)
 
     @property
     def boot_id(self) -> str:
@@ -255,7 +267,7 @@ class HostState:
     def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
         """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
         until then or, after `until`, down. With 0.0 it was down already."""
-        self._describe(envelope, last_report_at, None, last_report_at)
+        self._describe(envelope, envelope.report, last_report_at, None, last_report_at)
         self._recalled_until = until
         self.status = "late" if until else "down"
         self._place_gpus([GpuState(self._table, -1, reading) for reading in gpus])
@@ -295,32 +307,43 @@ class HostState:
         self._sync()
 
     def take(
-        self, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float | None = None
+        self,
+        envelope: Envelope | ShortReport,
+        observed_at: float,
+        skew: float | None,
+        now: float,
+        uptime: float | None = None,
     ) -> None:
         """Make the report that arrived at `now` this host's state as of its own time. It is judged with others: see
-        FleetTable.settle. `uptime` is a clock that nobody sets."""
+        FleetTable.settle. `uptime` is a clock that nobody sets. The description of a short one is known."""
         if self.is_pending:
             self._table.settle()
         self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
-        self._describe(envelope, observed_at, skew, now)
-        report = envelope.report
-        numbers = array("d", map(report.metrics.get, _HOST_NAMES, _HOST_BLANK))
-        gpu_numbers = array("d")
-        for reading in report.gpus or ():
-            gpu_numbers.extend(map(reading.metrics.get, _GPU_NAMES, _GPU_BLANK))
-        is_backlog = now - observed_at > BACKLOG_SECONDS
+        if isinstance(envelope, ShortReport):
+            known = self.description_of(envelope)
+            report = known.report
+            self._describe(envelope, report, observed_at, skew, now)
+            numbers, gpu_numbers = self._layout.read_short(envelope.numbers)
+        else:
+            report = envelope.report
+            self._describe(envelope, report, observed_at, skew, now)
+            if (names := names_of(report)) != self._layout.names:
+                self._layout = Layout(names)
+            numbers, gpu_numbers = self._layout.read(report)
+            name = envelope.description
+            self._description = Description(name, report, self._layout) if name else None
         self.is_pending = True
         self._table.put(
             Pending(
                 self,
                 numbers,
                 gpu_numbers,
-                report.metrics,
-                report.gpus,
+                self._layout,
+                report.gpus is not None,
                 self.observed_at,
                 envelope.collected_at,
                 now,
-                is_backlog,
+                now - observed_at > BACKLOG_SECONDS,
             )
         )
 
@@ -329,6 +352,7 @@ class HostState:
         self._table.settle()
         other = copy(self)
         other._table, other.row, other.changed, other._synced = table, -1, set(), None
+        other._description = None
         other._place()
         table.hosts.copy(other.row, self.row, self._table.hosts)
         other.rows = table.gpus.take(len(self.gpus))
@@ -466,9 +490,10 @@ class HostState:
             ]
         return patch
 
-    def _describe(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> None:
-        """Take what a report says in words, and its place in the order of reports."""
-        report = envelope.report
+    def _describe(
+        self, envelope: Envelope | ShortReport, report: Report, observed_at: float, skew: float | None, now: float
+    ) -> None:
+        """Take what a report says in words, and its place in the order of reports. Of a short one they are known."""
         after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
         was_recalled = self.is_recalled
         self._recalled_until = None
@@ -480,17 +505,35 @@ class HostState:
             self.status = "up"
             self.changed.update(("status", "reasons"))
         self._place()
-        self._take_facts(envelope, skew)
+        disks = report.disks
+        if isinstance(envelope, ShortReport):
+            disks = self._take_numbers(envelope, after_gap=after_gap)
+        self._take_facts(envelope, report, disks, skew)
         if report.gpus is None:
             self._silence_gpus(self.facts.gpus_reason or "", self.observed_at)
-        else:
+        elif isinstance(envelope, Envelope):
             self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap, is_new=was_recalled)
         self._advance(envelope)
         self._sync()
         self._forget_encoded()
 
-    def _take_facts(self, envelope: Envelope, skew: float | None) -> None:
-        report = envelope.report
+    def _take_numbers(self, envelope: ShortReport, *, after_gap: bool) -> list[Disk]:
+        """Take the numbers of a short report that are no metrics, and what changes of its words as time passes. Returns
+        its disks."""
+        known, numbers, gpus = self.description_of(envelope), envelope.numbers, list(self.gpus.values())
+        processes, disks = known.take_rest(numbers)
+        for at, those in processes.items():
+            gpus[at].take_process_numbers(those)
+        for at, reading in known.faulty:
+            if gpus[at].take_events(reading, envelope.collected_at):
+                self.has_news = True
+        if after_gap and known.report.gpus is not None:
+            for gpu, idle in zip(gpus, known.idle_seconds(numbers), strict=True):
+                if not isnan(idle):
+                    gpu.note_work(self.observed_at - idle)
+        return disks
+
+    def _take_facts(self, envelope: Head, report: Report, disks: list[Disk], skew: float | None) -> None:
         self.name, self.interval = envelope.host, envelope.interval_seconds
         facts = HostFacts(
             name=envelope.host,
@@ -501,7 +544,7 @@ class HostState:
             driver_version=report.driver_version,
             os=report.os,
             labels={**report.labels, **self._target_labels} if self._target_labels else report.labels,
-            disks=report.disks,
+            disks=disks,
             addresses=report.addresses,
             unknown=report.unknown,
             gpus_reason=None if report.gpus is not None else report.gpus_reason or _UNREAD,
@@ -584,7 +627,7 @@ class HostState:
         hosts.agent_release[row] = -1 if release is None else release
         hosts.has_no_gpus[row] = facts.gpus_reason is not None
 
-    def _advance(self, envelope: Envelope) -> None:
+    def _advance(self, envelope: Head) -> None:
         run = (envelope.boot_id, envelope.run_id)
         if run != self._run:
             if self._sequence >= 0:
@@ -597,7 +640,7 @@ class HostState:
             self.has_news = True
         self._sequence = envelope.sequence
 
-    def _has_missed(self, envelope: Envelope) -> bool:
+    def _has_missed(self, envelope: Head) -> bool:
         """Whether the same agent has made reports since the last one that was taken."""
         run = (envelope.boot_id, envelope.run_id)
         return run == self._run and envelope.sequence > self._sequence + 1
@@ -643,6 +686,7 @@ class HostState:
     def _place_gpus(self, gpus: list[GpuState]) -> None:
         """These are its GPUs from here on, in new rows: what is known of those that stay goes with them."""
         columns, before = self._table.gpus, self.rows
+        self._description = None
         self.rows = columns.take(len(gpus))
         for row, gpu in enumerate(gpus, self.rows.start):
             if gpu.row >= 0:

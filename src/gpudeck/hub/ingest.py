@@ -11,7 +11,7 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import ReportRefused
-from gpudeck.wire import Envelope, check_report, decode
+from gpudeck.wire import Envelope, Head, check_report, decode_any
 
 
 class Ingest:
@@ -39,7 +39,7 @@ class Ingest:
         `only` is the host, or the pattern of names, that its sender may report as; None: any. `token` is what it
         showed: each brings only so many real hosts into the fleet.
         """
-        envelope = decode(body, content_type, encoding)
+        envelope = decode_any(body, content_type, encoding)
         if not is_for(only, envelope.host):
             raise ReportRefused(
                 403,
@@ -82,7 +82,7 @@ class Ingest:
         self._end_demo()
         return True
 
-    def _check_demo(self, envelope: Envelope) -> None:
+    def _check_demo(self, envelope: Head) -> None:
         if envelope.simulated == self.demo:
             return
         if envelope.simulated:

@@ -16,7 +16,7 @@ from gpudeck.hub.host import HostState
 from gpudeck.hub.observers import Observers
 from gpudeck.hub.table import FleetTable
 from gpudeck.model.reservation import Mark
-from gpudeck.wire import Envelope
+from gpudeck.wire import Envelope, Head
 
 BACKLOG_PAUSE: Final = 10.0
 """Seconds without a late report after which a backlog counts as complete."""
@@ -126,7 +126,7 @@ class LateReports:
         self._backlogs: WeakKeyDictionary[HostState, _Backlog] = WeakKeyDictionary()
         self._open: dict[HostState, _Backlog] = {}
 
-    def is_late(self, host: HostState, envelope: Envelope, observed_at: float, now: float) -> bool:
+    def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
         """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run
         is late if it was made before the run that is shown was first heard of: an agent that reports beside that one
         goes on after it."""
@@ -134,7 +134,7 @@ class LateReports:
             return envelope.sequence < host.sequence
         return observed_at < host.run_began_at <= now
 
-    def note_gap(self, host: HostState, envelope: Envelope, observed_at: float, uptime: float) -> None:
+    def note_gap(self, host: HostState, envelope: Head, observed_at: float, uptime: float) -> None:
         """This report is to be shown next, and is not the one that follows the last: those between may come later."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
         missing = backlog.missing

@@ -4,6 +4,7 @@ A host is its machine id; its name where none is told. Names are for people: two
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -16,7 +17,9 @@ from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.target import Target
 from gpudeck.model.turns import Steps
-from gpudeck.wire import Envelope
+from gpudeck.wire import Envelope, Head, ShortReport
+
+Arrived = TypeVar("Arrived", bound=Head)
 
 MOST_OF_A_NAME = 8
 """Machines that may report with a token that is for one name."""
@@ -39,7 +42,7 @@ class Register:
 
     def find(
         self,
-        envelope: Envelope,
+        envelope: Envelope | ShortReport,
         via: str,
         target: str | None,
         only: str | None = None,
@@ -82,7 +85,7 @@ class Register:
         self.dirty.add(host.id)
         return True
 
-    def name(self, host: HostState, envelope: Envelope) -> Envelope:
+    def name(self, host: HostState, envelope: Arrived) -> Arrived:
         """The report under the name that people gave the host which the hub reads, whatever its own agent calls it. Who
         gave an address alone named nothing.
 
@@ -94,7 +97,7 @@ class Register:
         self._explain_absence(envelope.host, host)
         return msgspec.structs.replace(envelope, host=target.name)
 
-    def keep_apart(self, envelope: Envelope, target: str | None) -> Envelope:
+    def keep_apart(self, envelope: Arrived, target: str | None) -> Arrived:
         """The report under the address by which its host is read, where the name that the host reports is already that
         of another configured host."""
         asked = self._targets.get(target or "")
@@ -103,7 +106,7 @@ class Register:
         is_taken = any(host.target not in {None, asked.name} for host in self.called(envelope.host))
         return msgspec.structs.replace(envelope, host=asked.name) if is_taken else envelope
 
-    def settle(self, host: HostState, host_id: str, envelope: Envelope, target: str | None) -> None:
+    def settle(self, host: HostState, host_id: str, envelope: Head, target: str | None) -> None:
         """Give the host of a report that is taken its place: its id, its name, its target."""
         if host.id == host_id and host.name == envelope.host and self.hosts.get(host_id) is host:
             if host.target is None and self._targets:
@@ -160,7 +163,7 @@ class Register:
         self._release_name(host.name, host_id)
         host.release()
 
-    def _id_of(self, envelope: Envelope, target: str | None, only: str | None) -> str:
+    def _id_of(self, envelope: Envelope | ShortReport, target: str | None, only: str | None) -> str:
         """The machine id, or the name where there is none. Machines cloned with their id are told apart by their names.
 
         A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was. Not where its
@@ -181,7 +184,7 @@ class Register:
         """All hosts of that name."""
         return [self.hosts[host_id] for host_id in sorted(self._named.get(name, ()))]
 
-    def _is_same(self, host: HostState, envelope: Envelope, target: str | None) -> bool:
+    def _is_same(self, host: HostState, envelope: Envelope | ShortReport, target: str | None) -> bool:
         """Whether a report without, or with a new, machine id is of a host that has its name already."""
         is_asked = target is not None and host.target == target
         return host.status == "never" or is_asked or host.has_gpu_of(envelope)
@@ -225,7 +228,7 @@ class Register:
             )
         return self.make(host_id, via)
 
-    def _find_unidentified(self, envelope: Envelope, target: str | None) -> HostState | None:
+    def _find_unidentified(self, envelope: Envelope | ShortReport, target: str | None) -> HostState | None:
         """The host known by the name alone whose machine id this report tells for the first time."""
         host = self.hosts.get(envelope.host)
         is_it = host is not None and bool(envelope.host_id) and self._is_same(host, envelope, target)
@@ -292,7 +295,7 @@ class Register:
         else:
             self.remove(host.id)
 
-    def _note_clone(self, host: HostState, envelope: Envelope) -> None:
+    def _note_clone(self, host: HostState, envelope: Head) -> None:
         """Two machines with one machine id: both are told."""
         original = self.hosts.get(envelope.host_id) if host.id != envelope.host_id else None
         if original is None or original is host:

@@ -5,8 +5,7 @@ are enough of them, when a host reports again, once a second, and before anybody
 """
 
 import math
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from gpudeck.fleet.columns import (
     AVAILABILITY_WORDS,
     DOWN,
     LATE,
+    NAN,
     NEVER,
     NOBODY,
     NONE,
@@ -29,9 +29,9 @@ from gpudeck.fleet.columns import (
     rows_of,
 )
 from gpudeck.fleet.judging import judge
+from gpudeck.hub.layout import Layout
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
-from gpudeck.model.report import GpuReading, Number
 from gpudeck.model.reservation import Mark
 from gpudeck.model.view import Totals
 
@@ -47,16 +47,17 @@ _MOST_SPARSE: Final = 0.6
 
 
 class Pending(NamedTuple):
-    """A report that waits to be judged. `readings` is None where no GPU could be read.
+    """A report that waits to be judged. `numbers` and `gpu_numbers` are in the catalog's order, `layout` says which of
+    them were sent.
 
     `observed_at` is its moment on the hub's clock, `collected_at` the same on its host's, and it arrived at `now`.
     """
 
     host: "HostState"
-    numbers: "array[float]"
-    gpu_numbers: "array[float]"
-    metrics: Mapping[str, Number]
-    readings: list[GpuReading] | None
+    numbers: Floats
+    gpu_numbers: Floats
+    layout: Layout
+    has_gpus: bool
     observed_at: float
     collected_at: float
     now: float
@@ -112,7 +113,7 @@ class FleetTable:
     def put(self, report: Pending) -> None:
         """Keep a report until the next `settle`; a host has at most one that waits."""
         self._pending.append(report)
-        self._weight += max(_HOST_WEIGHT, len(report.readings or ()))
+        self._weight += max(_HOST_WEIGHT, len(report.layout.counts))
         if self._weight >= BATCH:
             self.settle()
 
@@ -126,9 +127,9 @@ class FleetTable:
         if self._disbelieved:
             self._believe_again(pending)
         own = np.array([report.host.row for report in pending])
-        self._store(self.hosts, own, [report.numbers for report in pending], [report.metrics for report in pending])
+        self._store(self.hosts, own, [report.numbers for report in pending], pending, slice(1))
         self.hosts.is_unseen[own] = True
-        self._judge([report for report in pending if report.readings])
+        self._judge([report for report in pending if len(report.gpu_numbers)])
         self._settled(pending)
 
     def find_aged(self, now: float, uptime: float) -> list["HostState"]:
@@ -215,8 +216,7 @@ class FleetTable:
             return
         rows = rows_of([report.host.rows for report in pending])
         counts = [len(report.gpu_numbers) // len(self.gpus.names) for report in pending]
-        sent = [reading.metrics for report in pending for reading in report.readings or ()]
-        self._store(self.gpus, rows, [report.gpu_numbers for report in pending], sent)
+        self._store(self.gpus, rows, [report.gpu_numbers for report in pending], pending, slice(1, None))
         now = np.repeat([report.observed_at for report in pending], counts)
         collected_at = np.repeat([report.collected_at for report in pending], counts)
         for row in judge(self.gpus, rows, now, collected_at, self.settings).tolist():
@@ -224,24 +224,24 @@ class FleetTable:
             if host is not None:
                 host.has_news = True
 
-    def _store(
-        self, table: Columns, rows: Rows, numbers: "list[array[float]]", sent: Sequence[Mapping[str, Number]]
-    ) -> None:
+    def _store(self, table: Columns, rows: Rows, numbers: list[Floats], pending: list[Pending], part: slice) -> None:
         """Put values into their rows. One that cannot be becomes unknown, and its owner says why.
 
-        `sent` is what each row's values were made from: a NaN there was sent, and is not a value that was left out.
+        `part` of each report's layout is that of its rows: a NaN there was sent, and is not a value that was left out.
         """
-        values: Floats = np.frombuffer(b"".join(numbers)).reshape(-1, len(table.names))
-        is_short = (values == values).sum(axis=1) < [len(metrics) for metrics in sent]  # noqa: PLR0124 - NaN
-        for at in np.flatnonzero(is_short).tolist() if is_short.any() else ():
-            for name, value in sent[at].items():
-                if value != value and name in table.place:  # noqa: PLR0124 - NaN
-                    self._disbelieve(table, int(rows[at]), table.place[name], value)
+        values: Floats = np.concatenate(numbers).reshape(-1, len(table.names))
+        sent = [count for report in pending for count in report.layout.counts[part]]
+        is_short = (values == values).sum(axis=1) < sent  # noqa: PLR0124 - NaN
+        if is_short.any():
+            names = [names for report in pending for names in report.layout.names[part]]
+            for at in np.flatnonzero(is_short).tolist():
+                for place in [table.place[name] for name in names[at] if name in table.place]:
+                    if math.isnan(values[at, place]):
+                        self._disbelieve(table, int(rows[at]), place, NAN)
         is_wrong = (values < table.low) | (values > table.high)
         if is_wrong.any():
-            values = values.copy()
             for at, place in zip(*(index.tolist() for index in np.nonzero(is_wrong)), strict=True):
-                self._disbelieve(table, int(rows[at]), place, sent[at][table.names[place]])
+                self._disbelieve(table, int(rows[at]), place, float(values[at, place]))
                 values[at, place] = np.nan
         is_other = (np.isnan(values) != np.isnan(table.values[rows])).any(axis=1)
         if is_other.any():
@@ -252,12 +252,12 @@ class FleetTable:
         table.values[rows] = values
         table.is_changed[rows] = True
 
-    def _disbelieve(self, table: Columns, row: int, place: int, value: Number) -> None:
+    def _disbelieve(self, table: Columns, row: int, place: int, value: float) -> None:
         owner = self._owner(table, row)
         self.rejected += 1
         if owner is None:
             return
-        reason = f"the agent sent {value!r:.40}, which cannot be" if math.isfinite(value) else "not a number"
+        reason = f"the agent sent {value:.15g}, which cannot be" if math.isfinite(value) else "not a number"
         owner.rejected = {**owner.rejected, table.names[place]: reason}
         owner.changed.add("reasons")
         self._disbelieved.add(owner)
@@ -266,7 +266,7 @@ class FleetTable:
         """What was not believed of the reports before says nothing about these."""
         for report in pending:
             owners: list[GpuState | HostState] = [report.host]
-            if report.readings is not None:
+            if report.has_gpus:
                 owners += report.host.gpus.values()
             for owner in owners:
                 if owner.rejected:

@@ -7,9 +7,11 @@ from gpudeck.wire.codec import (
     MAX_PROCESSES,
     check_report,
     decode,
+    decode_any,
     encode,
 )
-from gpudeck.wire.envelope import HOST_NAME, VERSION, Envelope
+from gpudeck.wire.envelope import HOST_NAME, SHORT_VERSION, VERSION, Envelope, Head, ShortReport
+from gpudeck.wire.short import describe, pack_numbers
 
 __all__ = [
     "CONTENT_TYPES",
@@ -17,9 +19,15 @@ __all__ = [
     "MAX_BODY_BYTES",
     "MAX_DECODED_BYTES",
     "MAX_PROCESSES",
+    "SHORT_VERSION",
     "VERSION",
     "Envelope",
+    "Head",
+    "ShortReport",
     "check_report",
     "decode",
+    "decode_any",
+    "describe",
     "encode",
+    "pack_numbers",
 ]

@@ -3,12 +3,13 @@
 import threading
 import zlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import zstandard
 
 from gpudeck.model.errors import ReportRefused
-from gpudeck.wire.envelope import VERSION, Envelope
+from gpudeck.wire.envelope import SHORT_VERSION, VERSION, Envelope, ShortReport
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DECODED_BYTES = 1024 * 1024
@@ -40,39 +41,81 @@ class _VersionOnly(msgspec.Struct):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[str, Callable[[bytes], Envelope]] = {
-    "application/msgpack": msgspec.msgpack.Decoder(Envelope).decode,
-    "application/x-msgpack": msgspec.msgpack.Decoder(Envelope).decode,
-    "application/json": msgspec.json.Decoder(Envelope).decode,
-}
-_version_decoders: dict[str, Callable[[bytes], _VersionOnly]] = {
-    "application/msgpack": msgspec.msgpack.Decoder(_VersionOnly).decode,
-    "application/x-msgpack": msgspec.msgpack.Decoder(_VersionOnly).decode,
-    "application/json": msgspec.json.Decoder(_VersionOnly).decode,
-}
 
 
-def encode(envelope: Envelope) -> bytes:
+class _Decoders(NamedTuple):
+    """Of one content type."""
+
+    version: Callable[[bytes], _VersionOnly]
+    whole: Callable[[bytes], Envelope]
+    short: Callable[[bytes], ShortReport]
+
+
+_msgpack = _Decoders(
+    msgspec.msgpack.Decoder(_VersionOnly).decode,
+    msgspec.msgpack.Decoder(Envelope).decode,
+    msgspec.msgpack.Decoder(ShortReport).decode,
+)
+_json = _Decoders(
+    msgspec.json.Decoder(_VersionOnly).decode,
+    msgspec.json.Decoder(Envelope).decode,
+    msgspec.json.Decoder(ShortReport).decode,
+)
+_decoders = {"application/msgpack": _msgpack, "application/x-msgpack": _msgpack, "application/json": _json}
+_WRONG = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError, OverflowError)
+_AS_AGENTS_WRITE = b"\xa7version"
+"""Where the first field of a msgpack map is the version, its byte follows."""
+
+
+def encode(envelope: Envelope | ShortReport) -> bytes:
     """The envelope as msgpack in a zstd frame that states its size."""
     return _zstd.pack(_encoder.encode(envelope))
 
 
 def decode(body: bytes, content_type: str = "application/msgpack", encoding: str = "") -> Envelope:
-    """The envelope in `body`; raises ReportRefused with the HTTP status that fits whatever is wrong with it."""
+    """The whole report in `body`; raises ReportRefused with the HTTP status that fits whatever is wrong with it."""
+    envelope = decode_any(body, content_type, encoding)
+    if isinstance(envelope, ShortReport):
+        raise ReportRefused(400, "unsupported_version", "a short report (wire version 2) is not taken here")
+    return envelope
+
+
+def decode_any(body: bytes, content_type: str = "application/msgpack", encoding: str = "") -> Envelope | ShortReport:
+    """The same, of either version."""
     media = content_type.partition(";")[0].strip().lower()
-    decoder = _decoders.get(media)
-    if decoder is None:
+    decoders = _decoders.get(media)
+    if decoders is None:
         raise ReportRefused(
             415, "unsupported_type", f"content type {media[:80]!r} is not taken", f"Send {' or '.join(CONTENT_TYPES)}."
         )
     plain = unpack(body, encoding.strip().lower())
+    version = _version_of(plain, decoders)
+    if version > SHORT_VERSION:
+        raise ReportRefused(
+            400,
+            "unsupported_version",
+            f"the report is of wire version {version}, this hub reads up to {SHORT_VERSION}",
+            "Upgrade the hub before its agents.",
+        )
     try:
-        envelope = decoder(plain)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError, OverflowError) as error:
-        raise _explain(plain, media, error) from error
-    _check_version(envelope.version)
-    check_report(envelope)
+        envelope = decoders.short(plain) if version == SHORT_VERSION else decoders.whole(plain)
+    except _WRONG as error:
+        raise _explain(media, error) from error
+    if envelope.version != version:
+        raise ReportRefused(422, "invalid_report", "the report tells two versions")
+    if isinstance(envelope, Envelope):
+        check_report(envelope)
     return envelope
+
+
+def _version_of(plain: bytes, decoders: _Decoders) -> int:
+    """Version 1 where there is none: reading it as such tells what is wrong."""
+    if decoders is _msgpack and plain[1:9] == _AS_AGENTS_WRITE and plain[9:10] in {b"\x01", b"\x02"}:
+        return plain[9]
+    try:
+        return max(VERSION, decoders.version(plain).version)
+    except _WRONG:
+        return VERSION
 
 
 def unpack(body: bytes, encoding: str) -> bytes:
@@ -127,16 +170,6 @@ _unpackers: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def _check_version(version: int) -> None:
-    if version > VERSION:
-        raise ReportRefused(
-            400,
-            "unsupported_version",
-            f"the report is of wire version {version}, this hub reads up to {VERSION}",
-            "Upgrade the hub before its agents.",
-        )
-
-
 def check_report(envelope: Envelope) -> None:
     """What the types do not say. Raises ReportRefused."""
     gpus = envelope.report.gpus or ()
@@ -149,14 +182,7 @@ def check_report(envelope: Envelope) -> None:
         )
 
 
-def _explain(plain: bytes, media: str, error: Exception) -> ReportRefused:
-    """A newer version is named as such even where its shape no longer fits ours."""
-    try:
-        _check_version(_version_decoders[media](plain).version)
-    except ReportRefused as newer:
-        return newer
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError, OverflowError):
-        pass
+def _explain(media: str, error: Exception) -> ReportRefused:
     if isinstance(error, RecursionError):
         return ReportRefused(400, "too_deep", "the report is nested too deeply")
     if isinstance(error, msgspec.ValidationError):

@@ -1,7 +1,9 @@
 """The envelope: who sends a report, when, and where it stands in the order of that sender's reports.
 
-Version 1 grows by optional fields only: a reader ignores fields it does not know, so an older hub takes a newer agent's
-reports and the other way round. Whatever an old reader would misunderstand needs version 2.
+Version 1 is a whole report. It grows by optional fields only: a reader ignores fields it does not know, so an older hub
+takes a newer agent's reports and the other way round. Version 2 is a short report: the numbers of a host of which
+nothing else has changed since a whole one. Whatever an old reader would misunderstand, such as a further number in a
+short report, needs version 3.
 """
 
 from typing import Annotated
@@ -11,19 +13,16 @@ from msgspec import Meta, Struct
 from gpudeck.model.report import Report, Word
 
 VERSION = 1
+SHORT_VERSION = 2
 
 # A bare $ would let a last line break through.
 HOST_NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$(?!\n)"
 HostName = Annotated[str, Meta(max_length=253, pattern=HOST_NAME)]
+DescriptionId = Annotated[str, Meta(max_length=64)]
 
 
-class Envelope(Struct, frozen=True, omit_defaults=True):
-    """One report on its way.
-
-    Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock: `run_id` is new each
-    time the agent starts. `collected_at` is the agent's clock. `host_id` outlives renames (the machine id); without one
-    the name is the identity. `simulated` reports are taken by a demo hub only.
-    """
+class Head(Struct, frozen=True, omit_defaults=True):
+    """What reports of both versions have. See Envelope."""
 
     version: Annotated[int, Meta(ge=1)]
     host: HostName
@@ -31,8 +30,35 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     sequence: Annotated[int, Meta(ge=0, lt=2**53)]
     collected_at: Annotated[float, Meta(ge=0, le=1e11)]
     interval_seconds: Annotated[float, Meta(gt=0, le=86_400)]
-    report: Report
     run_id: Annotated[str, Meta(max_length=64)] = ""
     host_id: Annotated[str, Meta(max_length=128)] = ""
     agent_version: Annotated[str, Meta(max_length=64)] = ""
     simulated: bool = False
+
+
+class Envelope(Head, frozen=True, kw_only=True):
+    """Version 1: a whole report.
+
+    Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock: `run_id` is new each
+    time the agent starts. `collected_at` is the agent's clock. `host_id` outlives renames (the machine id); without one
+    the name is the identity. `simulated` reports are taken by a demo hub only.
+
+    `description` is the sender's name for all of the report but its numbers: short reports of the same run may refer to
+    it. Without one none can.
+    """
+
+    report: Report
+    description: DescriptionId = ""
+
+
+class ShortReport(Head, frozen=True, kw_only=True):
+    """Version 2: new numbers for the last whole report of the same run, if that had this `description`.
+
+    `numbers` are little-endian doubles in the order of that report: the metrics of the host; the metrics of each GPU,
+    one GPU after another; `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process,
+    GPU by GPU; `used_bytes` of each disk. All metrics of the whole report are there, and no others. NaN as a number
+    that may be left out (of a GPU or a process) is None.
+    """
+
+    description: Annotated[DescriptionId, Meta(min_length=1)]
+    numbers: bytes

@@ -55,4 +55,4 @@ def note(view: View, changes: View, facts: View) -> None:
 def _disbelief(value: Number) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "not a number"
-    return f"the agent sent {value!r:.40}, which cannot be"
+    return f"the agent sent {value:.15g}, which cannot be"

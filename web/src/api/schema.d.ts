@@ -1155,17 +1155,22 @@ export interface components {
         };
         /**
          * Envelope
-         * @description One report on its way.
+         * @description Version 1: a whole report.
          *
          *         Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock: `run_id` is new each
          *         time the agent starts. `collected_at` is the agent's clock. `host_id` outlives renames (the machine id); without one
          *         the name is the identity. `simulated` reports are taken by a demo hub only.
+         *
+         *         `description` is the sender's name for all of the report but its numbers: short reports of the same run may refer to
+         *         it. Without one none can.
          */
         Envelope: {
             /** @default  */
             agent_version: string;
             boot_id: string;
             collected_at: number;
+            /** @default  */
+            description: string;
             host: string;
             /** @default  */
             host_id: string;
@@ -1881,6 +1886,33 @@ export interface components {
         /** SessionList */
         SessionList: {
             sessions: components["schemas"]["OneSession"][];
+        };
+        /**
+         * ShortReport
+         * @description Version 2: new numbers for the last whole report of the same run, if that had this `description`.
+         *
+         *         `numbers` are little-endian doubles in the order of that report: the metrics of the host; the metrics of each GPU,
+         *         one GPU after another; `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process,
+         *         GPU by GPU; `used_bytes` of each disk. All metrics of the whole report are there, and no others. NaN as a number
+         *         that may be left out (of a GPU or a process) is None.
+         */
+        ShortReport: {
+            /** @default  */
+            agent_version: string;
+            boot_id: string;
+            collected_at: number;
+            description: string;
+            host: string;
+            /** @default  */
+            host_id: string;
+            interval_seconds: number;
+            numbers: string;
+            /** @default  */
+            run_id: string;
+            sequence: number;
+            /** @default false */
+            simulated: boolean;
+            version: number;
         };
         /** ShownEvent */
         ShownEvent: {
@@ -4882,8 +4914,8 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Envelope"];
-                "application/msgpack": components["schemas"]["Envelope"];
+                "application/json": components["schemas"]["Envelope"] | components["schemas"]["ShortReport"];
+                "application/msgpack": components["schemas"]["Envelope"] | components["schemas"]["ShortReport"];
             };
         };
         responses: {
@@ -4958,6 +4990,15 @@ export interface operations {
             };
             /** @description A report whose fields are not as described */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A short report whose description is not known: send the whole one */
+            428: {
                 headers: {
                     [name: string]: unknown;
                 };
