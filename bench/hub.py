@@ -14,7 +14,7 @@ from bench.tables import best_of, print_table
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.hub.hub import Hub
 from gpudeck.views.text import render_fleet
-from gpudeck.wire import Envelope, decode
+from gpudeck.wire import Envelope, decode, decode_any
 
 HOSTS = 1_000
 ROUNDS = 6
@@ -55,27 +55,20 @@ def measure_lab() -> tuple[int, float, float]:
 
 
 def main() -> None:
-    rounds = make_rounds(HOSTS, ROUNDS)
+    rounds, short = make_rounds(HOSTS, ROUNDS), make_rounds(HOSTS, ROUNDS, short=True)
     document = msgspec.json.encode(decode(rounds[0][0], "application/msgpack", "zstd"))
     reference = best_of(20, lambda: [json.loads(document) for _ in range(200)]) / 200
     before = rss_mib(os.getpid())
-    hub = Hub()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    whole_decode, whole_take = measure_whole(rounds)
+    hub = Hub()
     figures: dict[str, list[float]] = {"decode": [], "take": [], "tick": [], "document": [], "deflate": []}
     delta_bytes = packed_bytes = 0
-    for bodies in rounds:
-        decoding = taking = 0.0
-        for body in bodies:
-            start = time.perf_counter()
-            envelope = decode(body, "application/msgpack", "zstd")
-            decoded = time.perf_counter()
-            hub.fleet.apply(envelope, via="push", now=time.time(), sent_at=time.time())
-            decoding, taking = decoding + decoded - start, taking + time.perf_counter() - decoded
-        start = time.perf_counter()
-        hub.fleet.settle()
-        figures["decode"].append(decoding / HOSTS)
-        figures["take"].append((taking + time.perf_counter() - start) / HOSTS)
+    for bodies in short:
+        decoding, taking = take(hub, bodies)
+        figures["decode"].append(decoding)
+        figures["take"].append(taking)
         start = time.perf_counter()
         event = hub.stream.tick()
         figures["tick"].append(time.perf_counter() - start)
@@ -96,10 +89,13 @@ def main() -> None:
         f"Hub in memory: {HOSTS:,} hosts, {HOSTS * 8:,} GPUs, every value changes in every report",
         f"json.loads of one eight-GPU report, {reference * 1e6:.0f} µs ({len(document):,} bytes)",
         [
-            ("decode one report", f"{best['decode'] * 1e6:.0f} µs", "", ratio(best["decode"])),
-            ("take it (order, compare, judge)", f"{best['take'] * 1e6:.0f} µs", "≤ 40 µs", ratio(best["take"])),
+            ("decode a short report", f"{best['decode'] * 1e6:.0f} µs", "", ratio(best["decode"])),
+            ("take it (order, judge)", f"{best['take'] * 1e6:.0f} µs", "≤ 40 µs", ratio(best["take"])),
             ("reports a second on one core", f"{1 / (best['decode'] + best['take']):,.0f}", "≥ 5,000", ""),
-            ("one report on the wire", f"{len(rounds[1][0]):,} bytes", "", ""),
+            ("one short report on the wire", f"{len(short[1][0]):,} bytes", "", ""),
+            ("decode a whole report", f"{whole_decode * 1e6:.0f} µs", "", ratio(whole_decode)),
+            ("take it (order, compare, judge)", f"{whole_take * 1e6:.0f} µs", "", ratio(whole_take)),
+            ("one whole report on the wire", f"{len(rounds[1][0]):,} bytes", "", ""),
             ("one delta tick, all hosts changed", f"{best['tick'] * 1e3:.1f} ms", "≤ 8 ms", ratio(best["tick"])),
             ("that delta, plain", f"{delta_bytes / 1024:,.0f} KiB", "", ""),
             ("that delta, deflated once for all viewers", f"{packed_bytes / 1024:,.0f} KiB", "", ""),
@@ -112,3 +108,26 @@ def main() -> None:
             ("the same as text", f"{text * 1e3:.0f} ms", "", ratio(text)),
         ],
     )
+
+
+def measure_whole(rounds: list[list[bytes]]) -> tuple[float, float]:
+    """Seconds to decode and to take a whole report, of the best round."""
+    hub, times = Hub(), []
+    for bodies in rounds:
+        times.append(take(hub, bodies))
+        hub.stream.tick()
+    return min(decoding for decoding, _ in times[1:]), min(taking for _, taking in times[1:])
+
+
+def take(hub: Hub, bodies: list[bytes]) -> tuple[float, float]:
+    """Seconds to decode one of these reports, and to take it."""
+    decoding = taking = 0.0
+    for body in bodies:
+        start = time.perf_counter()
+        envelope = decode_any(body, "application/msgpack", "zstd")
+        decoded = time.perf_counter()
+        hub.fleet.apply(envelope, via="push", now=time.time(), sent_at=time.time())
+        decoding, taking = decoding + decoded - start, taking + time.perf_counter() - decoded
+    start = time.perf_counter()
+    hub.fleet.settle()
+    return decoding / HOSTS, (taking + time.perf_counter() - start) / HOSTS

@@ -4,8 +4,10 @@ import random
 import time
 from functools import partial
 
+from msgspec.structs import replace
+
 from gpudeck.model.report import GpuReading, Process, Report
-from gpudeck.wire import Envelope, encode
+from gpudeck.wire import SHORT_VERSION, Envelope, Head, ShortReport, describe, encode, pack_numbers
 
 GIB = 2**30
 HOST_METRICS: dict[str, int | float] = {
@@ -98,7 +100,19 @@ def make_envelope(host: int, sequence: int, rng: random.Random) -> Envelope:
     )
 
 
-def make_rounds(hosts: int, rounds: int) -> list[list[bytes]]:
-    """For each round one encoded report of every host."""
+def make_rounds(hosts: int, rounds: int, *, short: bool = False) -> list[list[bytes]]:
+    """For each round one encoded report of every host; short ones after the first round, as agents send them while
+    nothing but numbers changes."""
     make = partial(make_envelope, rng=random.Random(1))
-    return [[encode(make(host, sequence)) for host in range(hosts)] for sequence in range(1, rounds + 1)]
+    return [
+        [_encode(make(host, sequence), is_short=short and sequence > 1) for host in range(hosts)]
+        for sequence in range(1, rounds + 1)
+    ]
+
+
+def _encode(envelope: Envelope, *, is_short: bool) -> bytes:
+    description, numbers = describe(envelope.report), pack_numbers(envelope.report)
+    if not is_short or numbers is None:
+        return encode(replace(envelope, description=description))
+    head = {name: getattr(envelope, name) for name in Head.__struct_fields__ if name != "version"}
+    return encode(ShortReport(version=SHORT_VERSION, description=description, numbers=numbers, **head))

@@ -6,6 +6,7 @@ is compared with what is known, which nearly always is the same.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from math import isnan
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -69,11 +70,16 @@ class GpuState:
     `missing` is why it cannot be read, None where it can. `faults` are the driver's, with whose process each was.
     `unknown` says why metrics are unknown, `rejected` which values of the last report were not believed. `changed` are
     the fields of its view in words that viewers have not been sent yet.
+
+    `_hangs_on_numbers`: the memory of its processes decides the order of its users, or what display servers take.
     """
 
     __slots__ = (
         "_fault",
+        "_hangs_on_numbers",
         "_mark",
+        "_newer_numbers",
+        "_processes",
         "_processes_reason",
         "_shown",
         "_table",
@@ -87,7 +93,6 @@ class GpuState:
         "name",
         "parent",
         "pci_address",
-        "processes",
         "rejected",
         "row",
         "silent_reason",
@@ -107,7 +112,8 @@ class GpuState:
         self.unknown: dict[str, str] = NO_REASONS
         self.rejected: dict[str, str] = NO_REASONS
         self.users: list[str] = []
-        self.processes: list[Process] | None = None
+        self._processes: list[Process] | None = None
+        self._newer_numbers: tuple[float, ...] = ()
         self.silent_reason = ""
         self.changed: set[str] = set()
         self._fault = Health("ok")
@@ -115,6 +121,7 @@ class GpuState:
         self._mark = _UNMARKED
         self._shown: list[ShownProcess] | None = None
         self._texts: dict[Sight, tuple[bytes, bytes]] = NO_TEXTS
+        self._hangs_on_numbers = False
 
     def begin(self, reading: GpuReading, now: float) -> None:
         """It was not known before. The agent has often watched for longer than this hub has been running. Later the
@@ -166,11 +173,32 @@ class GpuState:
         gpus = self._table.gpus
         gpus.last_work_at[self.row] = max(gpus.last_work_at[self.row], at)
 
-    def take_process_numbers(self, processes: list[Process]) -> None:
-        """The processes that are there already, with the numbers of a newer report."""
-        if processes != self.processes:
-            self._table.other_processes.add(self)
-            self._set_processes(processes, are_others=False)
+    def take_process_numbers(self, numbers: tuple[float, ...]) -> None:
+        """Of the processes that are there already: memory and utilization of each, NaN where unknown."""
+        self._newer_numbers, self._shown = numbers, None
+        self._table.other_processes.add(self)
+        if self._hangs_on_numbers:
+            self._look_at_processes()
+
+    @property
+    def processes(self) -> list[Process] | None:
+        """None where they could not be read."""
+        if self._newer_numbers:
+            self._processes, self._newer_numbers = _with_numbers(self._processes or (), self._newer_numbers), ()
+        return self._processes
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether they could be read, and be it that there are none."""
+        return self._processes is not None
+
+    def process_numbers(self) -> tuple[list[int | None], list[float | None]]:
+        """Memory and utilization of each process."""
+        if numbers := self._newer_numbers:
+            memory = [None if isnan(number) else int(number) for number in numbers[::2]]
+            return memory, [None if isnan(number) else number for number in numbers[1::2]]
+        there = self._processes or ()
+        return [one.memory_used_bytes for one in there], [one.utilization_percent for one in there]
 
     def rename(self, names: Names) -> None:
         """Models are called by these names from here on."""
@@ -290,13 +318,13 @@ class GpuState:
         """The JSON of its view before and after its metrics; None where it is not kept, or other by now."""
         if is_state_changed or self.changed or self in self._table.other_processes:
             return None
-        return self._texts.get(sight if self.processes else EVERYTHING)
+        return self._texts.get(sight if self._processes else EVERYTHING)
 
     def keep_text(self, sight: Sight, view: Gpu) -> tuple[bytes, bytes]:
         """Until viewers are sent what changed of it next."""
         text = _encoder.encode(sight.gpu(view))
         kept = text[: text.index(_METRICS_BEGIN) + 1], text[text.index(_METRICS_END) :]
-        self._texts = {**self._texts, sight if self.processes else EVERYTHING: kept}
+        self._texts = {**self._texts, sight if self._processes else EVERYTHING: kept}
         return kept
 
     def shown_processes(self) -> list[ShownProcess] | None:
@@ -382,13 +410,13 @@ class GpuState:
             self._table.other_processes.add(self)
         else:
             self.changed.add("processes")
-        self._processes_reason = reading.processes_reason
-        self._set_processes(reading.processes, are_others=True)
+        self._processes, self._processes_reason = reading.processes, reading.processes_reason
+        self._newer_numbers, self._shown = (), None
+        self._look_at_processes()
 
-    def _set_processes(self, processes: list[Process] | None, *, are_others: bool) -> None:
-        self.processes, self._shown = processes, None
-        if not are_others and len(self.users) < 2 and not any(one.display for one in processes or ()):
-            return
+    def _look_at_processes(self) -> None:
+        """Tell the columns who is on it."""
+        processes = self.processes
         there, gpus, row = look_at(processes), self._table.gpus, self.row
         gpus.workers[row] = -1 if there.workers is None else there.workers
         gpus.display_bytes[row] = NAN if there.display_bytes is None else there.display_bytes
@@ -399,6 +427,26 @@ class GpuState:
             self.changed.add("users")
             gpus.user[row] = self._table.user_code(users[0]) if users else NOBODY
             (self._table.shared.add if len(users) > 1 else self._table.shared.discard)(self)
+        self._hangs_on_numbers = len(users) > 1 or any(one.display for one in processes or ())
+
+
+def _with_numbers(processes: Iterable[Process], numbers: tuple[float, ...]) -> list[Process]:
+    return [
+        Process(
+            one.pid,
+            one.user,
+            one.command,
+            None if isnan(memory) else int(memory),
+            one.started_at,
+            None if isnan(percent) else percent,
+            one.container,
+            one.job,
+            one.evidence,
+            one.display,
+            one.reasons,
+        )
+        for one, memory, percent in zip(processes, numbers[::2], numbers[1::2], strict=True)
+    ]
 
 
 def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice) -> list[Gpu]:

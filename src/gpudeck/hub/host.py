@@ -521,8 +521,8 @@ class HostState:
         """Take the numbers of a short report that are no metrics, and what changes of its words as time passes. Returns
         its disks."""
         known, numbers, gpus = self.description_of(envelope), envelope.numbers, list(self.gpus.values())
-        processes, disks = known.take_rest(numbers)
-        for at, those in processes.items():
+        of_processes, disks = known.take_rest(numbers)
+        for at, those in of_processes.items():
             gpus[at].take_process_numbers(those)
         for at, reading in known.faulty:
             if gpus[at].take_events(reading, envelope.collected_at):

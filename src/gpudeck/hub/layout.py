@@ -14,11 +14,14 @@ import numpy as np
 from gpudeck.fleet.columns import NAN, Floats, Rows
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.report import Disk, Process, Report
+from gpudeck.model.report import Disk, Report
 from gpudeck.wire import ShortReport
 
 _DOUBLE: Final = 8
 _MOST_IDLE: Final = 1e10
+_END_OF_MEMORY: Final = 2**53
+_END_OF_DISKS: Final = 2**60
+"""What a short report may have of a number is what model.report says of it in a whole one."""
 _NAN_BYTES: Final = np.array(NAN, "<f8").tobytes()
 
 Names = tuple[tuple[str, ...], ...]
@@ -81,7 +84,10 @@ class Description:
         self._idle = Struct(f"<{len(self._counts)}d")
         self._rest = Struct(f"<{2 * sum(self._counts) + len(report.disks)}d")
         self._rest_at = layout.metric_bytes + self._idle.size
-        self._last_rest = b""
+        processes = [one for gpu in report.gpus or () for one in gpu.processes or ()]
+        numbers = [number for one in processes for number in (one.memory_used_bytes, one.utilization_percent)]
+        used = [disk.used_bytes for disk in report.disks]
+        self._last_rest = self._rest.pack(*(NAN if number is None else number for number in numbers), *used)
 
     def check(self, numbers: bytes) -> None:
         """Raises ReportRefused where the numbers of a short report do not fit it, as a whole one would be refused."""
@@ -89,38 +95,40 @@ class Description:
         if len(numbers) != length:
             told = f"`numbers` has {len(numbers)} bytes, and its description needs {length}"
             raise ReportRefused(422, "invalid_report", told)
-        if not all(0 <= idle <= _MOST_IDLE or isnan(idle) for idle in self.idle_seconds(numbers)):
-            raise _out_of_bounds("idle_seconds of a GPU")
+        for idle in self.idle_seconds(numbers):
+            if not 0 <= idle <= _MOST_IDLE and not isnan(idle):
+                raise _out_of_bounds("idle_seconds of a GPU")
         if numbers[self._rest_at :] == self._last_rest:
             return
-        rest = self._rest.unpack_from(numbers, self._rest_at)
-        processes = 2 * sum(self._counts)
-        if not all(_is_size(size, 2**53) or isnan(size) for size in rest[:processes:2]):
-            raise _out_of_bounds("memory_used_bytes of a process")
-        if not all(0 <= percent <= 100 or isnan(percent) for percent in rest[1:processes:2]):
-            raise _out_of_bounds("utilization_percent of a process")
-        if not all(_is_size(size, 2**60) for size in rest[processes:]):
-            raise _out_of_bounds("used_bytes of a disk")
+        rest, end = self._rest.unpack_from(numbers, self._rest_at), 2 * sum(self._counts)
+        for size in rest[:end:2]:
+            if not (0 <= size < _END_OF_MEMORY and size.is_integer()) and not isnan(size):
+                raise _out_of_bounds("memory_used_bytes of a process")
+        for percent in rest[1:end:2]:
+            if not 0 <= percent <= 100 and not isnan(percent):
+                raise _out_of_bounds("utilization_percent of a process")
+        for size in rest[end:]:
+            if not (0 <= size < _END_OF_DISKS and size.is_integer()):
+                raise _out_of_bounds("used_bytes of a disk")
 
     def idle_seconds(self, numbers: bytes) -> tuple[float, ...]:
         """Of each GPU; NaN is unknown."""
         return self._idle.unpack_from(numbers, self.layout.metric_bytes)
 
-    def take_rest(self, numbers: bytes) -> tuple[dict[int, list[Process]], list[Disk]]:
-        """The processes of those GPUs, by their places, of which a number is another than in the short report before;
-        and the disks."""
+    def take_rest(self, numbers: bytes) -> tuple[dict[int, tuple[float, ...]], list[Disk]]:
+        """The numbers of the processes of those GPUs, by their places, of which one is another than in the report
+        before; and the disks."""
         last, self._last_rest = self._last_rest, numbers[self._rest_at :]
         if last == self._last_rest:
             return {}, self._disks
         changed, start, rest = {}, 0, self._rest.unpack(self._last_rest)
-        for at, (gpu, count) in enumerate(zip(self.report.gpus or (), self._counts, strict=True)):
+        for at, count in enumerate(self._counts):
             end = start + 2 * count
             if last[_DOUBLE * start : _DOUBLE * end] != self._last_rest[_DOUBLE * start : _DOUBLE * end]:
-                pairs = zip(gpu.processes or (), rest[start:end:2], rest[start + 1 : end : 2], strict=True)
-                changed[at] = [_with_numbers(*pair) for pair in pairs]
+                changed[at] = rest[start:end]
             start = end
-        pairs_of_disks = zip(self.report.disks, rest[start:], strict=True)
-        self._disks = [Disk(disk.mount, int(used), disk.total_bytes) for disk, used in pairs_of_disks]
+        disks = zip(self.report.disks, rest[start:], strict=True)
+        self._disks = [Disk(disk.mount, int(used), disk.total_bytes) for disk, used in disks]
         return changed, self._disks
 
 
@@ -132,26 +140,6 @@ def refuse_undescribed(envelope: ShortReport) -> ReportRefused:
         f"this hub does not know the description {envelope.description!r} of {envelope.host}",
         "Send the whole report (wire version 1).",
     )
-
-
-def _with_numbers(one: Process, memory: float, percent: float) -> Process:
-    return Process(
-        one.pid,
-        one.user,
-        one.command,
-        None if isnan(memory) else int(memory),
-        one.started_at,
-        None if isnan(percent) else percent,
-        one.container,
-        one.job,
-        one.evidence,
-        one.display,
-        one.reasons,
-    )
-
-
-def _is_size(number: float, end: int) -> bool:
-    return 0 <= number < end and number.is_integer()
 
 
 def _out_of_bounds(what: str) -> ReportRefused:

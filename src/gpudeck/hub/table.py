@@ -200,15 +200,16 @@ class FleetTable:
 
     def _take_processes(self) -> dict[str, Any]:
         is_known = self.hosts.is_published[self.gpus.host]
-        changed = (gpu for gpu in self.other_processes if gpu.processes is not None and is_known[gpu.row])
+        changed = (gpu for gpu in self.other_processes if gpu.has_processes and is_known[gpu.row])
         gpus = sorted(changed, key=lambda gpu: gpu.row)
         for gpu in self.other_processes:
             gpu.forget_text()
         self.other_processes.clear()
+        numbers = [gpu.process_numbers() for gpu in gpus]
         return {
             "rows": [gpu.row for gpu in gpus],
-            "memory_used_bytes": [[one.memory_used_bytes for one in gpu.processes or ()] for gpu in gpus],
-            "utilization_percent": [[one.utilization_percent for one in gpu.processes or ()] for gpu in gpus],
+            "memory_used_bytes": [memory for memory, _ in numbers],
+            "utilization_percent": [percent for _, percent in numbers],
         }
 
     def _judge(self, pending: list[Pending]) -> None:
