@@ -26,7 +26,7 @@ from gpudeck.fleet.columns import (
 )
 from gpudeck.fleet.judging import SILENT, UNHEARD, silence
 from gpudeck.hub.gpu import NO_REASONS, GpuState, encode_gpus, show_gpus
-from gpudeck.hub.layout import Description, Layout, names_of, refuse_undescribed
+from gpudeck.hub.layout import Description, find_layout, names_of, refuse_undescribed
 from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.table import FleetTable, Pending
@@ -55,6 +55,7 @@ _IN_REASONS: Final = {"unknown", "gpus_reason", *_MAY_BE_ABSENT}
 _NEVER: Final = "this host has not reported yet"
 _UNREAD: Final = "the GPUs of this host could not be read"
 _UNKNOWN: Final = (None,) * len(HOST_METRICS)
+_NO_LAYOUT: Final = find_layout(((),))
 _encoder = msgspec.json.Encoder()
 
 
@@ -131,7 +132,7 @@ class HostState:
         self.kept_json: dict[Sight, list[bytes]] = {}
         self._view: Host | None = None
         self._synced: tuple[int, float, HostStatus, bool] | None = None
-        self._layout = Layout()
+        self._layout = _NO_LAYOUT
         self._description: Description | None = None
 
     def accepts(self, envelope: Head) -> bool:
@@ -328,7 +329,7 @@ class HostState:
             report = envelope.report
             self._describe(envelope, report, observed_at, skew, now)
             if (names := names_of(report)) != self._layout.names:
-                self._layout = Layout(names)
+                self._layout = find_layout(names)
             numbers, gpu_numbers = self._layout.read(report)
             name = envelope.description
             self._description = Description(name, report, self._layout) if name else None

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from math import isnan
 from struct import Struct
 from typing import Final
+from weakref import WeakValueDictionary
 
 import numpy as np
+from msgspec.structs import replace
 
 from gpudeck.fleet.columns import NAN, Floats, Rows
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.report import Disk, Report
+from gpudeck.model.report import Disk, GpuReading, Number, Report
 from gpudeck.wire import ShortReport
 
 _DOUBLE: Final = 8
@@ -22,6 +24,7 @@ _MOST_IDLE: Final = 1e10
 _END_OF_MEMORY: Final = 2**53
 _END_OF_DISKS: Final = 2**60
 """What a short report may have of a number is what model.report says of it in a whole one."""
+_NO_METRICS: Final[dict[str, Number]] = {}
 _NAN_BYTES: Final = np.array(NAN, "<f8").tobytes()
 
 Names = tuple[tuple[str, ...], ...]
@@ -32,12 +35,20 @@ def names_of(report: Report) -> Names:
     return (tuple(report.metrics), *[tuple(gpu.metrics) for gpu in report.gpus or ()])
 
 
+def find_layout(names: Names) -> "Layout":
+    """Hosts that report the same metrics share one."""
+    layout = _layouts.get(names)
+    if layout is None:
+        layout = _layouts[names] = Layout(names)
+    return layout
+
+
 class Layout:
     """Of reports with these metrics. `counts` are how many of them the catalog knows: of the host first, then of each
     GPU. A metric that it does not know has a place and no column. `metric_bytes` is the length of all in a short
     report."""
 
-    def __init__(self, names: Names = ((),)) -> None:
+    def __init__(self, names: Names) -> None:
         self.names = names
         self.counts = [sum(name in catalog for name in of) for of, catalog in _catalogs(names)]
         length, start, places = sum(map(len, names)), 0, list[int]()
@@ -66,20 +77,26 @@ class Layout:
         return values.take(self._host_places), values.take(self._gpu_places)
 
 
+_layouts: WeakValueDictionary[Names, Layout] = WeakValueDictionary()
+
+
 def _catalogs(names: Names) -> list[tuple[tuple[str, ...], Mapping[str, object]]]:
     return [(of, GPU_METRICS if at else HOST_METRICS) for at, of in enumerate(names)]
 
 
 class Description:
-    """The whole report that short ones of its host refer to. `id` is the sender's name for it, `faulty` are the GPUs
-    with faults, by their places."""
+    """The whole report that short ones of its host refer to, as far as it is needed again: `report` has no metrics, and
+    of its GPUs the names and faults alone. `id` is the sender's name for it, `faulty` are the GPUs with faults, by
+    their places."""
 
     def __init__(self, description: str, report: Report, layout: Layout) -> None:
         self.id = description
-        self.report = report
+        # Of a GPU no more is needed again: thousands of these are kept.
+        gpus = report.gpus and [GpuReading(gpu.uuid, gpu.index, gpu.name, events=gpu.events) for gpu in report.gpus]
+        self.report = replace(report, metrics=_NO_METRICS, gpus=gpus)
         self.layout = layout
         self._disks = report.disks
-        self.faulty = [(at, gpu) for at, gpu in enumerate(report.gpus or ()) if gpu.events]
+        self.faulty = [(at, gpu) for at, gpu in enumerate(gpus or ()) if gpu.events]
         self._counts = [len(gpu.processes or ()) for gpu in report.gpus or ()]
         self._idle = Struct(f"<{len(self._counts)}d")
         self._rest = Struct(f"<{2 * sum(self._counts) + len(report.disks)}d")
