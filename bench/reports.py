@@ -101,18 +101,16 @@ def make_envelope(host: int, sequence: int, rng: random.Random) -> Envelope:
 
 
 def make_rounds(hosts: int, rounds: int, *, short: bool = False) -> list[list[bytes]]:
-    """For each round one encoded report of every host; short ones after the first round, as agents send them while
-    nothing but numbers changes."""
+    """For each round one encoded report of every host. `short`: after the first round short ones, as agents send them
+    while nothing but numbers changes."""
     make = partial(make_envelope, rng=random.Random(1))
-    return [
-        [_encode(make(host, sequence), is_short=short and sequence > 1) for host in range(hosts)]
-        for sequence in range(1, rounds + 1)
-    ]
+    pack = _shorten if short else encode
+    return [[pack(make(host, sequence)) for host in range(hosts)] for sequence in range(1, rounds + 1)]
 
 
-def _encode(envelope: Envelope, *, is_short: bool) -> bytes:
+def _shorten(envelope: Envelope) -> bytes:
     description, numbers = describe(envelope.report), pack_numbers(envelope.report)
-    if not is_short or numbers is None:
+    if envelope.sequence == 1 or numbers is None:
         return encode(replace(envelope, description=description))
     head = {name: getattr(envelope, name) for name in Head.__struct_fields__ if name != "version"}
     return encode(ShortReport(version=SHORT_VERSION, description=description, numbers=numbers, **head))

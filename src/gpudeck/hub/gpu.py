@@ -77,6 +77,7 @@ class GpuState:
     __slots__ = (
         "_fault",
         "_hangs_on_numbers",
+        "_instance",
         "_mark",
         "_newer_numbers",
         "_processes",
@@ -159,7 +160,7 @@ class GpuState:
             self.unknown = reading.unknown
             gpus.is_state_changed[self.row] = is_news = True
             self.changed.add("reasons")
-        if reading.name != self.name or reading.index != self.index or _label(reading) != self.label:
+        if reading.name != self.name or reading.index != self.index or reading.instance != self._instance:
             self._identify(reading)
             gpus.model[self.row] = gpus.model_code(self.name)
             self._table.hosts.is_regrouped[gpus.host[self.row]] = True
@@ -360,7 +361,8 @@ class GpuState:
         return other
 
     def _identify(self, reading: GpuReading) -> None:
-        self.index, self.label, self.name = reading.index, _label(reading), reading.name
+        self.index, self._instance, self.name = reading.index, reading.instance, reading.name
+        self.label = str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
         self.display_name = self._table.names.of_model(reading.name)
         self.vendor, self.parent, self.pci_address = reading.vendor, reading.parent, reading.pci_address
 
@@ -467,10 +469,6 @@ def encode_gpus(
     for gpu, text, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
         head, tail = text or gpu.keep_text(sight, next(views))
         yield b",", head, metrics, tail
-
-
-def _label(reading: GpuReading) -> str:
-    return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
 def _find_user(event: GpuEvent, there: Mapping[int, Process]) -> str | None:
