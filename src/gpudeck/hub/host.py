@@ -569,7 +569,7 @@ class HostState:
         """Without its GPUs."""
         if numbers is None:
             numbers = self.numbers() if self.row >= 0 else _UNKNOWN
-        metrics = dict(zip(_HOST_NAMES, numbers, strict=True))
+        metrics = dict(zip(HOST_METRICS, numbers, strict=True))
         reasons = {name: self.why(name) for name, value in metrics.items() if value is None}
         facts, is_known = self.facts, self.status != "never"
         absent = _MAY_BE_ABSENT if is_known else (*_MAY_BE_ABSENT, "interval_seconds")
