@@ -36,7 +36,7 @@ def check_hours(tmp_path: Path, hours: float) -> None:
 
 
 def is_same(line: str, recorded: str) -> bool:
-    """But for the last digit of a mean: roll-ups round with each write, and how many samples one has is the writer's."""
+    """But for the last digit of a mean: roll-ups round with each write, and the writer decides how many there are."""
     if line == recorded:
         return True
     pairs = zip_longest(line.split(" "), recorded.split(" "), fillvalue="")
