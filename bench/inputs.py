@@ -35,9 +35,9 @@ from gpudeck.discovery.hosts_file import read_hosts
 from gpudeck.discovery.http_sd import read_targets
 from gpudeck.discovery.long_lists import read_list
 from gpudeck.fetch import Answer, Fetcher
-from gpudeck.history.remote import read as promql
-from gpudeck.history.remote.door import Reply
-from gpudeck.history.steps import Grid
+from gpudeck.history.remote import client as promql
+from gpudeck.history.remote.client import Reply
+from gpudeck.history.time_range import Grid
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.fleet_settings import FleetSettings

@@ -74,10 +74,10 @@ def running() -> Iterator[Victoria]:
 
 def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
     """Sends all ticks and waits until they are merged on the disk."""
-    from gpudeck.history.remote.door import Door  # noqa: PLC0415 - only with a store to talk to
+    from gpudeck.history.remote.client import Door  # noqa: PLC0415 - only with a store to talk to
+    from gpudeck.history.remote.encoder import Scribe  # noqa: PLC0415 - the same
     from gpudeck.history.remote.queue import Queue  # noqa: PLC0415 - the same
-    from gpudeck.history.remote.scribe import Scribe  # noqa: PLC0415 - the same
-    from gpudeck.history.remote.write import MOST_VALUES, Sender  # noqa: PLC0415 - the same
+    from gpudeck.history.remote.writer import MOST_VALUES, Sender  # noqa: PLC0415 - the same
 
     with running() as victoria, tempfile.TemporaryDirectory() as folder:
         url = f"{victoria.url}/api/v1/write"

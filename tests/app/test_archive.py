@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.store import view_file
 
 
 def hosts_in(path: Path) -> list[str]:

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from gpudeck.history import rollup
-from gpudeck.history.base import Use, UseKey
-from gpudeck.history.hour import BUSY, Bytes, Floats, Hour, RunSlice
+from gpudeck.history.base import UsageAmounts, UseKey
+from gpudeck.history.codec import Bytes, Floats
+from gpudeck.history.hour import BUSY, Hour, RunSlice
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
-from gpudeck.history.rollup import Quarters, Totals
-from gpudeck.history.stacks import FLEET, Stack, stack
+from gpudeck.history.rollup import Quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.totals import FLEET, StepTotals, TotalsStack, add_totals, stack_totals
 
 T0 = 1_790_000_000 // 86_400 * 86_400
 """The beginning of a day."""
@@ -23,7 +23,7 @@ class FakePast:
         self._hours = sorted(hours, key=lambda pair: pair[1].start)
         self._raw_since = raw_since
         self.known_runs: dict[int, KnownRun] = {}
-        self.known_uses: list[tuple[UseKey, Use]] = []
+        self.known_uses: list[tuple[UseKey, UsageAmounts]] = []
         self.owners: dict[int, str | None] = {}
         self.reads = 0
 
@@ -54,28 +54,28 @@ class FakePast:
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         for of, hour in self._hours:
             if of == host and start - 3600 < hour.start < end:
-                yield rollup.quarters(only(hour, metrics, runs=False))
+                yield roll_up(only(hour, metrics, runs=False))
 
-    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         found = {
-            (host, hour.start): rollup.hour_totals(rollup.quarters(only(hour, metrics, runs=False)))
+            (host, hour.start): hour_totals(roll_up(only(hour, metrics, runs=False)))
             for host, hour in self._hours
             if start <= hour.start < end
         }
-        return stack(found, metrics, 3600)
+        return stack_totals(found, metrics, 3600)
 
-    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
-        found: dict[tuple[int, int], Totals] = {}
+    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
+        found: dict[tuple[int, int], StepTotals] = {}
         for _, hour in self._hours:
-            for totals in rollup.quarter_totals(rollup.quarters(only(hour, metrics, runs=False))):
+            for totals in quarter_totals(roll_up(only(hour, metrics, runs=False))):
                 known = found.get((FLEET, totals.start))
-                found[FLEET, totals.start] = totals if known is None else rollup.add(known, totals)
-        return stack({key: totals for key, totals in found.items() if start <= key[1] < end}, metrics, 900)
+                found[FLEET, totals.start] = totals if known is None else add_totals(known, totals)
+        return stack_totals({key: totals for key, totals in found.items() if start <= key[1] < end}, metrics, 900)
 
-    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
+    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
         return (((start, *key[1:]), use) for key, use in self.hourly_uses(start, end))
 
-    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
+    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
         return (pair for pair in self.known_uses if start <= pair[0][0] < end)
 
     def observed(self, start: int, end: int) -> float:

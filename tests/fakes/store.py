@@ -12,7 +12,7 @@ from gpudeck.history.base import (
     Runs,
     RunsAsk,
     Series,
-    Stats,
+    StoreStats,
     UsageAsk,
 )
 from gpudeck.history.sample import HostSample
@@ -98,8 +98,8 @@ class FakeStore:
         self._take(key)
         return {7: RUN}.get(key)
 
-    def stats(self) -> Stats:
-        return Stats("fake", 0, 0, 0, 0, 0, None, None, 0.0)
+    def stats(self) -> StoreStats:
+        return StoreStats("fake", 0, 0, 0, 0, 0, None, None, 0.0)
 
     def close(self) -> None:
         pass

@@ -14,10 +14,10 @@ from gpudeck.collectors.simulated.jobs import Tenure
 from gpudeck.collectors.simulated.kinds import Work
 from gpudeck.collectors.simulated.phases import Stretch, stretch_at
 from gpudeck.collectors.simulated.physics import memory_mib, power_watts, utilization
-from gpudeck.history.base import Use
+from gpudeck.history.base import UsageAmounts
 from gpudeck.model.availability import AvailabilitySettings
 
-Truth = dict[str | None, Use]
+Truth = dict[str | None, UsageAmounts]
 """By user; None is for memory that nobody holds."""
 
 MIB = 1 << 20
@@ -42,9 +42,9 @@ def true_use(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: flo
     return truth
 
 
-def true_total(truth: Truth) -> Use:
+def true_total(truth: Truth) -> UsageAmounts:
     """The sum over everybody."""
-    total = Use()
+    total = UsageAmounts()
     for use in truth.values():
         total.add(use)
     return total
@@ -95,7 +95,7 @@ def _add_piece(truth: Truth, slot: Slot, stretch: Stretch, start: float, end: fl
     for (run, _), memory in zip(stretch.parts, held, strict=True):
         seconds = (end - start) * memory / sum(held)
         told = seconds * is_told
-        use = Use(
+        use = UsageAmounts(
             held=seconds,
             worked=told * min(1.0, sum(loads)),
             idle=told * _idle_share(stretch, start, end),
@@ -104,7 +104,7 @@ def _add_piece(truth: Truth, slot: Slot, stretch: Stretch, start: float, end: fl
             joules=told * watts,
             peak=peaks[run.user],
         )
-        truth.setdefault(run.user, Use()).add(use)
+        truth.setdefault(run.user, UsageAmounts()).add(use)
 
 
 def _peaks(slot: Slot, stretch: Stretch, end: float) -> dict[str, float]:
@@ -125,7 +125,7 @@ def _add_orphan(truth: Truth, slot: Slot, seconds: float) -> None:
     """Memory that nobody holds: the GPU idles, and is held by whom nobody can name."""
     joules = seconds * slot.model.idle_watts
     peak = int(slot.memory_mib * (0.25 + 0.4 * draw(slot.salt, 0))) * MIB
-    truth.setdefault(None, Use()).add(Use(seconds, 0.0, seconds, seconds, seconds, joules, peak))
+    truth.setdefault(None, UsageAmounts()).add(UsageAmounts(seconds, 0.0, seconds, seconds, seconds, joules, peak))
 
 
 def _mean_load(work: Work, level: float) -> float:

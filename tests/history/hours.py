@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from gpudeck.history.hour import BUSY, Floats, Hour, RunSlice, cover
+from gpudeck.history.codec import Floats
+from gpudeck.history.hour import BUSY, Hour, RunSlice, cover
 
 START = 1_760_000_400 // 3600 * 3600
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gpudeck.history.accounting import RunPart, run_parts, uses
-from gpudeck.history.base import Use
+from gpudeck.history.base import UsageAmounts
 from gpudeck.history.hour import ABSENT, BOOKED, BUSY, FREE, HELD, UNKNOWN, Hour, RunSlice
 
 NAN = math.nan
@@ -56,8 +56,10 @@ class Reference:
     def __init__(self, hour: Hour) -> None:
         self.hour = hour
 
-    def uses(self, models: Sequence[str], owners: Mapping[int, str | None]) -> dict[tuple[str | None, str], Use]:
-        found: dict[tuple[str | None, str], Use] = defaultdict(Use)
+    def uses(
+        self, models: Sequence[str], owners: Mapping[int, str | None]
+    ) -> dict[tuple[str | None, str], UsageAmounts]:
+        found: dict[tuple[str | None, str], UsageAmounts] = defaultdict(UsageAmounts)
         for gpu, model in enumerate(models):
             for at in range(len(self.hour.times)):
                 for user, (share, peak) in self.users(gpu, at, owners).items():
@@ -79,10 +81,10 @@ class Reference:
         known = {user: math.fsum(v for v in values if not math.isnan(v)) for user, values in memories.items()}
         return {user: (shares[user], known[user]) for user in memories}
 
-    def use(self, gpu: int, at: int, share: float, peak: float) -> Use:
+    def use(self, gpu: int, at: int, share: float, peak: float) -> UsageAmounts:
         held = share * float(self.hour.covered[at])
         utilization, power = self.value("utilization_percent", gpu, at), self.value("power_watts", gpu, at)
-        return Use(
+        return UsageAmounts(
             held=held,
             worked=0.0 if math.isnan(utilization) else held * utilization / 100,
             idle=held if self.hour.states[gpu, at] == HELD else 0.0,

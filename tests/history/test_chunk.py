@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpudeck.history import chunk, codec
-from gpudeck.history.codec import Damaged
-from gpudeck.history.frame import seal
-from gpudeck.history.hour import Hour, RunSlice
+from gpudeck.history import hour as hours
+from gpudeck.history.codec import Damaged, add_checksum, encode_matrix
+from gpudeck.history.hour import HOUR_VERSION, Hour, RunSlice, decode_hour, encode_hour, verify
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour, make_run
 
@@ -59,23 +58,23 @@ def assert_same_hour(found: Hour, expected: Hour) -> None:
 @pytest.mark.parametrize(("gpus", "samples"), [(3, 60), (8, 360), (1, 12), (3, 3600)])
 def test_an_hour_comes_back(gpus: int, samples: int) -> None:
     hour = make_hour(gpus, samples)
-    assert_same_hour(chunk.decode(chunk.encode(hour)), hour)
+    assert_same_hour(decode_hour(encode_hour(hour)), hour)
 
 
 def test_gaps_changing_states_and_runs_come_back() -> None:
     hour = make_lively_hour()
-    assert_same_hour(chunk.decode(chunk.encode(hour)), hour)
+    assert_same_hour(decode_hour(encode_hour(hour)), hour)
 
 
 @pytest.mark.parametrize(("gpus", "samples"), [(0, 5), (2, 0), (0, 0), (1, 1)])
 def test_an_hour_with_next_to_nothing_comes_back(gpus: int, samples: int) -> None:
     hour = make_hour(gpus, samples)
-    assert_same_hour(chunk.decode(chunk.encode(hour)), hour)
+    assert_same_hour(decode_hour(encode_hour(hour)), hour)
 
 
 def test_only_the_metrics_asked_for_are_there() -> None:
     hour = make_lively_hour()
-    found = chunk.decode(chunk.encode(hour), ["memory_used_bytes", "host_cpu_percent", "colour"])
+    found = decode_hour(encode_hour(hour), ["memory_used_bytes", "host_cpu_percent", "colour"])
     assert list(found.metrics) == ["memory_used_bytes"]
     assert list(found.host) == ["cpu_percent"]
     assert_same(found.metrics["memory_used_bytes"], hour.metrics["memory_used_bytes"])
@@ -84,7 +83,7 @@ def test_only_the_metrics_asked_for_are_there() -> None:
 
 
 def test_a_name_without_host_before_it_is_not_the_hosts() -> None:
-    found = chunk.decode(chunk.encode(make_lively_hour()), {"cpu_percent"}, runs=False)
+    found = decode_hour(encode_hour(make_lively_hour()), {"cpu_percent"}, runs=False)
     assert (found.metrics, found.host, found.runs) == ({}, {}, [])
 
 
@@ -94,71 +93,71 @@ def test_a_metric_that_nobody_knows_here_survives_unchanged() -> None:
     values[0, 3] = np.nan
     hour.metrics["smell_level"] = values
     hour.host["noise_bels"] = np.linspace(0, 1e9, 60).round()
-    again = chunk.decode(chunk.encode(chunk.decode(chunk.encode(hour))))
+    again = decode_hour(encode_hour(decode_hour(encode_hour(hour))))
     assert_same(again.metrics["smell_level"], values)
     assert_same(again.host["noise_bels"], hour.host["noise_bels"])
 
 
 def test_what_was_written_twice_is_the_same_bytes() -> None:
-    body = chunk.encode(make_lively_hour())
-    assert chunk.encode(chunk.decode(body)) == body
+    body = encode_hour(make_lively_hour())
+    assert encode_hour(decode_hour(body)) == body
 
 
 def test_metrics_that_nobody_tells_cost_next_to_nothing() -> None:
     hour = make_hour()
-    before = len(chunk.encode(hour))
+    before = len(encode_hour(hour))
     hour.metrics |= {name: np.full((8, 360), np.nan) for name in GPU_METRICS.keys() - hour.metrics.keys()}
     hour.host |= {name: np.full(360, np.nan) for name in HOST_METRICS.keys() - hour.host.keys()}
-    assert len(chunk.encode(hour)) < before + 20 * 29
+    assert len(encode_hour(hour)) < before + 20 * 29
 
 
 def test_more_runs_than_one_table_holds_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     hour = make_hour(2, 40)
     hour.runs = [make_run(hour, number, number % 2, number % 30, 40) for number in range(50)]
-    monkeypatch.setattr(chunk, "MOST_VALUES", 40 * 7)
-    assert_same_hour(chunk.decode(chunk.encode(hour)), hour)
+    monkeypatch.setattr(hours, "MOST_VALUES", 40 * 7)
+    assert_same_hour(decode_hour(encode_hour(hour)), hour)
 
 
 @given(st.data())
 @settings(max_examples=200)
 def test_a_single_changed_bit_is_found(data: st.DataObject) -> None:
-    body = bytearray(chunk.encode(make_lively_hour()))
+    body = bytearray(encode_hour(make_lively_hour()))
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(Damaged):
-        chunk.verify(bytes(body))
+        verify(bytes(body))
 
 
 @given(st.binary(max_size=200))
 def test_bytes_from_anywhere_are_damaged(rubbish: bytes) -> None:
-    for body in (rubbish, b"\x01" + rubbish, seal(chunk.VERSION, rubbish)):
+    for body in (rubbish, b"\x01" + rubbish, add_checksum(HOUR_VERSION, rubbish)):
         with pytest.raises(Damaged):
-            chunk.decode(body)
+            decode_hour(body)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 100, 1000])
 def test_an_hour_that_ends_early_is_damaged(cut: int) -> None:
     with pytest.raises(Damaged):
-        chunk.decode(chunk.encode(make_lively_hour())[:-cut])
+        decode_hour(encode_hour(make_lively_hour())[:-cut])
 
 
 def test_what_is_whole_is_verified_in_silence() -> None:
-    chunk.verify(chunk.encode(make_lively_hour()))
+    verify(encode_hour(make_lively_hour()))
 
 
 @pytest.mark.parametrize("field", range(10))
 def test_an_hour_of_which_a_part_does_not_fit_is_damaged(field: int) -> None:
     """The checksum fits: somebody wrote it so."""
-    parts = msgspec.msgpack.decode(chunk.encode(make_lively_hour())[5:])
-    table = codec.encode(np.zeros((5, 7)), 1.0)
+    parts = msgspec.msgpack.decode(encode_hour(make_lively_hour())[5:])
+    table = encode_matrix(np.zeros((5, 7)), 1.0)
     wrong = [None, [1], table, table, b"", [], b"", [], table, [[7], [9], [], [], []]]
     parts[field] = wrong[field]
     with pytest.raises(Damaged):
-        chunk.decode(seal(chunk.VERSION, msgspec.msgpack.encode(parts)))
+        decode_hour(add_checksum(HOUR_VERSION, msgspec.msgpack.encode(parts)))
 
 
 def test_version_1_as_it_was_first_written_is_still_read() -> None:
     """The file never changes: a reader that fails here loses people's past."""
-    hour = chunk.decode(GOLDEN.read_bytes())
+    hour = decode_hour(GOLDEN.read_bytes())
     assert_same_hour(hour, make_golden_hour())
 
 

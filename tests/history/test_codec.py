@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from gpudeck.history import codec
-from gpudeck.history.codec import MOST_VALUES, Damaged, decode, encode
-from gpudeck.history.hour import Floats
+from gpudeck.history.codec import MATRIX_VERSION, MOST_VALUES, Damaged, Floats, decode_matrix, encode_matrix
 from gpudeck.model.catalog import CATALOG, MIB
 
 PRECISIONS = sorted({metric.precision for metric in CATALOG} | {metric.precision / 8 for metric in CATALOG})
@@ -34,14 +33,14 @@ def assert_alike(found: Floats, given: Floats, precision: float) -> None:
 
 @given(matrices(-1e15, 1e15), st.sampled_from([precision for precision in PRECISIONS if precision >= 0.01]))
 def test_values_come_back_within_half_a_precision(matrix: Floats, precision: float) -> None:
-    assert_alike(decode(encode(matrix, precision)), matrix, precision)
+    assert_alike(decode_matrix(encode_matrix(matrix, precision)), matrix, precision)
 
 
 @given(matrices(-200, 200), st.sampled_from(PRECISIONS))
 @example(np.zeros((1, 1)), 1.0)
 @example(np.full((3, 1), np.nan), 1.0)
 def test_small_values_come_back_too(matrix: Floats, precision: float) -> None:
-    assert_alike(decode(encode(matrix, precision)), matrix, precision)
+    assert_alike(decode_matrix(encode_matrix(matrix, precision)), matrix, precision)
 
 
 @pytest.mark.parametrize("precision", [0.1, 0.01, 1.0, 60.0, 1e3, 1e6, MIB])
@@ -49,19 +48,19 @@ def test_what_was_rounded_comes_back_exactly(precision: float) -> None:
     metric = next(metric for metric in CATALOG if metric.precision == precision)
     values = np.random.default_rng(1).uniform(0, 7000 * precision, (8, 360))
     matrix = np.array([[metric.round(value) for value in row] for row in values], dtype=np.float64)
-    assert np.array_equal(decode(encode(matrix, precision)), matrix)
+    assert np.array_equal(decode_matrix(encode_matrix(matrix, precision)), matrix)
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0, -1.0, 127.0, 300.0, 70_000.0, 2.0**33, -(2.0**44)])
 def test_counters_far_beyond_32_bits_come_back_exactly(step: float) -> None:
     matrix = 9e14 + step * np.arange(360.0) * np.ones((2, 1))
-    assert np.array_equal(decode(encode(matrix, 1.0)), matrix)
+    assert np.array_equal(decode_matrix(encode_matrix(matrix, 1.0)), matrix)
 
 
 def test_noise_comes_back_and_costs_less_than_its_steps_would() -> None:
     noise = np.random.default_rng(1).integers(0, 100, (8, 360)).astype(np.float64)
-    blob = encode(noise, 1.0)
-    assert np.array_equal(decode(blob), noise)
+    blob = encode_matrix(noise, 1.0)
+    assert np.array_equal(decode_matrix(blob), noise)
     # 100 equally likely values are 6.64 bits; the steps between them are about 7.4.
     assert len(blob) < 8 * 360 * 6.9 / 8
 
@@ -72,13 +71,13 @@ def test_noise_comes_back_and_costs_less_than_its_steps_would() -> None:
 def test_unknown_stays_unknown_and_does_not_spread(unknown: tuple[slice, ...]) -> None:
     matrix = np.random.default_rng(1).normal(600, 3, (8, 360)).round(1)
     matrix[unknown] = np.nan
-    assert np.array_equal(decode(encode(matrix, 0.1)), matrix, equal_nan=True)
+    assert np.array_equal(decode_matrix(encode_matrix(matrix, 0.1)), matrix, equal_nan=True)
 
 
 def test_what_is_no_reading_is_kept_as_unknown() -> None:
     matrix = np.array([[1.0, np.inf, 2.0, -np.inf, 1e300, 3.0]])
     expected = np.array([[1.0, np.nan, 2.0, np.nan, np.nan, 3.0]])
-    assert np.array_equal(decode(encode(matrix, 0.01)), expected, equal_nan=True)
+    assert np.array_equal(decode_matrix(encode_matrix(matrix, 0.01)), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -92,32 +91,32 @@ def test_what_is_no_reading_is_kept_as_unknown() -> None:
     ],
 )
 def test_what_does_not_change_costs_a_few_bytes(matrix: Floats, most: int) -> None:
-    assert len(encode(matrix, 1.0)) <= most
+    assert len(encode_matrix(matrix, 1.0)) <= most
 
 
 def test_one_changing_row_does_not_make_the_others_dear() -> None:
     matrix = np.full((64, 360), 80.0)
-    quiet = len(encode(matrix, 1.0))
+    quiet = len(encode_matrix(matrix, 1.0))
     matrix[17] = np.random.default_rng(1).integers(0, 100, 360)
-    assert len(encode(matrix, 1.0)) < quiet + 360
+    assert len(encode_matrix(matrix, 1.0)) < quiet + 360
 
 
 def test_gaps_in_a_counter_cost_little_more_than_their_bits() -> None:
     counter = 1e12 + 700.0 * np.arange(360.0)[None]
-    whole = len(encode(counter, 1.0))
+    whole = len(encode_matrix(counter, 1.0))
     counter[0, ::5] = np.nan
-    assert len(encode(counter, 1.0)) < whole + 45 + 40
+    assert len(encode_matrix(counter, 1.0)) < whole + 45 + 40
 
 
 def test_more_than_any_hour_has_is_not_packed() -> None:
     with pytest.raises(ValueError, match="more than"):
-        encode(np.broadcast_to(np.float64(1.0), (MOST_VALUES, 2)), 1.0)
+        encode_matrix(np.broadcast_to(np.float64(1.0), (MOST_VALUES, 2)), 1.0)
 
 
 @pytest.mark.parametrize("precision", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_precision_that_is_none_is_refused(precision: float) -> None:
     with pytest.raises(ValueError, match="precision"):
-        encode(np.zeros((1, 1)), precision)
+        encode_matrix(np.zeros((1, 1)), precision)
 
 
 def rough() -> bytes:
@@ -125,19 +124,19 @@ def rough() -> bytes:
     matrix = np.random.default_rng(1).normal(600, 30, (8, 90)).round(1)
     matrix[1] = 5.0
     matrix[:, 20:30] = np.nan
-    return encode(matrix, 0.1)
+    return encode_matrix(matrix, 0.1)
 
 
 def read_or_refuse(blob: bytes) -> None:
     """Whatever it is: a matrix of bounded size, or Damaged."""
     with suppress(Damaged):
-        assert decode(blob).size <= MOST_VALUES
+        assert decode_matrix(blob).size <= MOST_VALUES
 
 
 @given(st.binary(max_size=400))
 def test_bytes_from_anywhere_are_read_or_refused(rubbish: bytes) -> None:
     read_or_refuse(rubbish)
-    read_or_refuse(bytes([codec.VERSION]) + rubbish)
+    read_or_refuse(bytes([MATRIX_VERSION]) + rubbish)
 
 
 @given(st.data())
@@ -158,42 +157,42 @@ _planes = st.lists(st.binary(max_size=40), max_size=9)
     )
 )
 def test_a_well_formed_lie_is_read_or_refused(parts: tuple[object, ...]) -> None:
-    read_or_refuse(bytes([codec.VERSION]) + msgspec.msgpack.encode((*parts, b"\xff")))
+    read_or_refuse(bytes([MATRIX_VERSION]) + msgspec.msgpack.encode((*parts, b"\xff")))
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_blob_that_ends_early_is_damaged(cut: int) -> None:
     with pytest.raises(Damaged):
-        decode(rough()[:-cut])
+        decode_matrix(rough()[:-cut])
 
 
 def test_a_blob_of_endless_depth_is_damaged() -> None:
     with pytest.raises(Damaged):
-        decode(bytes([codec.VERSION]) + b"\x99\x01\x01\x01\x01\x90\x90\xc4\x00\xc4\x00" + b"\x91" * 100_000)
+        decode_matrix(bytes([MATRIX_VERSION]) + b"\x99\x01\x01\x01\x01\x90\x90\xc4\x00\xc4\x00" + b"\x91" * 100_000)
 
 
 def test_nothing_at_all_is_damaged() -> None:
     with pytest.raises(Damaged, match="version None"):
-        decode(b"")
+        decode_matrix(b"")
 
 
 def test_a_later_version_is_named() -> None:
     with pytest.raises(Damaged, match="version 2 of a matrix; this release reads version 1"):
-        decode(b"\x02" + rough()[1:])
+        decode_matrix(b"\x02" + rough()[1:])
 
 
 @pytest.mark.parametrize("shape", [(MOST_VALUES, 2), (2, MOST_VALUES), (65_536, 65_536)])
 def test_a_blob_that_claims_to_be_huge_is_refused_before_anything_is_made(shape: tuple[int, int]) -> None:
     with pytest.raises(Damaged, match="more than anybody wrote"):
-        decode(bytes([codec.VERSION]) + msgspec.msgpack.encode((1, *shape, 1)))
+        decode_matrix(bytes([MATRIX_VERSION]) + msgspec.msgpack.encode((1, *shape, 1)))
 
 
 def test_a_plane_that_swells_is_stopped_at_what_it_should_hold() -> None:
     bomb = codec._deflate(bytes(50_000_000), 9)
-    blob = bytes([codec.VERSION]) + msgspec.msgpack.encode((1, 8, 360, 24, [b"\x00" * 8], [bomb]))
+    blob = bytes([MATRIX_VERSION]) + msgspec.msgpack.encode((1, 8, 360, 24, [b"\x00" * 8], [bomb]))
     tracemalloc.start()
     with pytest.raises(Damaged, match="does not hold"):
-        decode(blob)
+        decode_matrix(blob)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fakes.past import T0, FakePast, make_hour, without
-from gpudeck.history.answers import heat
+from gpudeck.history.answers import answer_heat
 from gpudeck.history.base import Heat, HeatAsk, HistoryRefused
 from gpudeck.history.hour import FREE, HELD
 
@@ -13,7 +13,7 @@ NOW = T0 + 86_400.0
 
 
 def ask(past: FakePast, metric: str = "utilization_percent", hours: int = 3, step: int = HOUR) -> Heat:
-    return heat(past, HeatAsk(metric, T0, T0 + hours * HOUR, step), NOW)
+    return answer_heat(past, HeatAsk(metric, T0, T0 + hours * HOUR, step), NOW)
 
 
 def cells(found: Heat) -> dict[str, list[float | None]]:
@@ -87,7 +87,7 @@ def test_host_that_was_not_there_has_no_row() -> None:
 )
 def test_absurd_maps_are_refused(asked: HeatAsk, code: str) -> None:
     with pytest.raises(HistoryRefused) as refused:
-        heat(FakePast(make_hour()), asked, NOW)
+        answer_heat(FakePast(make_hour()), asked, NOW)
     assert refused.value.code == code
     assert refused.value.hint
 
@@ -95,4 +95,4 @@ def test_absurd_maps_are_refused(asked: HeatAsk, code: str) -> None:
 def test_map_that_costs_too_much_is_refused() -> None:
     hours = [make_hour(host=host, every=900) for host in range(1, 131)]
     with pytest.raises(HistoryRefused, match="shorter range"):
-        heat(FakePast(*hours), HeatAsk("power_watts", T0 - 4_000 * HOUR, T0 + HOUR), NOW)
+        answer_heat(FakePast(*hours), HeatAsk("power_watts", T0 - 4_000 * HOUR, T0 + HOUR), NOW)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.history.base import HistoryRefused
-from gpudeck.history.period import Period, day_begins, load_zone
+from gpudeck.history.time_range import Period, day_begins, load_zone
 
 HOUR = 3600
 T0 = 1_780_272_000  # 2026-06-01 00:00 UTC

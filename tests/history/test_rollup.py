@@ -10,9 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gpudeck.history import rollup
-from gpudeck.history.codec import Damaged
-from gpudeck.history.hour import Floats, Hour, cover
-from gpudeck.history.rollup import Quarters, Roll, Totals
+from gpudeck.history.codec import Damaged, Floats
+from gpudeck.history.hour import Hour, cover
+from gpudeck.history.rollup import (
+    Quarters,
+    Roll,
+    decode_quarters,
+    encode_quarters,
+    hour_totals,
+    join_quarters,
+    quarter_totals,
+    roll_up,
+)
+from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, subtract_totals
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour
 
@@ -61,7 +71,7 @@ def assert_rolled(roll: Roll, hour: Hour, values: Floats) -> None:
 
 @given(hours())
 def test_quarter_hours_are_what_sample_by_sample_gives(hour: Hour) -> None:
-    found = rollup.quarters(hour)
+    found = roll_up(hour)
     assert (found.start, found.count, found.gpus) == (START, 4, hour.gpus)
     for name, values in hour.metrics.items():
         assert_rolled(found.metrics[name], hour, values)
@@ -71,7 +81,7 @@ def test_quarter_hours_are_what_sample_by_sample_gives(hour: Hour) -> None:
 
 @given(hours())
 def test_states_add_up_to_what_is_covered(hour: Hour) -> None:
-    found = rollup.quarters(hour)
+    found = roll_up(hour)
     expected = [
         [
             [
@@ -91,9 +101,9 @@ def test_states_add_up_to_what_is_covered(hour: Hour) -> None:
 
 def test_many_gpus_are_worked_on_in_pieces_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hour = make_hour()
-    whole = rollup.quarters(hour)
+    whole = roll_up(hour)
     monkeypatch.setattr(rollup, "_AT_ONCE", 1)
-    pieces = rollup.quarters(hour)
+    pieces = roll_up(hour)
     for name, roll in whole.metrics.items():
         assert_same(pieces.metrics[name].sum, roll.sum, 1e-3)
         assert_same(pieces.metrics[name].low, roll.low)
@@ -113,8 +123,8 @@ def assert_kept(found: Roll, given: Roll, precision: float) -> None:
 
 @given(hours())
 def test_quarter_hours_come_back_from_their_bytes(hour: Hour) -> None:
-    given = rollup.quarters(hour)
-    found = rollup.decode(rollup.encode(given))
+    given = roll_up(hour)
+    found = decode_quarters(encode_quarters(given))
     assert (found.start, found.count, found.gpus) == (given.start, given.count, given.gpus)
     assert_same(found.states, given.states, 0.00501)
     assert list(found.metrics) == list(given.metrics)
@@ -125,8 +135,8 @@ def test_quarter_hours_come_back_from_their_bytes(hour: Hour) -> None:
 
 
 def test_only_what_is_wanted_is_decoded() -> None:
-    body = rollup.encode(rollup.quarters(make_hour()))
-    found = rollup.decode(body, ["power_watts", "host_memory_used_bytes", "memory_used_bytes", "colour"])
+    body = encode_quarters(roll_up(make_hour()))
+    found = decode_quarters(body, ["power_watts", "host_memory_used_bytes", "memory_used_bytes", "colour"])
     assert list(found.metrics) == ["power_watts", "memory_used_bytes"]
     assert list(found.host) == ["memory_used_bytes"]
     assert_same(found.host["memory_used_bytes"].low, np.full((1, 4), 2.0**40))
@@ -135,39 +145,43 @@ def test_only_what_is_wanted_is_decoded() -> None:
 def test_a_metric_that_the_catalog_does_not_know_keeps_its_values() -> None:
     hour = make_hour(2, 40)
     hour.metrics = {"smell_level": hour.metrics["power_watts"] / 100}
-    given = rollup.quarters(hour)
-    assert_kept(rollup.decode(rollup.encode(given)).metrics["smell_level"], given.metrics["smell_level"], 0.001)
+    given = roll_up(hour)
+    assert_kept(
+        decode_quarters(encode_quarters(given)).metrics["smell_level"],
+        given.metrics["smell_level"],
+        0.001,
+    )
 
 
 def test_a_days_metrics_come_back_one_by_one() -> None:
-    day = rollup.join([rollup.quarters(make_hour(8, 60, seed, START + 3600 * seed)) for seed in range(24)])
-    body = rollup.encode(day)
+    day = join_quarters([roll_up(make_hour(8, 60, seed, START + 3600 * seed)) for seed in range(24)])
+    body = encode_quarters(day)
     for name, roll in day.metrics.items():
-        assert_kept(rollup.decode(body, {name}).metrics[name], roll, GPU_METRICS[name].precision)
+        assert_kept(decode_quarters(body, {name}).metrics[name], roll, GPU_METRICS[name].precision)
 
 
 def test_what_is_constant_or_unknown_costs_next_to_nothing() -> None:
     hour = make_hour()
     hour.metrics = {name: np.full((8, 360), 5.0) for name in GPU_METRICS}
-    plain = len(rollup.encode(rollup.quarters(hour)))
+    plain = len(encode_quarters(roll_up(hour)))
     assert plain < 400
     hour.metrics |= {name: np.full((8, 360), np.nan) for name in list(GPU_METRICS)[5:]}
-    assert len(rollup.encode(rollup.quarters(hour))) < plain + 50
+    assert len(encode_quarters(roll_up(hour))) < plain + 50
 
 
 @given(st.data())
 @settings(max_examples=60)
 def test_changed_bytes_of_quarter_hours_are_damaged(data: st.DataObject) -> None:
-    body = bytearray(rollup.encode(rollup.quarters(make_hour(2, 30))))
+    body = bytearray(encode_quarters(roll_up(make_hour(2, 30))))
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(Damaged):
-        rollup.decode(bytes(body))
+        decode_quarters(bytes(body))
 
 
 def test_joined_hours_keep_gaps_and_gpus_apart() -> None:
-    one, other = rollup.quarters(make_hour(2, 60)), rollup.quarters(make_hour(2, 60, 2, START + 7200))
+    one, other = roll_up(make_hour(2, 60)), roll_up(make_hour(2, 60, 2, START + 7200))
     other.gpus = [12, 99]
-    day = rollup.join([one, other])
+    day = join_quarters([one, other])
     assert (day.start, day.count, day.gpus) == (START, 12, [11, 12, 99])
     power = day.metrics["power_watts"]
     assert_same(power.sum[:2, :4], one.metrics["power_watts"].sum)
@@ -181,19 +195,19 @@ def test_joined_hours_keep_gaps_and_gpus_apart() -> None:
 
 
 def test_a_metric_that_only_one_hour_has_is_unknown_in_the_other() -> None:
-    one, other = rollup.quarters(make_hour(1, 60)), rollup.quarters(make_hour(1, 60, 2, START + 3600))
+    one, other = roll_up(make_hour(1, 60)), roll_up(make_hour(1, 60, 2, START + 3600))
     del one.metrics["power_watts"]
-    power = rollup.join([one, other]).metrics["power_watts"]
+    power = join_quarters([one, other]).metrics["power_watts"]
     assert np.isnan(power.low[:, :4]).all()
     assert_same(power.low[:, 4:], other.metrics["power_watts"].low)
 
 
 def test_nothing_cannot_be_joined() -> None:
     with pytest.raises(ValueError, match="nothing to join"):
-        rollup.join([])
+        join_quarters([])
 
 
-def line(totals: Totals, name: str) -> list[float]:
+def line(totals: StepTotals, name: str) -> list[float]:
     return totals.table[totals.names.index(name)].tolist()
 
 
@@ -223,13 +237,13 @@ def slow_line(parts: Quarters, name: str, quarters: list[int]) -> list[float]:
 
 @given(hours())
 def test_totals_are_what_gpu_by_gpu_gives(hour: Hour) -> None:
-    parts = rollup.quarters(hour)
-    whole = rollup.hour_totals(parts)
+    parts = roll_up(hour)
+    whole = hour_totals(parts)
     assert (whole.start, whole.seconds_per_step) == (START, 3600)
     assert whole.states == pytest.approx(parts.states.sum(axis=(1, 2)))
     for name in hour.metrics:
         assert line(whole, name) == pytest.approx(slow_line(parts, name, [0, 1, 2, 3]), nan_ok=True)
-    for totals in rollup.quarter_totals(parts):
+    for totals in quarter_totals(parts):
         number = (totals.start - START) // 900
         assert totals.seconds_per_step == 900
         assert totals.states == pytest.approx(parts.states[:, :, number].sum(axis=1))
@@ -242,23 +256,23 @@ def test_a_quarter_hour_without_any_sample_has_no_totals() -> None:
     kept = hour.times < START + 1800
     late = Hour(START, hour.times[kept], hour.covered[kept], hour.gpus, hour.states[:, kept])
     late.metrics = {name: values[:, kept] for name, values in hour.metrics.items()}
-    assert [totals.start - START for totals in rollup.quarter_totals(rollup.quarters(late))] == [0, 900]
+    assert [totals.start - START for totals in quarter_totals(roll_up(late))] == [0, 900]
 
 
 def test_an_hour_of_a_day_has_the_totals_of_that_hour() -> None:
-    parts = [rollup.quarters(make_hour(3, 60, seed, START + 3600 * seed)) for seed in range(3)]
-    found, expected = rollup.hour_totals(rollup.join(parts), 2), rollup.hour_totals(parts[2])
+    parts = [roll_up(make_hour(3, 60, seed, START + 3600 * seed)) for seed in range(3)]
+    found, expected = hour_totals(join_quarters(parts), 2), hour_totals(parts[2])
     assert found.start == expected.start
     assert_same(found.table, expected.table, 1e-3)
 
 
-def make_totals(seed: int, gpus: int = 2) -> Totals:
-    return rollup.hour_totals(rollup.quarters(make_hour(gpus, 60, seed)))
+def make_totals(seed: int, gpus: int = 2) -> StepTotals:
+    return hour_totals(roll_up(make_hour(gpus, 60, seed)))
 
 
 def test_sums_are_added_and_extremes_are_those_of_both() -> None:
     one, other = make_totals(1), make_totals(2)
-    both = rollup.add(one, other)
+    both = add_totals(one, other)
     for name in ("power_watts", "memory_used_bytes", "host_memory_used_bytes"):
         assert line(both, name) == pytest.approx(np.add(line(one, name), line(other, name)))
     for name in ("utilization_percent", "temperature_celsius", "host_cpu_percent"):
@@ -269,7 +283,7 @@ def test_sums_are_added_and_extremes_are_those_of_both() -> None:
 
 def test_what_was_added_is_taken_out_again() -> None:
     one, other = make_totals(1), make_totals(2)
-    left = rollup.subtract(rollup.add(one, other), other)
+    left = subtract_totals(add_totals(one, other), other)
     assert left.states == pytest.approx(one.states)
     assert left.table[:, [0, 1, 4]] == pytest.approx(one.table[:, [0, 1, 4]], nan_ok=True)
     assert line(left, "power_watts") == pytest.approx(line(one, "power_watts"))
@@ -277,28 +291,28 @@ def test_what_was_added_is_taken_out_again() -> None:
 
 def test_the_extremes_of_single_gpus_cannot_be_taken_back() -> None:
     one, other = make_totals(1), make_totals(2)
-    both = rollup.add(one, other)
-    left = rollup.subtract(both, other)
+    both = add_totals(one, other)
+    left = subtract_totals(both, other)
     for name in ("utilization_percent", "temperature_celsius", "host_cpu_percent"):
         assert line(left, name)[2:4] == line(both, name)[2:4]
 
 
 def test_what_only_one_knows_is_neither_lost_nor_made_up() -> None:
     one, other = make_totals(1), make_totals(2)
-    less = Totals(other.start, 3600, other.names[2:], other.table[2:], other.states)
-    both = rollup.add(one, less)
+    less = StepTotals(other.start, 3600, other.names[2:], other.table[2:], other.states)
+    both = add_totals(one, less)
     assert both.names == one.names
     assert line(both, "utilization_percent") == line(one, "utilization_percent")
-    turned = rollup.add(less, one)
+    turned = add_totals(less, one)
     assert set(turned.names) == set(one.names)
     assert line(turned, "power_watts") == line(one, "power_watts")
     assert line(turned, "energy_joules") == pytest.approx(line(both, "energy_joules"))
-    assert line(rollup.subtract(both, less), "utilization_percent") == line(one, "utilization_percent")
+    assert line(subtract_totals(both, less), "utilization_percent") == line(one, "utilization_percent")
 
 
 def test_when_all_is_taken_out_nothing_is_known() -> None:
     one = make_totals(1)
-    left = rollup.subtract(one, one)
+    left = subtract_totals(one, one)
     assert np.isnan(left.table[:, 2:]).all()
     assert not left.table[:, :2].any()
     assert not left.states.any()
@@ -306,7 +320,7 @@ def test_when_all_is_taken_out_nothing_is_known() -> None:
 
 def test_totals_come_back_from_their_bytes() -> None:
     given = make_totals(1, 8)
-    found = rollup.decode_totals(rollup.encode_totals(given, given.names), given.names)
+    found = decode_totals(encode_totals(given, given.names), given.names)
     assert (found.start, found.seconds_per_step, found.names) == (given.start, 3600, given.names)
     assert np.array_equal(found.states, given.states)
     assert np.array_equal(found.table[:, [0, 1, 4]], given.table[:, [0, 1, 4]], equal_nan=True)
@@ -316,24 +330,24 @@ def test_totals_come_back_from_their_bytes() -> None:
 def test_only_the_lines_wanted_are_read_in_the_order_of_the_layout() -> None:
     given = make_totals(1)
     layout = (*reversed(given.names), "colour")
-    body = rollup.encode_totals(given, layout)
-    found = rollup.decode_totals(body, layout, {"power_watts", "host_cpu_percent", "colour", "weight"})
+    body = encode_totals(given, layout)
+    found = decode_totals(body, layout, {"power_watts", "host_cpu_percent", "colour", "weight"})
     assert found.names == ("host_cpu_percent", "power_watts", "colour")
     assert line(found, "power_watts")[:2] == line(given, "power_watts")[:2]
     assert line(found, "colour") == pytest.approx([0, 0, math.nan, math.nan, math.nan], nan_ok=True)
-    assert rollup.decode_totals(body, layout, ()).table.shape == (0, 5)
+    assert decode_totals(body, layout, ()).table.shape == (0, 5)
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 200, 10_000])
 def test_totals_that_end_early_are_damaged(cut: int) -> None:
     given = make_totals(1)
     with pytest.raises(Damaged):
-        rollup.decode_totals(rollup.encode_totals(given, given.names)[:-cut], given.names)
+        decode_totals(encode_totals(given, given.names)[:-cut], given.names)
 
 
 @given(st.binary(max_size=300), st.sets(st.sampled_from(["a", "b", "c"])))
 def test_totals_from_anywhere_are_damaged(rubbish: bytes, wanted: set[str]) -> None:
     with pytest.raises(Damaged):
-        rollup.decode_totals(b"\x02" + rubbish, ("a", "b", "c"), wanted)
+        decode_totals(b"\x02" + rubbish, ("a", "b", "c"), wanted)
     with pytest.raises(Damaged):
-        rollup.decode_totals(b"\x01" + rubbish[:60], ("a", "b", "c"), wanted)
+        decode_totals(b"\x01" + rubbish[:60], ("a", "b", "c"), wanted)

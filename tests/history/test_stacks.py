@@ -5,26 +5,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.history import rollup
 from gpudeck.history.codec import Damaged
-from gpudeck.history.rollup import Totals
-from gpudeck.history.stacks import Row, decode_stack, join, stack
-from gpudeck.history.sums import UNKNOWN
+from gpudeck.history.rollup import hour_totals, roll_up
+from gpudeck.history.totals import (
+    UNKNOWN,
+    StepTotals,
+    TotalsRow,
+    decode_stack,
+    decode_totals,
+    encode_totals,
+    join_stacks,
+    stack_totals,
+)
 from history.hours import START, make_hour
 
 NAMES = ("power_watts", "fan_percent", "host_cpu_percent", "colour")
 
 
-def make_totals(seed: int, gpus: int = 2, unknown: str = "fan_percent") -> Totals:
+def make_totals(seed: int, gpus: int = 2, unknown: str = "fan_percent") -> StepTotals:
     hour = make_hour(gpus, 60, seed, START + 3600 * seed)
     hour.metrics[unknown][:] = np.nan
     hour.metrics["temperature_celsius"][0, :seed] = np.nan
-    return rollup.hour_totals(rollup.quarters(hour))
+    return hour_totals(roll_up(hour))
 
 
-def encode(given: list[Totals], layouts: dict[int, tuple[str, ...]], of: list[int]) -> list[Row]:
+def encode(given: list[StepTotals], layouts: dict[int, tuple[str, ...]], of: list[int]) -> list[TotalsRow]:
     return [
-        (place + 1, one.start, number, rollup.encode_totals(one, layouts[number]))
+        (place + 1, one.start, number, encode_totals(one, layouts[number]))
         for place, (one, number) in enumerate(zip(given, of, strict=True))
     ]
 
@@ -37,7 +44,7 @@ def test_every_step_has_the_lines_that_it_has_alone_whatever_its_layout() -> Non
     assert found.hosts.tolist() == [1, 2, 3, 4]
     assert found.starts.tolist() == [one.start for one in given]
     for place, (_, _, number, body) in enumerate(rows):
-        alone = rollup.decode_totals(body, layouts[number], NAMES)
+        alone = decode_totals(body, layouts[number], NAMES)
         assert np.array_equal(found.states[place], alone.states)
         for name, line in zip(alone.names, alone.table, strict=True):
             assert np.array_equal(found.lines(name)[place], line, equal_nan=True)
@@ -54,8 +61,11 @@ def test_what_no_layout_has_and_what_was_not_asked_for_is_unknown() -> None:
 
 def test_stacks_are_joined_step_after_step() -> None:
     one, other = make_totals(1), make_totals(2)
-    first, second = stack({(5, one.start): one}, one.names, 3600), stack({(6, other.start): other}, one.names, 3600)
-    both = join([first, stack({}, one.names, 3600), second])
+    first, second = (
+        stack_totals({(5, one.start): one}, one.names, 3600),
+        stack_totals({(6, other.start): other}, one.names, 3600),
+    )
+    both = join_stacks([first, stack_totals({}, one.names, 3600), second])
     assert both.hosts.tolist() == [5, 6]
     assert np.array_equal(both.lines("power_watts"), [one.table[1], other.table[1]])
     assert np.array_equal(both.only(both.hosts == 6).states, [other.states])

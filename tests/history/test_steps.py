@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.history.base import MOST_POINTS, HistoryRefused
-from gpudeck.history.steps import DAY, LONGEST, STEPS, check_points, check_range, choose, cut
+from gpudeck.history.time_range import DAY, LONGEST, STEPS, align, check_points, check_range, choose_grid
 
 moments = st.floats(0, 4e9)
 lengths = st.floats(1, LONGEST)
@@ -13,7 +13,7 @@ lengths = st.floats(1, LONGEST)
 
 @given(moments, lengths, st.integers(1, MOST_POINTS))
 def test_steps_cover_the_range_and_are_about_as_many_as_asked_for(start: float, length: float, points: int) -> None:
-    grid = choose(start, start + length, points)
+    grid = choose_grid(start, start + length, points)
     assert grid.start <= start
     assert grid.end >= start + length
     assert grid.start % grid.step == 0
@@ -26,15 +26,15 @@ def test_steps_cover_the_range_and_are_about_as_many_as_asked_for(start: float, 
     [(DAY, 500, 300), (3600, 500, 10), (7 * DAY, 500, 1800), (30 * DAY, 500, 7200), (365 * DAY, 500, DAY), (60, 1, 60)],
 )
 def test_step_is_a_round_one(length: float, points: int, step: int) -> None:
-    assert choose(1_790_000_000, 1_790_000_000 + length, points).step == step
+    assert choose_grid(1_790_000_000, 1_790_000_000 + length, points).step == step
 
 
 def test_no_step_is_smaller_than_the_least() -> None:
-    assert choose(0, 3600, 500, 900).step == 900
+    assert choose_grid(0, 3600, 500, 900).step == 900
 
 
 def test_the_first_step_begins_before_a_range_that_begins_within_it() -> None:
-    assert cut(950, 1850, 900).times() == [900.0, 1800.0]
+    assert align(950, 1850, 900).times() == [900.0, 1800.0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fakes.clock import FakeClock
 from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span, slices
-from gpudeck.history.base import UsageAsk, Use
+from gpudeck.history.base import UsageAmounts, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.usage import Usage, UsageRow
@@ -72,7 +72,7 @@ def by_user(usage: Usage) -> dict[str | None, UsageRow]:
     return {row.user: row for row in usage.rows}
 
 
-def hours(use: Use) -> tuple[float, float, float]:
+def hours(use: UsageAmounts) -> tuple[float, float, float]:
     return use.held / HOUR, use.worked / HOUR, use.idle / HOUR
 
 

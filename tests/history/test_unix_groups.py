@@ -6,7 +6,7 @@ import pwd
 
 import pytest
 
-from gpudeck.history.unix_groups import unix_group
+from gpudeck.history.usage import unix_group
 
 
 def test_a_login_has_its_primary_group() -> None:

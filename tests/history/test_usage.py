@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpudeck.history.base import HistoryRefused, UsageAsk, Use, UseKey
+from gpudeck.history.base import HistoryRefused, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.past import KnownGpu, KnownHost
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
@@ -21,13 +21,13 @@ T0 = 1_780_272_000  # 2026-06-01 00:00 UTC
 GIB = 2**30
 H200, L40S = "NVIDIA H200", "NVIDIA L40S"
 
-Fact = tuple[UseKey, Use]
+Fact = tuple[UseKey, UsageAmounts]
 
 
 def fact(
     hour: int, user: str | None, held: float = HOUR, *, model: str = H200, host: str = "id-1", **others: float
 ) -> Fact:
-    return (T0 + hour * HOUR, host, user, model), Use(held=held, **others)
+    return (T0 + hour * HOUR, host, user, model), UsageAmounts(held=held, **others)
 
 
 class FakePast:
@@ -54,7 +54,7 @@ class FakePast:
         return {at: KnownHost(at, *host, T0, T0 + DAY) for at, host in enumerate(self._hosts)}
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[Fact]:
-        sums: dict[UseKey, Use] = defaultdict(Use)
+        sums: dict[UseKey, UsageAmounts] = defaultdict(UsageAmounts)
         for hour in [hour for hour in self._facts if start <= hour < end]:
             for (_, host, user, model), use in self._facts[hour]:
                 sums[start, host if by_host else "", user, model].add(use)
@@ -262,7 +262,7 @@ def test_days_are_those_of_the_zone() -> None:
 
 def test_a_day_with_25_hours_has_25_hours() -> None:
     autumn = 1_792_879_200  # 2026-10-25 00:00 in Berlin
-    facts = [((autumn + at * HOUR, "", "alice", H200), Use(held=3600)) for at in range(30)]
+    facts = [((autumn + at * HOUR, "", "alice", H200), UsageAmounts(held=3600)) for at in range(30)]
     past = FakePast(facts)
     answer = ask_for(past, start=autumn, end=autumn + 30 * HOUR, daily=True, zone="Europe/Berlin", now=autumn + DAY * 9)
     assert [(day.day, day.gpu_hours) for day in answer.rows[0].days] == [("2026-10-25", 25), ("2026-10-26", 5)]

@@ -19,7 +19,7 @@ from gpudeck.api.answers import HubRequest
 from gpudeck.api.events import EventDesk
 from gpudeck.api.questions import Questions
 from gpudeck.auth.parts import Auth
-from gpudeck.history.base import HistoryRefused, Stats
+from gpudeck.history.base import HistoryRefused, StoreStats
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.model.view import Totals
@@ -205,7 +205,7 @@ def _count_reports(hub: Hub) -> Ingest:
     )
 
 
-def _show(stats: Stats) -> HistoryState:
+def _show(stats: StoreStats) -> HistoryState:
     return HistoryState(
         kind=stats.kind,
         size_bytes=stats.size_bytes,

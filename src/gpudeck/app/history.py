@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import DAYS, SEED, Backfill, TakeEvents, is_needed, mark_done
-from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Stats, Store, UsageAsk
+from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, Run, Runs, RunsAsk, Store, StoreStats, UsageAsk
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
 from gpudeck.hub.hub import Hub
@@ -114,7 +114,7 @@ class OpeningStore:
     def run(self, key: int) -> Run | None:
         return self._opened().run(key)
 
-    def stats(self) -> Stats:
+    def stats(self) -> StoreStats:
         return self._opened().stats()
 
     def _opened(self) -> Store:
@@ -230,7 +230,7 @@ class Archive:
     def _open(self, demo: int | None) -> Store:
         """Called in a thread of its own: only now is numpy read."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
-        from gpudeck.history.unix_groups import unix_group  # noqa: PLC0415
+        from gpudeck.history.usage import unix_group  # noqa: PLC0415
 
         is_remote = self._settings.kind == "prometheus" and demo is None
         name = FILE if demo is None else DEMO_FILE.format(demo)

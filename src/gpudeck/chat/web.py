@@ -25,7 +25,7 @@ from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.chat.blocks import SECTION, Answer, Block, Snippet, add_note, code, escape, shorten_for_slack
 from gpudeck.chat.settings import SlackSettings, is_token, where_to_find
 from gpudeck.history.base import HistoryRefused
-from gpudeck.history.period import load_zone
+from gpudeck.history.time_range import load_zone
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.settings import is_loopback
 

@@ -178,6 +178,6 @@ class _Printer:
 
 def _zone() -> tzinfo:
     from gpudeck.cli.span import local_zone  # noqa: PLC0415 - the help needs none
-    from gpudeck.history.period import load_zone  # noqa: PLC0415 - the same
+    from gpudeck.history.time_range import load_zone  # noqa: PLC0415 - the same
 
     return load_zone(local_zone())

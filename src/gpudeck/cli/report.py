@@ -88,7 +88,7 @@ def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:
         click.echo(to_csv(usage, daily=daily), nl=False)
     else:
         from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - the same
-        from gpudeck.history.period import load_zone  # noqa: PLC0415
+        from gpudeck.history.time_range import load_zone  # noqa: PLC0415
         from gpudeck.views.usage import render_usage  # noqa: PLC0415
 
         click.echo(render_usage(usage, load_zone(zone), width=terminal_width(), colour=wants_colour()), nl=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from gpudeck.history.period import day_begins, load_zone
+from gpudeck.history.time_range import day_begins, load_zone
 from gpudeck.model.errors import UsageError
 
 _WORDS = ("today", "yesterday", "this-month", "last-month", "now")

@@ -14,8 +14,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.base import Use
-from gpudeck.history.hour import BUSY, HELD, Flags, Floats, Hour, RunSlice
+from gpudeck.history.base import UsageAmounts
+from gpudeck.history.codec import Flags, Floats
+from gpudeck.history.hour import BUSY, HELD, Hour, RunSlice
 
 _Indexes = NDArray[np.intp]
 
@@ -76,7 +77,9 @@ class _Claims(Struct):
     memory: Floats
 
 
-def uses(hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]) -> dict[tuple[str | None, str], Use]:
+def uses(
+    hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]
+) -> dict[tuple[str | None, str], UsageAmounts]:
     """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: nobody knows who.
 
     Users who are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that
@@ -86,7 +89,7 @@ def uses(hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]) ->
         return {}
     claims = [_claims_of_users(hour, owners), _claims_without_runs(hour)]
     facts = _facts(hour)
-    found: dict[tuple[str | None, str], Use] = {}
+    found: dict[tuple[str | None, str], UsageAmounts] = {}
     for claim in claims:
         sums = np.einsum("pt,kpt->pk", claim.share, facts[:, claim.gpu]).tolist()
         seen = (claim.share > 0) & (facts[0, claim.gpu] > 0)
@@ -95,8 +98,8 @@ def uses(hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]) ->
             claim.names, claim.gpu.tolist(), sums, peaks, strict=True
         ):
             if held > 0:
-                use = found.setdefault((name, models[gpu]), Use())
-                use.add(Use(held, worked, idle, measured, metered, joules, peak))
+                use = found.setdefault((name, models[gpu]), UsageAmounts())
+                use.add(UsageAmounts(held, worked, idle, measured, metered, joules, peak))
     return found
 
 

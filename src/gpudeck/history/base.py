@@ -120,7 +120,7 @@ class UsageAsk(Struct, frozen=True):
     zone: str = "UTC"
 
 
-class Use(Struct):
+class UsageAmounts(Struct):
     """GPU-seconds and joules. `measured` is the part of `held` with a known utilization, `metered` with a known power.
 
     `peak` is the most memory that was held on one GPU at a moment, in bytes.
@@ -134,7 +134,7 @@ class Use(Struct):
     joules: float = 0.0
     peak: float = 0.0
 
-    def add(self, other: "Use") -> None:
+    def add(self, other: "UsageAmounts") -> None:
         self.held += other.held
         self.worked += other.worked
         self.idle += other.idle
@@ -198,7 +198,7 @@ class Runs(Struct):
     next: int | None = None
 
 
-class Stats(Struct, omit_defaults=True):
+class StoreStats(Struct, omit_defaults=True):
     """What a store says about itself, for people who keep it. Everything that was dropped is counted, never hidden."""
 
     kind: str
@@ -231,5 +231,5 @@ class Store(Protocol):
     def usage(self, ask: UsageAsk) -> Usage: ...
     def runs(self, ask: RunsAsk) -> Runs: ...
     def run(self, key: int) -> Run | None: ...
-    def stats(self) -> Stats: ...
+    def stats(self) -> StoreStats: ...
     def close(self) -> None: ...

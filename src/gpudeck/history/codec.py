@@ -6,12 +6,13 @@ of their first, second … bytes, and each plane is deflated by itself: planes d
 that never change have no steps at all. Whatever is not known is kept as bits.
 
     byte 0      the version
-    the rest    msgpack: `_Packed`
+    the rest    msgpack: `_PackedMatrix`
 """
 
 import math
 import zlib
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,16 +20,19 @@ import numpy as np
 from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
-from gpudeck.history.hour import Bytes, Flags, Floats
+from gpudeck.model.catalog import Metric
 
-VERSION: Final = 1
+MATRIX_VERSION: Final = 1
 MOST_VALUES: Final = 1 << 22
 """More than any host's hour has: 512 GPUs sampled each second are half of it. Nothing larger is made or read."""
 
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
 _Whole = NDArray[np.int64]
 _Unsigned = NDArray[np.uint64]
 
-_NOTHING, _GAPS, _ONE_BASE, _STEPS, _ALL_VARY = 1, 2, 4, 8, 16
+_NOTHING, _GAPS, _ONE_BASE, _AS_STEPS, _ALL_VARY = 1, 2, 4, 8, 16
 _LARGEST: Final = 2.0**61
 """Of such numbers the steps still fit into 64 bits. What is beyond is no reading and is kept as unknown."""
 _LEAST_DEFLATED: Final = 24
@@ -39,13 +43,33 @@ _LEVEL: Final = 1
 """Of deflating: 6 takes a sixth longer for a whole hour and saves 4 % of its bytes."""
 _Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
 _Planes = Annotated[list[bytes], Meta(max_length=8)]
+HOST_PREFIX: Final = "host_"
+"""Stands before the name of a metric of the host itself wherever GPUs' metrics are named too."""
+
+_MOST_NAMES: Final = 1 << 16
+"""Bytes that a list of names may have."""
+# What the deflater knows before it begins. Every file written so far needs it as it is: never change it. A metric that
+# is not in it costs its name.
+_WORDS: Final = msgspec.msgpack.encode(
+    """
+    utilization_percent memory_utilization_percent memory_used_bytes memory_total_bytes temperature_celsius
+    power_watts power_limit_watts fan_percent clock_sm_mhz clock_memory_mhz encoder_percent decoder_percent
+    memory_temperature_celsius performance_state throttled_power throttled_thermal throttled_hardware
+    ecc_corrected_count ecc_uncorrected_count remapped_rows_count remapped_rows_pending nvlink_active_count
+    nvlink_inactive_count energy_joules pcie_receive_bytes_per_second pcie_transmit_bytes_per_second cpu_percent
+    cpu_count load_1m memory_used_bytes memory_total_bytes disk_used_bytes disk_total_bytes swap_used_bytes
+    swap_total_bytes network_receive_bytes_per_second network_transmit_bytes_per_second uptime_seconds
+    """.split()  # noqa: SIM905 - one name a line would be forty lines
+)
+_PRECISIONS: Final = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)
+_SMALLEST: Final = 1e-6
 
 
 class Damaged(ValueError):
     """Bytes that nobody here wrote, or that have changed since."""
 
 
-class _Packed(Struct, array_like=True, frozen=True):
+class _PackedMatrix(Struct, array_like=True, frozen=True):
     """`precision` is a short one. `varying` has a bit a row, `known` one a value."""
 
     precision: int | float
@@ -59,16 +83,17 @@ class _Packed(Struct, array_like=True, frozen=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_Packed).decode
-_FIRST: Final = bytes([VERSION])
+_unpack = msgspec.msgpack.Decoder(_PackedMatrix).decode
+_FIRST: Final = bytes([MATRIX_VERSION])
 _min, _max = np.minimum.reduce, np.maximum.reduce
 _NO_ENDS: Final = np.array([np.nan, np.nan])
 _WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2 * _ESTIMATED + 1), 1))
 """n · log2 n: so many times a byte is there that often."""
 
 
-def encode(matrix: Floats, precision: float, *, level: int = _LEVEL) -> bytes:
-    """`matrix` is (rows, samples) with NaN for unknown. What `decode` gives back is at most half a precision off."""
+def encode_matrix(matrix: Floats, precision: float, *, level: int = _LEVEL) -> bytes:
+    """`matrix` is (rows, samples) with NaN for unknown. `decode_matrix` returns values within half a
+    precision."""
     rows, samples = matrix.shape
     if rows * samples > MOST_VALUES:
         raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
@@ -91,11 +116,13 @@ def encode(matrix: Floats, precision: float, *, level: int = _LEVEL) -> bytes:
     return _FIRST + _pack((*shape, flags | _GAPS, *parts, gaps))
 
 
-def decode(blob: bytes) -> Floats:
-    """The matrix with NaN for unknown. Raises Damaged for anything that `encode` did not make."""
+def decode_matrix(blob: bytes) -> Floats:
+    """The matrix with NaN for unknown. Raises Damaged for anything that `encode_matrix` did not make."""
     try:
         if blob[:1] != _FIRST:
-            raise Damaged(f"version {blob[0] if blob else None} of a matrix; this release reads version {VERSION}")
+            raise Damaged(
+                f"version {blob[0] if blob else None} of a matrix; this release reads version {MATRIX_VERSION}"
+            )
         packed = _unpack(memoryview(blob)[1:])
         if packed.rows * packed.samples > MOST_VALUES:
             raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is more than anybody wrote")
@@ -159,7 +186,7 @@ def _pack_rows(whole: _Whole, level: int) -> tuple[int, list[bytes], list[bytes]
     if above is not None:
         bases[varying], numbers = _min(some, axis=1), above
     else:
-        flags |= _STEPS
+        flags |= _AS_STEPS
     base_flag, packed_bases = _pack_bases(bases, level)
     return flags | base_flag, packed_bases, _pack_planes(numbers, level), bits
 
@@ -256,7 +283,7 @@ def _unpack_planes(planes: list[bytes], count: int) -> NDArray[Any]:
     return octets.view(f"<u{width}").ravel()
 
 
-def _unpack_matrix(packed: _Packed) -> Floats:
+def _unpack_matrix(packed: _PackedMatrix) -> Floats:
     shape = packed.rows, packed.samples
     if packed.flags & _NOTHING or 0 in shape:
         return np.full(shape, np.nan)
@@ -272,7 +299,7 @@ def _unpack_matrix(packed: _Packed) -> Floats:
     return matrix
 
 
-def _unpack_bases(packed: _Packed) -> _Whole:
+def _unpack_bases(packed: _PackedMatrix) -> _Whole:
     if packed.flags & _ONE_BASE:
         number = int.from_bytes(b"".join(packed.bases), "little") if max(map(len, packed.bases), default=1) == 1 else -1
         if not 0 <= number < 1 << 64:
@@ -281,9 +308,9 @@ def _unpack_bases(packed: _Packed) -> _Whole:
     return _unzigzag(_unpack_planes(packed.bases, packed.rows)).cumsum(dtype=np.int64)
 
 
-def _unpack_rows(packed: _Packed, bases: _Whole, whole: _Whole) -> None:
+def _unpack_rows(packed: _PackedMatrix, bases: _Whole, whole: _Whole) -> None:
     rows, samples = whole.shape
-    is_steps = bool(packed.flags & _STEPS)
+    is_steps = bool(packed.flags & _AS_STEPS)
     if packed.flags & _ALL_VARY:
         count, some, varying = rows, whole, None
     else:
@@ -304,13 +331,66 @@ def _unpack_rows(packed: _Packed, bases: _Whole, whole: _Whole) -> None:
         whole[varying] = some
 
 
-def _unpack_varying(packed: _Packed) -> Flags:
+def _unpack_varying(packed: _PackedMatrix) -> Flags:
     if len(packed.varying) != (packed.rows + 7) // 8:
         raise Damaged(f"{len(packed.varying)} bytes do not say which of {packed.rows} rows change")
     return np.unpackbits(np.frombuffer(packed.varying, dtype=np.uint8), count=packed.rows).view(np.bool_)
 
 
-def _unpack_known(packed: _Packed) -> Flags:
+def _unpack_known(packed: _PackedMatrix) -> Flags:
     width = (packed.samples + 7) // 8
     bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
     return np.unpackbits(bits, axis=1, count=packed.samples).view(np.bool_)
+
+
+def add_checksum(version: int, content: bytes) -> bytes:
+    return bytes([version]) + zlib.crc32(content).to_bytes(4, "big") + content
+
+
+def strip_checksum(version: int, body: bytes) -> memoryview:
+    """The content. Raises Damaged if a single bit of it has changed."""
+    if not isinstance(body, bytes):
+        raise Damaged("they are no bytes any more")
+    if len(body) < 5 or body[0] != version:
+        raise Damaged(f"version {body[0] if body else None}; this release reads version {version}")
+    content = memoryview(body)[5:]
+    if zlib.crc32(content) != int.from_bytes(body[1:5], "big"):
+        raise Damaged("the checksum does not fit: the bytes have changed since they were written")
+    return content
+
+
+@lru_cache(maxsize=64)
+def pack_names(names: tuple[str, ...]) -> bytes:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, _WORDS)
+    return deflater.compress(msgspec.msgpack.encode(names)) + deflater.flush()
+
+
+@lru_cache(maxsize=64)
+def unpack_names(packed: bytes) -> tuple[str, ...]:
+    """Raises Damaged for what `pack_names` did not make."""
+    inflater = zlib.decompressobj(-15, _WORDS)
+    try:
+        plain = inflater.decompress(packed, _MOST_NAMES)
+        return msgspec.msgpack.decode(plain, type=tuple[str, ...])
+    except (msgspec.DecodeError, zlib.error) as error:
+        raise Damaged(f"names cannot be read: {error}") from error
+
+
+def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: str = "") -> list[int]:
+    """The places of those `names` that are wanted under `prefix` and their name; None wants all."""
+    if wanted is None:
+        return list(range(len(names)))
+    return [place for place, name in enumerate(names) if prefix + name in wanted]
+
+
+def find_precision(catalog: Mapping[str, Metric], name: str, values: Floats) -> float:
+    """The catalog's; of a metric that is not there, one that keeps what it is: somebody newer may have written it."""
+    metric = catalog.get(name)
+    if metric is not None:
+        return metric.precision
+    known = values[np.isfinite(values)]
+    return next((step for step in _PRECISIONS if _is_kept(known, round(1 / step))), _SMALLEST)
+
+
+def _is_kept(known: Floats, parts: int) -> bool:
+    return bool((np.rint(known * parts) / parts == known).all())

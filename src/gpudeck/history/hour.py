@@ -4,21 +4,41 @@ Time runs along the last axis; an unknown value is NaN. An hour has all samples 
 order, no two at the same moment.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
+from gpudeck.history.codec import (
+    HOST_PREFIX,
+    MOST_VALUES,
+    Bytes,
+    Damaged,
+    Flags,
+    Floats,
+    add_checksum,
+    decode_matrix,
+    encode_matrix,
+    find_precision,
+    from_steps,
+    pack_names,
+    short_precision,
+    split_wanted,
+    strip_checksum,
+    to_steps,
+    unpack_names,
+)
 from gpudeck.history.sample import STATE_NUMBERS
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 
 SECONDS: Final = 3600
 QUARTER: Final = 900
 ABSENT, UNKNOWN, FREE, BUSY, HELD, BOOKED = STATE_NUMBERS.values()
-
-Floats = NDArray[np.float64]
-Bytes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
+HOUR_VERSION: Final = 1
+_PRESENT: Final = 1.0
+_PERCENT: Final = 1.0
 
 
 class RunSlice(Struct):
@@ -66,3 +86,212 @@ def cover(times: Floats, interval: "float | Floats", before: float | None) -> Fl
     first = times[0] - before if before is not None else np.inf
     steps = np.diff(times, prepend=times[0] - first)
     return np.where((steps > 3 * interval) | (steps <= 0), interval, steps)
+
+
+class _Runs(Struct, array_like=True, frozen=True):
+    """`rows` are the GPUs' rows. The tables are each in as many parts as they need."""
+
+    runs: list[int]
+    rows: list[int]
+    present: list[bytes]
+    memory: list[bytes]
+    utilization: list[bytes]
+
+
+class _PackedHour(Struct, array_like=True, frozen=True):
+    start: int
+    gpus: list[int]
+    moments: bytes
+    states: bytes
+    names: bytes
+    metrics: list[bytes]
+    host_names: bytes
+    host_precisions: list[int | float]
+    host: bytes
+    runs: _Runs | None
+
+
+_unpack = msgspec.msgpack.Decoder(_PackedHour).decode
+
+
+def encode_hour(hour: Hour) -> bytes:
+    """Values come back as exact as the catalog's precision says; memory of runs to the MiB."""
+    times, covered = np.rint((hour.times - hour.start) * 1000), np.rint(hour.covered * 1000)
+    precisions = [short_precision(find_precision(HOST_METRICS, name, row)) for name, row in hour.host.items()]
+    packed = _PackedHour(
+        hour.start,
+        hour.gpus,
+        encode_matrix(np.stack([times, covered - _since_before(times)]), 1.0),
+        encode_matrix(hour.states.astype(np.float64), 1.0),
+        pack_names(tuple(hour.metrics)),
+        _pack_metrics(hour.metrics),
+        pack_names(tuple(hour.host)),
+        precisions,
+        _pack_host(hour, precisions),
+        _pack_runs(hour.runs) if hour.runs else None,
+    )
+    return add_checksum(HOUR_VERSION, msgspec.msgpack.encode(packed))
+
+
+def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
+    """Only `metrics` (None: all), the host's with `host_` before their names. Raises Damaged."""
+    try:
+        packed = _unpack(strip_checksum(HOUR_VERSION, body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Damaged(f"the bytes of an hour are damaged: {error}") from error
+    moments = decode_matrix(packed.moments)
+    samples = moments.shape[1]
+    times, beyond = _checked(moments, (2, samples))
+    shape = len(packed.gpus), samples
+    with np.errstate(invalid="ignore"):
+        states = _read(packed.states, shape).astype(np.uint8)
+    covered = beyond + _since_before(times)
+    hour = Hour(packed.start, packed.start + times / 1000, covered / 1000, packed.gpus, states)
+    hour.metrics = _unpack_metrics(packed, metrics, shape)
+    hour.host = _unpack_host(packed, metrics, samples)
+    if runs and packed.runs is not None:
+        hour.runs = _unpack_runs(packed.runs, shape)
+    return hour
+
+
+def verify(body: bytes) -> None:
+    """Reads everything there is. Raises Damaged if a single bit has changed."""
+    decode_hour(body)
+
+
+def _since_before(times: Floats) -> Floats:
+    steps = times.copy()
+    steps[1:] -= times[:-1]
+    return steps
+
+
+def _pack_metrics(metrics: Mapping[str, Floats]) -> list[bytes]:
+    return [encode_matrix(values, find_precision(GPU_METRICS, name, values)) for name, values in metrics.items()]
+
+
+def _unpack_metrics(packed: _PackedHour, wanted: Collection[str] | None, shape: tuple[int, int]) -> dict[str, Floats]:
+    names = unpack_names(packed.names)
+    if len(names) != len(packed.metrics):
+        raise Damaged(f"{len(names)} names of metrics, {len(packed.metrics)} metrics")
+    return {names[place]: _read(packed.metrics[place], shape) for place in split_wanted(wanted, names)}
+
+
+def _pack_host(hour: Hour, precisions: list[int | float]) -> bytes:
+    rows = [to_steps(row.reshape(-1), short) for row, short in zip(hour.host.values(), precisions, strict=True)]
+    return encode_matrix(np.stack(rows) if rows else np.empty((0, len(hour.times))), 1.0)
+
+
+def _unpack_host(packed: _PackedHour, wanted: Collection[str] | None, samples: int) -> dict[str, Floats]:
+    names, precisions = unpack_names(packed.host_names), packed.host_precisions
+    if len(names) != len(precisions):
+        raise Damaged(f"{len(names)} names of the host's metrics, {len(precisions)} precisions")
+    places = split_wanted(wanted, names, HOST_PREFIX)
+    rows = _read(packed.host, (len(names), samples)) if places else ()
+    return {names[place]: from_steps(rows[place], precisions[place]) for place in places}
+
+
+def _pack_runs(runs: list[RunSlice]) -> _Runs:
+    """In parts, because there may be more runs on a host than one table may have rows."""
+    each = max(1, MOST_VALUES // max(1, len(runs[0].present)))
+    parts = [runs[place : place + each] for place in range(0, len(runs), each)]
+    return _Runs(
+        [part.run for part in runs],
+        [part.gpu for part in runs],
+        [encode_matrix(np.stack([run.present for run in part]).astype(np.float64), _PRESENT) for part in parts],
+        [encode_matrix(np.stack([run.memory for run in part]), MIB) for part in parts],
+        [encode_matrix(np.stack([run.utilization for run in part]), _PERCENT) for part in parts],
+    )
+
+
+def _unpack_runs(packed: _Runs, shape: tuple[int, int]) -> list[RunSlice]:
+    gpus, samples = shape
+    tables = [
+        _checked(np.concatenate([decode_matrix(part) for part in parts]), (len(packed.runs), samples))
+        for parts in (packed.present, packed.memory, packed.utilization)
+        if parts
+    ]
+    if len(tables) != 3 or len(packed.rows) != len(packed.runs) or not all(0 <= row < gpus for row in packed.rows):
+        raise Damaged("the runs of an hour do not fit together")
+    present, memory, utilization = tables
+    return list(map(RunSlice, packed.runs, packed.rows, present > 0, memory, utilization))
+
+
+def _read(blob: bytes, shape: tuple[int, int]) -> Floats:
+    return _checked(decode_matrix(blob), shape)
+
+
+def _checked(matrix: Floats, shape: tuple[int, int]) -> Floats:
+    if matrix.shape != shape:
+        raise Damaged(f"a table is {matrix.shape[0]} × {matrix.shape[1]} and not {shape[0]} × {shape[1]}")
+    return matrix
+
+
+def merge_hours(old: Hour, new: Hour) -> Hour:
+    """Every moment once; of one that both have, the old. Samples that came between others shorten what these cover."""
+    times = np.concatenate([old.times, new.times])
+    order: np.ndarray = np.unique(times, return_index=True)[1]
+    gpus = list(dict.fromkeys([*old.gpus, *new.gpus]))
+    rows = {gpu: row for row, gpu in enumerate(gpus)}
+    merged = Hour(
+        start=old.start,
+        times=times[order],
+        covered=_cover_merged(times[order], np.concatenate([old.covered, new.covered])[order]),
+        gpus=gpus,
+        states=_side_by_side(old.states, new.states, old, new, rows, order, 0),
+    )
+    for name in sorted({*old.metrics, *new.metrics}):
+        one, other = _table(old, name), _table(new, name)
+        merged.metrics[name] = _side_by_side(one, other, old, new, rows, order, np.nan)
+    for name in sorted({*old.host, *new.host}):
+        values = [hour.host.get(name, np.full(len(hour.times), np.nan)) for hour in (old, new)]
+        merged.host[name] = np.concatenate(values)[order]
+    merged.runs = _merge_runs(old, new, rows, order)
+    return merged
+
+
+def _cover_merged(times: Floats, covered: Floats) -> Floats:
+    steps = np.diff(times, prepend=-np.inf)
+    return np.minimum(steps, covered)
+
+
+def _table(hour: Hour, name: str) -> Floats:
+    table = hour.metrics.get(name)
+    return np.full((len(hour.gpus), len(hour.times)), np.nan) if table is None else table
+
+
+def _side_by_side(  # noqa: PLR0917 - one call for each of an hour's tables
+    one: np.ndarray,
+    other: np.ndarray,
+    old: Hour,
+    new: Hour,
+    rows: dict[int, int],
+    order: np.ndarray,
+    blank: float,
+) -> np.ndarray:
+    """Two tables of different GPUs and moments as one, in order of time."""
+    table = np.full((len(rows), len(old.times) + len(new.times)), blank, dtype=one.dtype)
+    if old.gpus:
+        table[[rows[gpu] for gpu in old.gpus], : len(old.times)] = one
+    if new.gpus:
+        table[[rows[gpu] for gpu in new.gpus], len(old.times) :] = other
+    return table[:, order]
+
+
+def _merge_runs(old: Hour, new: Hour, rows: dict[int, int], order: np.ndarray) -> list[RunSlice]:
+    count = len(old.times) + len(new.times)
+    slices: dict[tuple[int, int], RunSlice] = {}
+    for hour, begin in ((old, 0), (new, len(old.times))):
+        until = begin + len(hour.times)
+        for part in hour.runs:
+            key = (part.run, rows[hour.gpus[part.gpu]])
+            if key not in slices:
+                blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
+                slices[key] = RunSlice(*key, *blank)
+            whole = slices[key]
+            whole.present[begin:until] = part.present
+            whole.memory[begin:until] = part.memory
+            whole.utilization[begin:until] = part.utilization
+    return [
+        RunSlice(part.run, part.gpu, part.present[order], part.memory[order], part.utilization[order])
+        for _, part in sorted(slices.items())
+    ]

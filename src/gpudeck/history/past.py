@@ -9,10 +9,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gpudeck.history.base import Use, UseKey
+from gpudeck.history.base import UsageAmounts, UseKey
 from gpudeck.history.hour import Hour
 from gpudeck.history.rollup import Quarters
-from gpudeck.history.stacks import Stack
+from gpudeck.history.totals import TotalsStack
 
 
 class KnownGpu(Struct, frozen=True):
@@ -46,7 +46,7 @@ class KnownRun(Struct, frozen=True):
     last: float
 
 
-class Past(Protocol):
+class HistoryReader(Protocol):
     """Hours come in order of time. `metrics` are the names wanted: nothing else need be decoded."""
 
     def gpus(self) -> dict[int, KnownGpu]: ...
@@ -63,20 +63,20 @@ class Past(Protocol):
         ...
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]: ...
-    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         """Each host's totals over its GPUs: all that begin from `start` until before `end`."""
         ...
 
-    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         """Those of all hosts together."""
         ...
 
-    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
+    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
         """Of all the hours from `start` until before `end`, both whole ones: the key's hour is `start`. May come in
         several parts. Without `by_host` the hosts are summed up and the key's host is empty: much less to read."""
         ...
 
-    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
+    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
         """Hour by hour, of all hosts together."""
         ...
 

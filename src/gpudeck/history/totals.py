@@ -1,68 +1,296 @@
-"""The fleet's quarter hours and the hosts' hours, which are kept as sums over GPUs, put into the steps of an answer."""
+"""What a host's hour, or the fleet's quarter hour, comes to: one line a metric, and the GPUs' time in each state.
 
-from typing import Final
+Totals are added up over hosts, and what a host had added is taken out again when late samples change its hour. Their
+bytes are read by the thousand for a single metric, so nothing is deflated and each line is at a place that is known:
+
+    `HEAD`       version, start, step, how many different seconds there are
+    states       the seconds in each
+    seconds      those that metrics have: nearly all have the same ones
+    bits         a bit a name of the layout: whether anything is known
+    lines        `_LINE` for each that is known: sum, total, low, high, which seconds
+"""
+
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.folds import Whole
-from gpudeck.history.hour import ABSENT, Floats
-from gpudeck.history.measures import Measure
-from gpudeck.history.stacks import Stack
-from gpudeck.history.sums import HIGH, LOW, SECONDS, SUM, TOTAL
+from gpudeck.history.codec import HOST_PREFIX, Damaged, Flags, Floats
+from gpudeck.history.sample import STATES
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
-CAPACITY: Final = "memory_total_bytes"
-"""Which every GPU has and which hardly changes: it tells for how long the GPUs were observed."""
+SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
+"""The columns of a table."""
+UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
+"""The line of a metric that nobody has observed."""
 
+TOTALS_VERSION: Final = 1
+HEAD: Final = struct.Struct("<BqIH")
+_STATES_BYTES: Final = 8 * len(STATES)
+_LINE: Final = struct.Struct("<ddffH")
+LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
+_NO_TIME: Final = 1e-6
+"""Seconds. What is left when as much was taken out as was put in is not always exactly 0."""
+FLEET: Final = 0
+"""Stands for the host where the totals are of all hosts together."""
+TotalsRow = tuple[int, int, int, bytes]
+"""Of a step: the host, the start, the number of the layout, the bytes."""
 
-class Table(Struct):
-    """A row a step of the store, columns as of Totals: sum, seconds, low, high, total."""
-
-    times: Floats
-    rows: Floats
-
-    def fold(self, at: NDArray[np.int64], count: int) -> Whole:
-        """`at` is the place among `count` to which each row belongs. A total is the mean of those it is made of."""
-        rows = self.rows
-        is_known = rows[:, SECONDS] > 0
-        at, rows = at[is_known], rows[is_known]
-        sums, seconds, totals = (
-            np.bincount(at, rows[:, column], count).astype(np.float64) for column in (SUM, SECONDS, TOTAL)
-        )
-        made_of = np.bincount(at, minlength=count)
-        lows, highs = np.full(count, np.nan), np.full(count, np.nan)
-        np.fmin.at(lows, at, rows[:, LOW])
-        np.fmax.at(highs, at, rows[:, HIGH])
-        means = np.divide(totals, made_of, out=np.full(count, np.nan), where=made_of > 0)
-        return Whole(sums, seconds, lows, highs, means)
+_Places = NDArray[np.int64]
+_HEADS: Final = np.dtype([("version", "u1"), ("start", "<i8"), ("step", "<u4"), ("count", "<u2")])
+_STATES_TYPE: Final = np.dtype(("<f8", len(STATES)))
+_SECONDS: Final = np.dtype("<f8")
 
 
-def wanted_for(measure: Measure) -> tuple[str, ...]:
-    return measure.wanted if measure.state is None else (CAPACITY,)
+class StepTotals(Struct):
+    """`names` are GPUs' metrics, and the host's with `host_` before them; a line of `table` each.
 
-
-def read_table(stack: Stack, measure: Measure, now: float) -> Table:
-    lines = stack.lines(measure.name) if measure.state is None else _count_states(stack, measure.state, now)
-    return Table(stack.starts.astype(np.float64), lines)
-
-
-def observed_seconds(stack: Stack, now: float) -> Floats:
-    """For how long the GPUs were observed on average in each of these steps.
-
-    A sum of capacity × seconds over a sum of capacities. Where no GPU tells its memory, all of the step.
+    Its columns are sum, seconds, low, high and total. Sum is value x seconds of all GPUs. Total is what they come to
+    together: the sum of each one's mean. Low and high are of all of them together where the catalog says SUM, and of
+    any one of them elsewhere. `states` is GPU-seconds in each of sample.STATES.
     """
-    capacity = stack.lines(CAPACITY)
-    lengths: Floats = np.clip(now - stack.starts, 1.0, float(stack.seconds_per_step))
-    is_told = np.nan_to_num(capacity[:, TOTAL]) > 0
-    np.divide(capacity[:, SUM], capacity[:, TOTAL], out=lengths, where=is_told)
-    return lengths
+
+    start: int
+    seconds_per_step: int
+    names: tuple[str, ...]
+    table: Floats
+    states: Floats
 
 
-def _count_states(stack: Stack, state: int, now: float) -> Floats:
-    """How many GPUs were in that state, as `total`. Between which numbers is not kept."""
-    rows = np.full((len(stack.starts), 5), np.nan)
-    rows[:, SUM] = stack.states[:, state]
-    rows[:, SECONDS] = stack.states[:, ABSENT + 1 :].sum(axis=1)
-    rows[:, TOTAL] = rows[:, SUM] / observed_seconds(stack, now)
-    return rows
+def add_totals(one: StepTotals, other: StepTotals) -> StepTotals:
+    """Both together; start and step are those of `one`. They need not have the same names."""
+    names, mine, its = _align(one, other)
+    table = mine + its
+    table[:, TOTAL] = _sum_known(mine[:, TOTAL], its[:, TOTAL])
+    is_sum = which_sum(names)
+    for column, pick in ((LOW, np.fmin), (HIGH, np.fmax)):
+        low_or_high = mine[:, column], its[:, column]
+        table[:, column] = np.where(is_sum, _sum_known(*low_or_high), pick(*low_or_high))
+    return StepTotals(one.start, one.seconds_per_step, names, table, one.states + other.states)
+
+
+def extend_totals(one: StepTotals, other: StepTotals) -> StepTotals:
+    """Of the same devices at other moments of the same step: what they come to together is the mean of both, weighted
+    by their seconds, and not the sum."""
+    whole = add_totals(one, other)
+    _, mine, its = _align(one, other)
+    seconds = whole.table[:, SECONDS]
+    weighted = np.nan_to_num(mine[:, TOTAL]) * mine[:, SECONDS] + np.nan_to_num(its[:, TOTAL]) * its[:, SECONDS]
+    whole.table[:, TOTAL] = np.divide(weighted, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+    whole.table[:, LOW] = np.fmin(mine[:, LOW], its[:, LOW])
+    whole.table[:, HIGH] = np.fmax(mine[:, HIGH], its[:, HIGH])
+    return whole
+
+
+def subtract_totals(one: StepTotals, other: StepTotals) -> StepTotals:
+    """`one` without `other`, which was added to it. Lows and highs of single GPUs stay: nobody knows the others."""
+    names, mine, its = _align(one, other)
+    less = np.nan_to_num(its)
+    less[~which_sum(names), LOW : HIGH + 1] = 0.0
+    table = mine - less
+    table[table[:, SECONDS] < _NO_TIME] = UNKNOWN
+    states = one.states - other.states
+    return StepTotals(one.start, one.seconds_per_step, names, table, np.where(states < _NO_TIME, 0.0, states))
+
+
+@lru_cache(maxsize=64)
+def which_sum(names: tuple[str, ...]) -> Flags:
+    """Which of those the catalog adds up over devices."""
+    return np.array([_is_sum(name) for name in names], dtype=np.bool_)
+
+
+def _is_sum(name: str) -> bool:
+    metric = GPU_METRICS.get(name) or HOST_METRICS.get(name.removeprefix(HOST_PREFIX))
+    return metric is not None and metric.rollup is Rollup.SUM
+
+
+def _align(one: StepTotals, other: StepTotals) -> tuple[tuple[str, ...], Floats, Floats]:
+    if one.names == other.names:
+        return one.names, one.table, other.table
+    names = tuple(dict.fromkeys((*one.names, *other.names)))
+    return names, spread(one, names), spread(other, names)
+
+
+def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
+    """Its table with lines for these names, which have all of its own among them."""
+    table = np.tile(np.array(UNKNOWN), (len(names), 1))
+    places = {name: place for place, name in enumerate(names)}
+    table[[places[name] for name in totals.names]] = totals.table
+    return table
+
+
+def _sum_known(one: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(one), other, one + np.nan_to_num(other))
+
+
+def encode_totals(totals: StepTotals, layout: tuple[str, ...]) -> bytes:
+    """`layout` are the names in the order that `decode_totals` will be told; it has all of the totals' own."""
+    table = totals.table if totals.names == layout else spread(totals, layout)
+    is_known = table[:, SECONDS] > 0
+    known = table[is_known]
+    seconds, which = np.unique(known[:, SECONDS], return_inverse=True)
+    lines: NDArray[Any] = np.empty(len(known), dtype=LINES)
+    lines["sum"], lines["total"], lines["which"] = known[:, SUM], known[:, TOTAL], which
+    lines["low"], lines["high"] = known[:, LOW], known[:, HIGH]
+    head = HEAD.pack(TOTALS_VERSION, totals.start, totals.seconds_per_step, len(seconds))
+    times = np.concatenate([totals.states, seconds]).astype("<f8")
+    return head + times.tobytes() + np.packbits(is_known, bitorder="little").tobytes() + lines.tobytes()
+
+
+def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] | None = None) -> StepTotals:
+    """Only `names` (None: all), in the order of the layout; those that the layout does not have are left out.
+
+    Low and high have the seven digits of a float32. Raises Damaged.
+    """
+    wanted, places = _find_places(layout, None if names is None else tuple(names))
+    try:
+        version, start, step, count = HEAD.unpack_from(body)
+        if version != TOTALS_VERSION:
+            raise Damaged(f"version {version} of totals; this release reads version {TOTALS_VERSION}")
+        at = HEAD.size + _STATES_BYTES + 8 * count
+        first = at + (len(layout) + 7) // 8
+        bits = int.from_bytes(body[at:first], "little")
+        if len(body) != first + bits.bit_count() * _LINE.size:
+            raise Damaged(f"totals of {len(body)} bytes do not fit a layout of {len(layout)} names")
+        lines = [_read_line(body, place, bits, first, count) for place in places]
+    except struct.error as error:
+        raise Damaged(f"the bytes of totals are damaged: {error}") from error
+    table = np.array(lines) if lines else np.empty((0, 5))
+    return StepTotals(start, step, wanted, table, np.frombuffer(body, "<f8", len(STATES), HEAD.size))
+
+
+def _read_line(body: bytes, place: int, bits: int, first: int, count: int) -> tuple[float, ...]:
+    if not bits >> place & 1:
+        return UNKNOWN
+    before = (bits & (1 << place) - 1).bit_count()
+    line_sum, total, low, high, which = _LINE.unpack_from(body, first + before * _LINE.size)
+    if which >= count:
+        raise Damaged(f"seconds number {which} of {count}")
+    return line_sum, _read_seconds(body, HEAD.size + _STATES_BYTES + 8 * which)[0], low, high, total
+
+
+_read_seconds: Final[Callable[[bytes, int], tuple[float]]] = struct.Struct("<d").unpack_from
+
+
+@lru_cache(maxsize=256)
+def _find_places(layout: tuple[str, ...], names: tuple[str, ...] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    wanted = tuple(name for name in layout if names is None or name in names)
+    return wanted, tuple(layout.index(name) for name in wanted)
+
+
+class TotalsStack(Struct):
+    """Steps in any order. `tables` is (steps, names, columns of Totals), `states` is (steps, states)."""
+
+    seconds_per_step: int
+    names: tuple[str, ...]
+    hosts: _Places
+    starts: _Places
+    tables: Floats
+    states: Floats
+
+    def lines(self, name: str) -> Floats:
+        """(steps, columns) of one metric."""
+        if name not in self.names:
+            return np.tile(np.array(UNKNOWN), (len(self.starts), 1))
+        lines: Floats = self.tables[:, self.names.index(name)]
+        return lines
+
+    def only(self, which: Flags) -> "TotalsStack":
+        hosts, starts = self.hosts[which], self.starts[which]
+        return TotalsStack(self.seconds_per_step, self.names, hosts, starts, self.tables[which], self.states[which])
+
+
+def stack_totals(
+    found: Mapping[tuple[int, int], StepTotals], names: Collection[str], seconds_per_step: int
+) -> TotalsStack:
+    """Totals by host and start, which have none but these names."""
+    count, wanted = len(found), tuple(names)
+    return TotalsStack(
+        seconds_per_step,
+        wanted,
+        np.array([host for host, _ in found], dtype=np.int64),
+        np.array([start for _, start in found], dtype=np.int64),
+        np.array([spread(totals, wanted) for totals in found.values()]).reshape(count, len(wanted), len(UNKNOWN)),
+        np.array([totals.states for totals in found.values()]).reshape(count, len(STATES)),
+    )
+
+
+def join_stacks(stacks: Sequence[TotalsStack]) -> TotalsStack:
+    """Those of the same names and steps, at least one, as one."""
+    first, *others = stacks
+    if not others:
+        return first
+    return TotalsStack(
+        first.seconds_per_step,
+        first.names,
+        np.concatenate([one.hosts for one in stacks]),
+        np.concatenate([one.starts for one in stacks]),
+        np.concatenate([one.tables for one in stacks]),
+        np.concatenate([one.states for one in stacks]),
+    )
+
+
+def decode_stack(
+    rows: Sequence[TotalsRow], layouts: Mapping[int, tuple[str, ...]], names: Collection[str], seconds_per_step: int
+) -> TotalsStack:
+    """As `sums.decode_totals` of each row. Raises Damaged."""
+    hosts, starts, numbers = (np.array([row[column] for row in rows], dtype=np.int64) for column in range(3))
+    tables = np.tile(np.array(UNKNOWN), (len(rows), len(names), 1))
+    states = np.zeros((len(rows), len(STATES)))
+    for number in set(numbers.tolist()):
+        at, layout = np.flatnonzero(numbers == number), layouts[number]
+        bodies = _Bodies([rows[place][3] for place in at.tolist()], len(layout))
+        states[at] = bodies.states()
+        for place, name in enumerate(names):
+            if name in layout:
+                tables[at, place] = bodies.lines(layout.index(name))
+    return TotalsStack(seconds_per_step, tuple(names), hosts, starts, tables, states)
+
+
+class _Bodies:
+    """The bytes of many totals of the same layout, one after another, with the places of what is in them."""
+
+    def __init__(self, bodies: Sequence[bytes], names: int) -> None:
+        sizes = np.array([len(body) for body in bodies], dtype=np.int64)
+        if sizes.min() < HEAD.size:
+            raise Damaged(f"totals of {sizes.min()} bytes")
+        self._bytes = np.frombuffer(b"".join(bodies), dtype=np.uint8)
+        self._begins = np.cumsum(sizes) - sizes
+        head = self._read(self._begins, _HEADS)
+        if (head["version"] != TOTALS_VERSION).any():
+            raise Damaged(f"version {head['version'].max()} of totals; this release reads version {TOTALS_VERSION}")
+        self._count = head["count"].astype(np.int64)
+        self._seconds = self._begins + HEAD.size + _STATES_TYPE.itemsize
+        at, width = self._seconds + _SECONDS.itemsize * self._count, (names + 7) // 8
+        self._first = at + width
+        ends = self._begins + sizes
+        if (self._first > ends).any():
+            raise Damaged(f"totals of {sizes.min()} bytes are too short for a layout of {names} names")
+        self._known = np.unpackbits(self._bytes[at[:, None] + np.arange(width)], axis=1, bitorder="little")
+        if (self._first + LINES.itemsize * self._known.sum(axis=1, dtype=np.int64) != ends).any():
+            raise Damaged(f"totals do not fit a layout of {names} names")
+
+    def states(self) -> Floats:
+        return self._read(self._begins + HEAD.size, _STATES_TYPE)
+
+    def lines(self, place: int) -> Floats:
+        """(bodies, columns) of the name at that place of the layout."""
+        lines = np.tile(np.array(UNKNOWN), (len(self._begins), 1))
+        is_known = self._known[:, place] == 1
+        before = self._known[is_known, :place].sum(axis=1, dtype=np.int64)
+        found = self._read(self._first[is_known] + LINES.itemsize * before, LINES)
+        which = found["which"].astype(np.int64)
+        if (which >= self._count[is_known]).any():
+            raise Damaged(f"seconds number {which.max()} of {self._count.max()}")
+        seconds = self._read(self._seconds[is_known] + _SECONDS.itemsize * which, _SECONDS)
+        lines[is_known] = np.column_stack([found["sum"], seconds, found["low"], found["high"], found["total"]])
+        return lines
+
+    def _read(self, places: _Places, kind: np.dtype[Any]) -> NDArray[Any]:
+        """What is at each of these places."""
+        table = self._bytes[places[:, None] + np.arange(kind.itemsize)]
+        return np.asarray(table.view(kind.base).reshape(len(places), *kind.shape))

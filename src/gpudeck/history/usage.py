@@ -5,6 +5,9 @@
 Imports no numpy: the command line reads usage too. docs/accounting.md explains the rules to people.
 """
 
+import grp
+import pwd
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -13,15 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
-from gpudeck.history.base import HistoryRefused, UsageAsk, Use, UseKey
-from gpudeck.history.period import Period
+from gpudeck.history.base import HistoryRefused, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
-from gpudeck.history.steps import HOUR
+from gpudeck.history.time_range import HOUR, Period
 from gpudeck.model.usage import By, Day, Usage, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:
-    from gpudeck.history.past import KnownGpu, Past
+    from gpudeck.history.past import HistoryReader, KnownGpu
 
 _GONE_AFTER: Final = 7 * DAY
 """A GPU that was not seen for so long at the end of a period had left with its last sample."""
@@ -34,24 +36,25 @@ _SumKey = tuple[int, str, str | None, str]
 """The number of the day, the host's id, the user, the model."""
 _RowKey = tuple[str | None, bool]
 """A row's name, and whether it stands for those whom nobody could name."""
+_KEPT_SECONDS = 600.0
 
 
 class _Sums(Struct):
     """A row while it is added up. `cost` is None as long as nothing in it has a price."""
 
-    use: Use = field(default_factory=Use)
+    use: UsageAmounts = field(default_factory=UsageAmounts)
     cost: float | None = None
-    days: dict[int, Use] = field(default_factory=dict)
+    days: dict[int, UsageAmounts] = field(default_factory=dict)
 
-    def add(self, day: int, use: Use, price: float | None) -> None:
+    def add(self, day: int, use: UsageAmounts, price: float | None) -> None:
         self.use.add(use)
-        self.days.setdefault(day, Use()).add(use)
+        self.days.setdefault(day, UsageAmounts()).add(use)
         if price is not None:
             self.cost = (self.cost or 0.0) + use.held / HOUR * price
 
 
 def usage(
-    past: "Past", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
+    past: "HistoryReader", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
     """`groups` tells the group of those whom the settings put into none. Blocks while the past is read.
 
@@ -79,7 +82,7 @@ def usage(
 
 
 def fold(
-    facts: Iterable[tuple[UseKey, Use]],
+    facts: Iterable[tuple[UseKey, UsageAmounts]],
     ask: UsageAsk,
     settings: UsageSettings,
     groups: Callable[[str], str | None],
@@ -140,14 +143,14 @@ def _period(ask: UsageAsk, now: float) -> Period:
     return Period(ask.start, ask.end, now, ask.zone if ask.daily else None)
 
 
-def _observed(past: "Past", period: Period) -> float:
+def _observed(past: "HistoryReader", period: Period) -> float:
     """GPU-seconds that were observed; of the hours at the two ends the part that lies inside."""
     first, last = period.first_hour, period.end_hour - HOUR
     seconds = sum(past.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
     return seconds + (past.observed(first + HOUR, last) if last > first + HOUR else 0.0)
 
 
-def _host_names(past: "Past", wanted: str | None) -> dict[str, str]:
+def _host_names(past: "HistoryReader", wanted: str | None) -> dict[str, str]:
     """The names by id. A host that was installed anew has a new id and its old name: it stays one row."""
     names = {host.host_id: host.name for host in past.hosts().values()}
     if wanted is not None and wanted not in names and wanted not in names.values():
@@ -156,30 +159,30 @@ def _host_names(past: "Past", wanted: str | None) -> dict[str, str]:
     return names
 
 
-def _sum_up(facts: Iterable[tuple[UseKey, Use]], period: Period) -> dict[_SumKey, Use]:
+def _sum_up(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dict[_SumKey, UsageAmounts]:
     """In batches: columns of numbers are added up several times faster than one struct to another, and a period of
     years need not be in memory at once."""
-    sums: dict[_SumKey, Use] = {}
+    sums: dict[_SumKey, UsageAmounts] = {}
     parts_of = lru_cache(maxsize=None)(period.parts)
     left = iter(facts)
     while batch := list(islice(left, _BATCH)):
         for key, uses in _gather(batch, parts_of).items():
-            sums.setdefault(key, Use()).add(_total(uses))
+            sums.setdefault(key, UsageAmounts()).add(_total(uses))
     return sums
 
 
 def _gather(
-    facts: Iterable[tuple[UseKey, Use]], parts_of: Callable[[int], list[tuple[int, float]]]
-) -> dict[_SumKey, list[Use]]:
-    found: dict[_SumKey, list[Use]] = defaultdict(list)
+    facts: Iterable[tuple[UseKey, UsageAmounts]], parts_of: Callable[[int], list[tuple[int, float]]]
+) -> dict[_SumKey, list[UsageAmounts]]:
+    found: dict[_SumKey, list[UsageAmounts]] = defaultdict(list)
     for (hour, host, user, model), use in facts:
         for day, share in parts_of(hour):
             found[day, host, user, model].append(use if share == 1.0 else _part_of(use, share))
     return found
 
 
-def _total(uses: list[Use]) -> Use:
-    return Use(
+def _total(uses: list[UsageAmounts]) -> UsageAmounts:
+    return UsageAmounts(
         held=sum([use.held for use in uses]),
         worked=sum([use.worked for use in uses]),
         idle=sum([use.idle for use in uses]),
@@ -190,9 +193,9 @@ def _total(uses: list[Use]) -> Use:
     )
 
 
-def _part_of(use: Use, share: float) -> Use:
+def _part_of(use: UsageAmounts, share: float) -> UsageAmounts:
     """The peak is that of the hour: when in it that was, nobody knows any more."""
-    return Use(
+    return UsageAmounts(
         held=use.held * share,
         worked=use.worked * share,
         idle=use.idle * share,
@@ -251,7 +254,7 @@ def _row(sums: _Sums, period: Period, observed: float, by: By | None = None, key
     return row
 
 
-def _worked(use: Use) -> float | None:
+def _worked(use: UsageAmounts) -> float | None:
     return use.worked / HOUR if use.measured > 0 else None
 
 
@@ -293,3 +296,21 @@ def _name(usage: Usage, row: UsageRow) -> tuple[Value, Value]:
 def _round(value: float | None) -> float | None:
     """A ten-thousandth of an hour is less than a second."""
     return None if value is None else round(value, 4)
+
+
+def unix_group(login: str) -> str | None:
+    """The login's primary group; None for a login that this machine does not know, and for a group of its own name.
+
+    Such a group has one member: it says nothing. Answers are kept for up to ten minutes, because a directory server
+    may stand behind them. May block for as long as that server takes.
+    """
+    return _look_up(login, int(time.monotonic() / _KEPT_SECONDS))
+
+
+@lru_cache(maxsize=4096)
+def _look_up(login: str, _age: int) -> str | None:
+    try:
+        name = grp.getgrgid(pwd.getpwnam(login).pw_gid).gr_name
+    except (KeyError, ValueError, OSError):
+        return None
+    return None if name == login else name

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.embedded.check import find_damage
-from gpudeck.history.embedded.export import Choice, export
-from gpudeck.history.embedded.inspect import measure
-from gpudeck.history.embedded.reader import view_file
+from gpudeck.history.embedded.export import Choice, export, measure
 from gpudeck.history.embedded.repair import Repaired
 from gpudeck.history.embedded.repair import repair as repair_file
+from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.tables import is_damage, open_to_read
 from gpudeck.history.embedded.view import View
 from gpudeck.history.sample import GPU_NAMES

@@ -13,10 +13,9 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, UsageAsk
-from gpudeck.history.embedded.checksums import keys_of
 from gpudeck.history.embedded.repair import repair
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.embedded.tables import checked_columns
+from gpudeck.history.embedded.tables import checked_columns, keys_of
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from gpudeck.ops.history_file import verify

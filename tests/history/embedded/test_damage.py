@@ -13,9 +13,8 @@ from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded.export import Choice, export
-from gpudeck.history.embedded.reader import view_file
 from gpudeck.history.embedded.repair import repair
-from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import GpudeckError, Temporary

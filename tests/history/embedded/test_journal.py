@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.batch import Batch, Cast, Head, Layout, gather
-from gpudeck.history.embedded.journal import decode, encode
+from gpudeck.history.embedded.journal import Batch, Cast, Head, Layout, decode, encode, gather
 
 LAYOUT = Layout(("utilization_percent", "power_watts", "fan_percent"), ("cpu_percent",))
 NUMBERS = st.none() | st.floats(allow_nan=False) | st.integers(-(2**53), 2**53) | st.booleans()

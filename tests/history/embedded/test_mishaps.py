@@ -10,8 +10,7 @@ from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, RunsAsk, UsageAsk
 from gpudeck.history.embedded.check import find_damage
-from gpudeck.history.embedded.reader import view_file
-from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.retention import RetentionClock

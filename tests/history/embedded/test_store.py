@@ -17,9 +17,8 @@ from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded import view
 from gpudeck.history.embedded.check import find_damage
-from gpudeck.history.embedded.inspect import measure
-from gpudeck.history.embedded.reader import view_file
-from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.embedded.export import measure
+from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.retention import RetentionClock

@@ -3,8 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from gpudeck.history.embedded.batch import Cast, Head, Layout, Row, gather
-from gpudeck.history.embedded.tail import ROWS_IN_PIECE, Tail
+from gpudeck.history.embedded.journal import Cast, Head, Layout, Row, gather
+from gpudeck.history.embedded.open_hour import ROWS_IN_PIECE, Tail
 from gpudeck.history.hour import Hour
 
 LAYOUT = Layout(("utilization_percent", "power_watts", "temperature_celsius", "fan_percent"), ("cpu_percent",))

@@ -6,8 +6,7 @@ import pytest
 from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, RunsAsk, UsageAsk
 from gpudeck.history.embedded.check import find_damage
-from gpudeck.history.embedded.reader import view_file
-from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.settings import HistorySettings
 from history.embedded.feeding import START
 

@@ -4,8 +4,8 @@ import itertools
 import sys
 from pathlib import Path
 
+from gpudeck.history.remote.encoder import Part
 from gpudeck.history.remote.queue import Queue
-from gpudeck.history.remote.scribe import Part
 
 queue = Queue(Path(sys.argv[1]), 10**9)
 for number in itertools.count(len(queue.peek(10**9))):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudeck.history.remote.counters import EVERY, Counters, use_of
-from gpudeck.history.remote.scribe import Part
+from gpudeck.history.remote.encoder import Part
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 
 AT = 1_790_000_000.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpudeck.history.remote.encoder import Part
 from gpudeck.history.remote.queue import Queue
-from gpudeck.history.remote.scribe import Part
 
 APPENDER = Path(__file__).with_name("appender.py")
 

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.history.remote.door import Door
+from gpudeck.history.remote.client import Door, Reader
 from gpudeck.history.remote.promql import any_of, quoted, select
-from gpudeck.history.remote.read import Reader
 from gpudeck.history.settings import HistorySettings
-from gpudeck.history.steps import Grid
+from gpudeck.history.time_range import Grid
 from gpudeck.model.errors import Temporary
 from history.remote.servers import Answer, in_turn, scripted_server
 
@@ -60,7 +59,7 @@ def test_store_in_trouble_is_temporary_and_its_words_are_not_told(answer: Answer
 
 
 def test_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.read.MOST_BYTES", 1000)
+    monkeypatch.setattr("gpudeck.history.remote.client.MOST_BYTES", 1000)
     with pytest.raises(Temporary, match="more than"):
         read((200, {}, b" " * 200_000))
 
@@ -80,7 +79,7 @@ def test_values_are_put_into_the_steps_that_they_are_of() -> None:
 
 
 def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.read._PIECE_BYTES", 100)
+    monkeypatch.setattr("gpudeck.history.remote.client._PIECE_BYTES", 100)
     decoded: list[int] = []
     decode = Reader._decode
 
@@ -104,7 +103,7 @@ def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_row_of_more_steps_than_were_asked_for_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.read._MOST_ROW_BYTES", 100)
+    monkeypatch.setattr("gpudeck.history.remote.client._MOST_ROW_BYTES", 100)
     row = b'{"metric":{},"values":[' + b",".join([b'[1789996409.999,"1"]'] * 10) + b"]}"
     with pytest.raises(Temporary, match="does not answer as a Prometheus would"):
         read((200, {}, b'{"data":{"result":[' + row + b"]}}"))

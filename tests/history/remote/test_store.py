@@ -13,8 +13,8 @@ from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, UsageAsk
-from gpudeck.history.remote.door import Door
-from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
+from gpudeck.history.remote.client import Door
+from gpudeck.history.remote.encoder import encode_head, encode_series, encode_time
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings

@@ -8,10 +8,10 @@ import pytest
 
 from fakes.certificates import Authority
 from fakes.waiting import wait_until
-from gpudeck.history.remote.door import Door
+from gpudeck.history.remote.client import Door
+from gpudeck.history.remote.encoder import Part
 from gpudeck.history.remote.queue import Queue, Waiting
-from gpudeck.history.remote.scribe import Part
-from gpudeck.history.remote.write import MOST_VALUES, Sender
+from gpudeck.history.remote.writer import MOST_VALUES, Sender
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from history.remote.servers import TAKEN, Answer, Asked, in_turn, scripted_server
@@ -201,7 +201,7 @@ def test_missing_secret_is_a_mistake_of_the_configuration(tmp_path: Path) -> Non
 
 
 def test_thread_survives_what_it_cannot_send(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.write.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("gpudeck.history.remote.writer.LONGEST_PAUSE", 0.01)
     stop, more, tries = threading.Event(), threading.Event(), []
 
     def fail(values: int) -> list[Waiting]:

@@ -18,21 +18,29 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from gpudeck.history import chunk, rollup
 from gpudeck.history.accounting import run_parts, uses
-from gpudeck.history.base import Use
-from gpudeck.history.codec import Damaged
+from gpudeck.history.base import UsageAmounts
+from gpudeck.history.codec import Damaged, Floats
 from gpudeck.history.embedded import journal
-from gpudeck.history.embedded.checksums import WRONG, find_wrong, keys_of
 from gpudeck.history.embedded.keys import split_gpus
 from gpudeck.history.embedded.seal import NO_MODEL, read_layout
-from gpudeck.history.embedded.tables import check_tables, checked_columns, columns_of, key_of, split_key
-from gpudeck.history.hour import Floats, Hour
-from gpudeck.history.rollup import Totals
+from gpudeck.history.embedded.tables import (
+    WRONG,
+    check_tables,
+    checked_columns,
+    columns_of,
+    find_wrong,
+    key_of,
+    keys_of,
+    split_key,
+)
+from gpudeck.history.hour import Hour, decode_hour
+from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.totals import StepTotals, decode_totals
 from gpudeck.model.times import show_utc
 
 _Where = tuple[tuple[str, int], ...]
-_USE: Final = Use.__struct_fields__
+_USE: Final = UsageAmounts.__struct_fields__
 _LAST: Final = 7e9
 _MOST_TOLD: Final = 100
 """Sentences about the file as a whole."""
@@ -185,7 +193,7 @@ class _Check:
 
     def _compare(self, host: int, hour: Hour) -> Iterator[Damage]:
         """The sums of an hour against its samples."""
-        quarters = rollup.quarters(hour)
+        quarters = roll_up(hour)
         key, own = key_of(host, hour.start), f"the hour from {show_utc(hour.start)} of {self._name(host)}"
         where = ("hour", hour.start), ("host", host)
         row = self._ask("SELECT body FROM quarters WHERE key = ?", (key,)).fetchone()
@@ -200,7 +208,7 @@ class _Check:
         if row is None and self._is_kept("host_hours", "hour", hour.start):
             yield Damage("host_hours", where, f"host_hours: {own}: its row is missing")
         totals = None if row is None else self._totals_or_none(*row)
-        if totals is not None and not _fit(totals.states, rollup.hour_totals(quarters).states):
+        if totals is not None and not _fit(totals.states, hour_totals(quarters).states):
             yield Damage("host_hours", where, f"host_hours: {own}: other sums than its samples")
         held = sum(use.held for use in self._uses_of(hour).values())
         row = self._ask(f"SELECT total(held) FROM uses {found_at[0]}", found_at[1]).fetchone()  # noqa: S608
@@ -208,7 +216,7 @@ class _Check:
             told = f"uses: {own}: {row[0] / 3600:.2f} GPU-hours, and {held / 3600:.2f} by its samples"
             yield Damage("uses", where, told)
         self._hosts_at[hour.start] += 1
-        for part in rollup.quarter_totals(quarters):
+        for part in quarter_totals(quarters):
             before = self._fleet.get(part.start)
             self._fleet[part.start] = part.states if before is None else before + part.states
         for run, run_part in run_parts(hour).items():
@@ -219,7 +227,7 @@ class _Check:
         question = f"SELECT 1 FROM {table} WHERE {column} >= ? AND {column} < ? LIMIT 1"  # noqa: S608
         return self._ask(question, (first, place)).fetchone() is not None
 
-    def _uses_of(self, hour: Hour) -> dict[tuple[str | None, str], Use]:
+    def _uses_of(self, hour: Hour) -> dict[tuple[str | None, str], UsageAmounts]:
         return uses(hour, [self._gpus.get(gpu, NO_MODEL) for gpu in hour.gpus], {})
 
     def _check_totals(self) -> Iterator[Damage]:
@@ -228,7 +236,7 @@ class _Check:
             where, place = (("key", key),), f"quarters: the hour from {show_utc(start)} of {self._name(host)}"
             yield from self._refer("quarters", where, place, host=host)
             try:
-                rollup.decode(body)
+                decode_quarters(body)
             except Damaged as error:
                 yield Damage("quarters", where, f"{place}: {error}")
         for hour, host, layout, body in self._ask("SELECT hour, host, layout, body FROM host_hours"):
@@ -250,15 +258,15 @@ class _Check:
         except Damaged as error:
             yield Damage(table, where, f"{place}: {error}")
 
-    def _decode_totals(self, layout: int, body: bytes) -> Totals:
+    def _decode_totals(self, layout: int, body: bytes) -> StepTotals:
         if layout not in self._layouts:
             raise Damaged(f"layout {layout} is missing")
-        totals = rollup.decode_totals(body, self._layouts[layout])
+        totals = decode_totals(body, self._layouts[layout])
         if not np.isfinite(totals.states).all() or (totals.states < -1).any():
             raise Damaged("its seconds make no sense")
         return totals
 
-    def _totals_or_none(self, layout: int, body: bytes) -> Totals | None:
+    def _totals_or_none(self, layout: int, body: bytes) -> StepTotals | None:
         try:
             return self._decode_totals(layout, body)
         except Damaged:
@@ -364,15 +372,15 @@ def where_values(where: _Where) -> tuple[int, ...]:
 
 
 def _decode_hour(body: bytes, start: int) -> Hour:
-    hour = chunk.decode(body)
+    hour = decode_hour(body)
     if hour.start != start:
         raise Damaged(f"it is of {show_utc(hour.start)}")
     return hour
 
 
-def _decoded_or_none(body: bytes) -> rollup.Quarters | None:
+def _decoded_or_none(body: bytes) -> Quarters | None:
     try:
-        return rollup.decode(body)
+        return decode_quarters(body)
     except Damaged:
         return None
 

@@ -1,7 +1,9 @@
 """The samples of a span as rows of a table, for whoever wants to work on them elsewhere."""
 
+import sqlite3
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
@@ -13,6 +15,7 @@ from gpudeck.history.past import KnownGpu
 from gpudeck.history.sample import GPU_NAMES, STATES
 
 Cell = str | float | None
+_TABLES = ("chunks", "quarters", "host_hours", "fleet_quarters", "uses", "uses_of_all", "runs", "journal")
 
 
 class Choice(Struct, frozen=True):
@@ -74,3 +77,40 @@ def _cell(hour: Hour, name: str, row: int, place: int) -> float | None:
     table = hour.metrics.get(name)
     value = float("nan") if table is None else float(table[row, place])
     return None if np.isnan(value) else round(value, 6)
+
+
+class Part(Struct, frozen=True):
+    """`bytes` is what is inside; None for tables of plain numbers."""
+
+    name: str
+    rows: int
+    bytes: int | None
+
+
+class Size(Struct, frozen=True):
+    path: str
+    file_bytes: int
+    hosts: int
+    gpus: int
+    oldest: float | None
+    newest: float | None
+    parts: list[Part]
+
+
+def measure(view: View, path: Path) -> Size:
+    hosts = view.hosts().values()
+    return Size(
+        path=str(path),
+        file_bytes=sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*") if file.is_file()),
+        hosts=len(hosts),
+        gpus=len(view.gpus()),
+        oldest=min((host.first for host in hosts), default=None),
+        newest=max((host.last for host in hosts), default=None),
+        parts=[_part(view.connection, name) for name in _TABLES],
+    )
+
+
+def _part(connection: sqlite3.Connection, name: str) -> Part:
+    has_body = any(row[1] == "body" for row in connection.execute(f"PRAGMA table_info({name})"))
+    size = "CAST(total(length(body)) AS INTEGER)" if has_body else "NULL"
+    return Part(name, *connection.execute(f"SELECT count(*), {size} FROM {name}").fetchone())  # noqa: S608

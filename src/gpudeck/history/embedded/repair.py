@@ -16,38 +16,40 @@ from typing import Any, Final
 
 from msgspec import Struct, field, structs
 
-from gpudeck.history import chunk, rollup
 from gpudeck.history.accounting import run_parts
-from gpudeck.history.base import Use
+from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded import journal
-from gpudeck.history.embedded.aside import set_aside
 from gpudeck.history.embedded.check import Damage, check_file, find_damage, where_values
-from gpudeck.history.embedded.checksums import BY_HAND, DAMAGED, correct, select
 from gpudeck.history.embedded.keys import Keys
+from gpudeck.history.embedded.retention import set_aside
 from gpudeck.history.embedded.seal import uses_of, write_fleet_quarter, write_host_hour, write_quarters
 from gpudeck.history.embedded.tables import (
+    BY_HAND,
+    DAMAGED,
     checked_columns,
     claim,
     columns_of,
+    correct,
     is_damage,
     key_of,
     open_to_read,
     open_to_write,
+    select,
     set_file_aside,
     split_key,
     tables_and_columns,
 )
-from gpudeck.history.hour import SECONDS, Hour
-from gpudeck.history.rollup import Quarters
-from gpudeck.history.stacks import FLEET
+from gpudeck.history.hour import SECONDS, Hour, decode_hour
+from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.totals import FLEET, StepTotals, add_totals
 from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
 _POSITIONS: Final = {"host_hours": "hour", "uses": "hour", "uses_of_all": "hour"}
 """By what the rows of a table are gone through, where that is not their number."""
-_USE: Final = Use.__struct_fields__
+_USE: Final = UsageAmounts.__struct_fields__
 _NAMES: Final = frozenset({"layouts", "words", "hosts", "gpus"})
 _CALLED: Final = {
     "chunks": "samples",
@@ -425,7 +427,7 @@ class _Fix:
     def _hour(self, host: int, start: int) -> Hour | None:
         row = self._ask("SELECT body FROM chunks WHERE key = ?", (key_of(host, start),)).fetchone()
         try:
-            return None if row is None else chunk.decode(row[0])
+            return None if row is None else decode_hour(row[0])
         except Damaged:
             return None
 
@@ -433,10 +435,10 @@ class _Fix:
         """From the samples, or as they are kept."""
         hour = self._hour(host, start)
         if hour is not None:
-            return rollup.quarters(hour)
+            return roll_up(hour)
         row = self._ask("SELECT body FROM quarters WHERE key = ?", (key_of(host, start),)).fetchone()
         try:
-            return None if row is None else rollup.decode(row[0])
+            return None if row is None else decode_quarters(row[0])
         except Damaged:
             return None
 
@@ -454,7 +456,7 @@ class _Fix:
                 row_of_use = (start, host, *words, *structs.astuple(use))
                 self._ask(f"INSERT INTO uses (hour, host, user, model, {', '.join(_USE)}) VALUES ({marks})", row_of_use)  # noqa: S608
             self._made |= {("quarters", host, start), ("uses", host, start)}
-        write_host_hour(self._connection, self._keys, host, rollup.hour_totals(quarters))
+        write_host_hour(self._connection, self._keys, host, hour_totals(quarters))
         self._made.add(("host_hours", host, start))
 
     def _hosts_at(self, start: int) -> set[int]:
@@ -484,11 +486,11 @@ class _Fix:
         parts = [self._quarters(host, start) for host in sorted(self._hosts_at(start))]
         if not parts or any(part is None for part in parts):
             return
-        wholes: dict[int, rollup.Totals] = {}
+        wholes: dict[int, StepTotals] = {}
         for part in parts:
-            for totals in rollup.quarter_totals(part) if part is not None else ():
+            for totals in quarter_totals(part) if part is not None else ():
                 before = wholes.get(totals.start)
-                wholes[totals.start] = totals if before is None else rollup.add(before, totals)
+                wholes[totals.start] = totals if before is None else add_totals(before, totals)
         for whole in wholes.values():
             write_fleet_quarter(self._connection, self._keys, whole)
         self._made.add(("fleet_quarters", FLEET, start))
@@ -500,7 +502,7 @@ class _Fix:
         bounds = key_of(row[0], max(0.0, row[1])), key_of(row[0], 7e9)
         parts = []
         for (body,) in self._ask("SELECT body FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchall():
-            part = run_parts(chunk.decode(body)).get(run)
+            part = run_parts(decode_hour(body)).get(run)
             parts += [] if part is None else [part]
         if parts:
             whole, *others = parts

@@ -14,17 +14,15 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from gpudeck.history import chunk, rollup
 from gpudeck.history.accounting import RunPart, run_parts, uses
-from gpudeck.history.base import Use
+from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.checksums import checksum, is_sound, require_sound
 from gpudeck.history.embedded.keys import HostKeys, Keys
-from gpudeck.history.embedded.merge import merge
-from gpudeck.history.embedded.tables import key_of
-from gpudeck.history.embedded.tail import Tail
-from gpudeck.history.hour import UNKNOWN, Hour
-from gpudeck.history.rollup import Quarters, Totals
+from gpudeck.history.embedded.open_hour import Tail
+from gpudeck.history.embedded.tables import checksum, is_sound, key_of, require_sound
+from gpudeck.history.hour import UNKNOWN, Hour, decode_hour, encode_hour, merge_hours
+from gpudeck.history.rollup import Quarters, encode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, extend_totals, subtract_totals
 from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ _KEPT_QUARTERS: Final = 16
 NO_MODEL: Final = "unknown model"
 """Of a GPU whose row is lost."""
 
-UseWords = dict[tuple[int, int], Use]
+UseWords = dict[tuple[int, int], UsageAmounts]
 """By the numbers of user and model."""
 
 
@@ -60,7 +58,7 @@ class Sealer:
         self._connection = connection
         self._keys = keys
         self._keep_samples = keep_samples
-        self._fleet: dict[int, Totals] = {}
+        self._fleet: dict[int, StepTotals] = {}
 
     def seal(self, host: HostKeys, tail: Tail) -> None:
         hour = tail.picture()
@@ -68,18 +66,18 @@ class Sealer:
             return
         old = self._sealed(host, tail.start) if tail.is_late else None
         if old is not None:
-            hour = merge(old, hour)
-        quarters = rollup.quarters(hour)
+            hour = merge_hours(old, hour)
+        quarters = roll_up(hour)
         key = key_of(host.key, tail.start)
         ask = self._connection.execute
         ask("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, tail.last_entry))
         is_more = tail.is_late and old is None
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
-            row = key, chunk.encode(hour)
+            row = key, encode_hour(hour)
             ask("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
             write_quarters(self._connection, key, quarters)
-        before = None if old is None else rollup.quarters(old)
+        before = None if old is None else roll_up(old)
         self._write_host_hour(host, quarters, is_more=is_more)
         self._add_to_fleet(quarters, before)
         self._write_uses(host, hour, is_more=is_more)
@@ -89,27 +87,27 @@ class Sealer:
     def _sealed(self, host: HostKeys, start: int) -> Hour | None:
         row = self._connection.execute("SELECT body FROM chunks WHERE key = ?", (key_of(host.key, start),)).fetchone()
         try:
-            return None if row is None else chunk.decode(row[0])
+            return None if row is None else decode_hour(row[0])
         except Damaged as error:
             log.warning("late samples of %s only add to the sums: its hour from %d on: %s", host.name, start, error)
             return None
 
     def _write_host_hour(self, host: HostKeys, quarters: Quarters, *, is_more: bool) -> None:
-        totals = rollup.hour_totals(quarters)
+        totals = hour_totals(quarters)
         if is_more:
             question = "SELECT hour, host, layout, body, crc FROM host_hours WHERE hour = ? AND host = ?"
             row = self._connection.execute(question, (quarters.start, host.key)).fetchone()
             try:
                 if row is not None:
-                    totals = rollup.extend(self._read_totals(row, row[2:4], quarters.start, 3600), totals)
+                    totals = extend_totals(self._read_totals(row, row[2:4], quarters.start, 3600), totals)
             except Damaged as error:
                 _leave(f"the hour of {host.name}", quarters.start, error)
                 return
         write_host_hour(self._connection, self._keys, host.key, totals)
 
     def _add_to_fleet(self, quarters: Quarters, before: Quarters | None) -> None:
-        taken_out = {totals.start: totals for totals in rollup.quarter_totals(before)} if before is not None else {}
-        for totals in rollup.quarter_totals(quarters):
+        taken_out = {totals.start: totals for totals in quarter_totals(before)} if before is not None else {}
+        for totals in quarter_totals(quarters):
             try:
                 whole = self._fleet_quarter(totals.start)
             except Damaged as error:
@@ -119,14 +117,14 @@ class Sealer:
                 whole = totals
             else:
                 if totals.start in taken_out:
-                    whole = rollup.subtract(whole, taken_out[totals.start])
-                whole = rollup.add(whole, totals)
+                    whole = subtract_totals(whole, taken_out[totals.start])
+                whole = add_totals(whole, totals)
             self._fleet[totals.start] = whole
             write_fleet_quarter(self._connection, self._keys, whole)
         while len(self._fleet) > _KEPT_QUARTERS:
             del self._fleet[next(iter(self._fleet))]
 
-    def _fleet_quarter(self, start: int) -> Totals | None:
+    def _fleet_quarter(self, start: int) -> StepTotals | None:
         """Nearly always the host before was sealed into the same one. Raises Damaged."""
         if start in self._fleet:
             return self._fleet[start]
@@ -134,13 +132,13 @@ class Sealer:
         row = self._connection.execute(question, (start,)).fetchone()
         return None if row is None else self._read_totals(row, (row[1], row[3]), start, 900)
 
-    def _read_totals(self, row: Sequence[Any], content: tuple[int, bytes], start: int, seconds: int) -> Totals:
+    def _read_totals(self, row: Sequence[Any], content: tuple[int, bytes], start: int, seconds: int) -> StepTotals:
         """`content` is layout and bytes of the row. Raises Damaged."""
         require_sound(row)
         layout, body = content
         found = self._connection.execute("SELECT names FROM layouts WHERE id = ?", (layout,)).fetchone()
         try:
-            totals = rollup.decode_totals(body, read_layout(found[0]))
+            totals = decode_totals(body, read_layout(found[0]))
         except (msgspec.DecodeError, TypeError) as error:
             raise Damaged(f"layout {layout} cannot be read") from error
         totals.start, totals.seconds_per_step = start, seconds
@@ -160,10 +158,10 @@ class Sealer:
         ):
             _leave(f"the usage of {host.name}", hour.start, "its figures have changed since they were written")
             return
-        old = {(user, model): Use(*numbers) for _, _, user, model, *numbers, _ in rows}
+        old = {(user, model): UsageAmounts(*numbers) for _, _, user, model, *numbers, _ in rows}
         if is_more:
             for key, use in old.items():
-                new.setdefault(key, Use()).add(use)
+                new.setdefault(key, UsageAmounts()).add(use)
         ask("DELETE FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))
         self._connection.executemany(
             f"INSERT INTO uses (hour, host, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
@@ -174,7 +172,7 @@ class Sealer:
             _ADD_USE, [(hour.start, *key, *structs.astuple(change)) for key, change in changes.items()]
         )
 
-    def _in_words(self, found: Mapping[tuple[str | None, str], Use]) -> UseWords:
+    def _in_words(self, found: Mapping[tuple[str | None, str], UsageAmounts]) -> UseWords:
         return {(self._keys.word(user), self._keys.word(model)): use for (user, model), use in found.items()}
 
     def _add_runs(self, new: Mapping[int, RunPart], old: Mapping[int, RunPart]) -> None:
@@ -191,7 +189,7 @@ class Sealer:
                 self._keys.see_gpu(gpu, float(hour.times[places[0]]), float(hour.times[places[-1]]))
 
 
-def uses_of(hour: Hour, keys: Keys, connection: sqlite3.Connection) -> dict[tuple[str | None, str], Use]:
+def uses_of(hour: Hour, keys: Keys, connection: sqlite3.Connection) -> dict[tuple[str | None, str], UsageAmounts]:
     """Who used that hour. May be called from any thread, with a connection of its own."""
     known = keys.gpus
     models = [known[gpu].model if gpu in known else NO_MODEL for gpu in hour.gpus]
@@ -210,19 +208,19 @@ def find_owners(runs: Iterable[int], keys: Keys, connection: sqlite3.Connection)
 
 
 def write_quarters(connection: sqlite3.Connection, key: int, quarters: Quarters) -> None:
-    row = key, quarters.count, rollup.encode(quarters)
+    row = key, quarters.count, encode_quarters(quarters)
     statement = "INSERT OR REPLACE INTO quarters (key, count, body, crc) VALUES (?, ?, ?, ?)"
     connection.execute(statement, (*row, checksum(*row)))
 
 
-def write_host_hour(connection: sqlite3.Connection, keys: Keys, host: int, totals: Totals) -> None:
-    row = totals.start, host, keys.layout(totals.names), rollup.encode_totals(totals, totals.names)
+def write_host_hour(connection: sqlite3.Connection, keys: Keys, host: int, totals: StepTotals) -> None:
+    row = totals.start, host, keys.layout(totals.names), encode_totals(totals, totals.names)
     connection.execute("INSERT OR REPLACE INTO host_hours (hour, host, layout, body) VALUES (?, ?, ?, ?)", row)
 
 
-def write_fleet_quarter(connection: sqlite3.Connection, keys: Keys, whole: Totals) -> None:
+def write_fleet_quarter(connection: sqlite3.Connection, keys: Keys, whole: StepTotals) -> None:
     observed = float(whole.states[UNKNOWN + 1 :].sum())
-    row = whole.start, keys.layout(whole.names), observed, rollup.encode_totals(whole, whole.names)
+    row = whole.start, keys.layout(whole.names), observed, encode_totals(whole, whole.names)
     connection.execute("INSERT OR REPLACE INTO fleet_quarters (start, layout, observed, body) VALUES (?, ?, ?, ?)", row)
 
 
@@ -237,8 +235,8 @@ def read_layout(names: str) -> tuple[str, ...]:
     return msgspec.json.decode(names, type=tuple[str, ...])
 
 
-def _difference(new: Use | None, old: Use | None) -> Use:
+def _difference(new: UsageAmounts | None, old: UsageAmounts | None) -> UsageAmounts:
     """The peak stays the larger one: what was seen once was there."""
-    one, other = new or Use(), old or Use()
-    fields = [name for name in Use.__struct_fields__ if name != "peak"]
-    return Use(**{name: getattr(one, name) - getattr(other, name) for name in fields}, peak=one.peak)
+    one, other = new or UsageAmounts(), old or UsageAmounts()
+    fields = [name for name in UsageAmounts.__struct_fields__ if name != "peak"]
+    return UsageAmounts(**{name: getattr(one, name) - getattr(other, name) for name in fields}, peak=one.peak)

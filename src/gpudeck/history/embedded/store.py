@@ -1,32 +1,253 @@
 """The embedded store: what the hub holds on to."""
 
-from collections.abc import Callable
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from gpudeck.history import answers
+from gpudeck.history.accounting import RunPart, run_parts
 from gpudeck.history.base import (
     Answer,
     Ask,
     Heat,
     HeatAsk,
+    HistoryRefused,
     Run,
     Runs,
     RunsAsk,
-    Stats,
+    StoreStats,
     UsageAsk,
 )
-from gpudeck.history.embedded.reader import Reader
-from gpudeck.history.embedded.runs import find_run, find_runs
+from gpudeck.history.embedded.journal import read_journal
+from gpudeck.history.embedded.keys import Keys, split_gpus
+from gpudeck.history.embedded.open_hour import Tail
+from gpudeck.history.embedded.tables import key_of, open_to_read
+from gpudeck.history.embedded.view import View
 from gpudeck.history.embedded.writer import Writer
+from gpudeck.history.hour import SECONDS
+from gpudeck.history.past import KnownGpu, KnownHost
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.model import clock
+from gpudeck.model.errors import Temporary
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.usage import Usage
 
+_FIELDS: Final = (
+    "id, host, pid, started_at, user, command, container, job, gpus, first, last, ended, seconds, wall_seconds, "
+    "memory_sum, memory_seconds, memory_peak, utilization_sum, utilization_seconds, idle, joules, metered"
+)
+_FOR_RUNS: Final = ("utilization_percent", "power_watts")
+_SILENT: Final = 300.0
+"""A host that was not sampled for so long tells nothing of whether a run is still there."""
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
+
+
+class Reader:
+    """Opens views of one moment. Each thread has a connection of its own."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._mine = threading.local()
+        self._all: list[sqlite3.Connection] = []
+
+    @contextmanager
+    def view(self) -> "Iterator[View]":
+        """Raises Temporary while the file cannot be read."""
+        try:
+            with self._view() as view:
+                yield view
+        except sqlite3.Error as error:
+            hint = "`gpudeck history verify`, on the hub's machine, tells what is wrong with it."
+            raise Temporary(f"the history cannot be read: {error}.", hint) from error
+
+    @contextmanager
+    def _view(self) -> "Iterator[View]":
+        connection = self._connection()
+        with self._writer.lock:
+            connection.execute("BEGIN")
+            connection.execute("SELECT value FROM meta").fetchone()  # the moment begins with the first look
+            tails = dict(self._writer.tails)
+        try:
+            yield View(connection, self._writer.keys, tails, self._writer.damage)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        for connection in self._all:
+            connection.close()
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
+        if connection is None or self._mine.opened != self._writer.opened:
+            self._mine.opened = self._writer.opened
+            connection = self._mine.connection = open_to_read(self._writer.path)
+            self._all.append(connection)
+        return connection
+
+
+@contextmanager
+def view_file(path: Path) -> "Iterator[View]":
+    """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
+    with closing(open_to_read(path)) as connection:
+        connection.execute("BEGIN")
+        keys = Keys(connection)
+        tails: dict[tuple[int, int], Tail] = {}
+        for row, entry, layout in read_journal(connection):
+            at = float(row.own[0])
+            start = int(at // SECONDS) * SECONDS
+            key = row.host, start
+            host = keys.by_key.get(row.host)
+            if host is None:
+                continue
+            host.first, host.last = min(host.first, at), max(host.last, at)
+            if key not in tails:
+                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
+                tails[key] = Tail(start, None, entry, is_late=found is not None)
+            tails[key].append(row, at, entry, layout)
+        yield View(connection, keys, tails)
+
+
+class _Told(NamedTuple):
+    """The first of `_FIELDS`; the others are those of RunPart."""
+
+    id: int
+    host: int
+    pid: int
+    started_at: float | None
+    user: str | None
+    command: str | None
+    container: str | None
+    job: str | None
+    gpus: str
+    first: float
+    last: float
+    ended: int
+
+
+def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
+    """Raises HistoryRefused."""
+    if ask.start is not None and ask.end is not None and ask.end <= ask.start:
+        raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
+    hosts, gpus = view.hosts(), view.gpus()
+    where, values = _conditions(ask, hosts, gpus)
+    rows = view.connection.execute(
+        f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?",  # noqa: S608
+        (*values, ask.limit + 1),
+    ).fetchall()
+    page = rows[: ask.limit]
+    parts = {host: _open_parts(view, host) for host in {row[1] for row in page}}
+    found = [_make_run(row, view, (hosts, gpus), parts[row[1]], now) for row in page]
+    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > ask.limit else None)
+
+
+def find_run(view: View, key: int, now: float) -> Run | None:
+    row = view.connection.execute(f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,)).fetchone()  # noqa: S608
+    return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
+
+
+def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]) -> tuple[str, list[object]]:
+    clauses: list[str] = ["1"]
+    values: list[object] = []
+
+    def add(clause: str, *more: object) -> None:
+        clauses.append(clause)
+        values.extend(more)
+
+    if ask.now:
+        add("NOT ended")
+    if ask.start is not None:
+        # The file does not know yet until when a run goes on.
+        add("(last >= ? OR NOT ended)", ask.start)
+    if ask.end is not None:
+        add("first < ?", ask.end)
+    if ask.user is not None:
+        add("user = ?", ask.user)
+    if ask.host is not None:
+        keys = [key for key, host in hosts.items() if ask.host in {host.host_id, host.name}]
+        if not keys:
+            raise HistoryRefused("unknown_host", f"no host was ever called {ask.host}")
+        add(f"host IN ({', '.join('?' * len(keys))})", *keys)
+    if ask.gpu is not None:
+        gpu = next((gpu for gpu in gpus.values() if gpu.uuid == ask.gpu), None)
+        if gpu is None:
+            raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
+        add("(',' || gpus || ',') LIKE ?", f"%,{gpu.key},%")
+    if ask.before is not None:
+        add("(first, id) < (SELECT first, id FROM runs WHERE id = ?)", ask.before)
+    return " AND ".join(clauses), values
+
+
+def _open_parts(view: View, host: int) -> dict[int, RunPart]:
+    parts: dict[int, RunPart] = {}
+    for tail in view.open_hours(host):
+        for run, part in run_parts(tail.picture(_FOR_RUNS)).items():
+            parts.setdefault(run, RunPart()).add(part)
+    return parts
+
+
+def _make_run(
+    row: tuple[Any, ...],
+    view: View,
+    places: tuple[Mapping[int, KnownHost], Mapping[int, KnownGpu]],
+    open_parts: Mapping[int, RunPart],
+    now: float,
+) -> Run | None:
+    """None where its row is damaged."""
+    try:
+        told = msgspec.convert(row[: len(_Told._fields)], _Told)
+        numbers = msgspec.convert(row[len(_Told._fields) :], tuple[float, ...])
+    except msgspec.ValidationError as error:
+        view.damage.note(f"run {row[0]}", error)
+        return None
+    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended = told
+    part = RunPart(*numbers)
+    if key in open_parts:
+        part.add(open_parts[key])
+    hosts, gpus = places
+    if host_key not in hosts:
+        view.damage.note(f"run {key}", f"host {host_key} is missing")
+        return None
+    host = hosts[host_key]
+    live = view.live_run(host_key, pid, key)
+    if live is not None:
+        first, last = live.first, host.last
+    known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named)) if gpu in gpus]
+    # A host that was last seen in the future tells nothing of now: its clock, or the hub's, was ahead.
+    is_there = live is not None and not ended and abs(now - host.last) < _SILENT
+    return Run(
+        id=key,
+        host=host.host_id,
+        host_name=host.name,
+        pid=pid,
+        user=user,
+        command=command,
+        container=container,
+        job=job,
+        gpus=[gpu.uuid for gpu in known],
+        labels=[gpu.label for gpu in known],
+        model=known[0].model if known else None,
+        started_at=started_at,
+        seen_at=first,
+        ended_at=None if is_there else min(last, max(now, first)),
+        gpu_seconds=part.seconds,
+        idle_held_seconds=part.idle,
+        # Unknown is never zero: what has no seconds has no figure.
+        peak_memory_bytes=part.memory_peak if part.memory_seconds > 0 else None,
+        mean_memory_bytes=part.memory_sum / part.memory_seconds if part.memory_seconds > 0 else None,
+        mean_utilization_percent=(
+            part.utilization_sum / part.utilization_seconds if part.utilization_seconds > 0 else None
+        ),
+        energy_joules=part.joules if part.metered > 0 else None,
+    )
 
 
 class EmbeddedStore:
@@ -97,11 +318,11 @@ class EmbeddedStore:
 
     def series(self, ask: Ask) -> Answer:
         with self._reader.view() as view:
-            return answers.series(view, ask, self._now())
+            return answers.answer_series(view, ask, self._now())
 
     def heat(self, ask: HeatAsk) -> Heat:
         with self._reader.view() as view:
-            return answers.heat(view, ask, self._now())
+            return answers.answer_heat(view, ask, self._now())
 
     def usage(self, ask: UsageAsk) -> Usage:
         with self._reader.view() as view:
@@ -115,7 +336,7 @@ class EmbeddedStore:
         with self._reader.view() as view:
             return find_run(view, key, self._now())
 
-    def stats(self) -> Stats:
+    def stats(self) -> StoreStats:
         writer = self._writer
         with self._reader.view() as view:
             parts = {
@@ -124,7 +345,7 @@ class EmbeddedStore:
             }
             hosts = view.hosts().values()
             oldest = min((host.first for host in hosts), default=None)
-        return Stats(
+        return StoreStats(
             kind="embedded",
             size_bytes=file_size(self.path),
             samples_taken=writer.taken,

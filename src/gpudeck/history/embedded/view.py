@@ -1,7 +1,9 @@
 """The file and the open hours at one moment: `history.past.Past` for whoever answers questions."""
 
 import contextlib
+import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -9,24 +11,62 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gpudeck.history import chunk, rollup
-from gpudeck.history.base import Use, UseKey
+from gpudeck.history.base import UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.checksums import WRONG, is_sound
-from gpudeck.history.embedded.damage import DamageFound
 from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
-from gpudeck.history.embedded.merge import merge
+from gpudeck.history.embedded.open_hour import Tail
 from gpudeck.history.embedded.seal import NO_MODEL, read_layout, uses_of
-from gpudeck.history.embedded.tables import columns_of, is_damage, keys_between, split_key
-from gpudeck.history.embedded.tail import Tail
-from gpudeck.history.hour import QUARTER, SECONDS, Hour
+from gpudeck.history.embedded.tables import WRONG, columns_of, is_damage, is_sound, keys_between, split_key
+from gpudeck.history.hour import QUARTER, SECONDS, Hour, decode_hour, merge_hours
 from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
-from gpudeck.history.rollup import Quarters, Totals
-from gpudeck.history.stacks import FLEET, Stack, decode_stack, join, stack
+from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.totals import (
+    FLEET,
+    StepTotals,
+    TotalsStack,
+    add_totals,
+    decode_stack,
+    decode_totals,
+    extend_totals,
+    join_stacks,
+    stack_totals,
+    subtract_totals,
+)
 from gpudeck.model.times import show_utc
 from gpudeck.model.turns import paced
 
+log = logging.getLogger(__name__)
+
+_MOST: Final = 10_000
 T = TypeVar("T")
+
+
+class DamageFound:
+    """May be told from any thread."""
+
+    def __init__(self) -> None:
+        self._places: set[str] = set()
+        self._lock = threading.Lock()
+
+    def note(self, place: str, why: object) -> None:
+        """`place` names what is left out of answers: the table or kind, the host, the hour."""
+        with self._lock:
+            if place in self._places or len(self._places) >= _MOST:
+                return
+            self._places.add(place)
+        log.warning("%s cannot be read and is left out: %s", place, why)
+
+    @property
+    def problem(self) -> str | None:
+        """For whoever runs the hub; None while all that was asked for could be read."""
+        count = len(self._places)
+        if not count:
+            return None
+        parts = "1 part" if count == 1 else f"{count} parts"
+        return (
+            f"{parts} of the history cannot be read and are left out of charts: stop the hub, then run "
+            "`gpudeck history repair`; `gpudeck history verify` names them"
+        )
 
 
 class _RunRow(NamedTuple):
@@ -45,7 +85,9 @@ _BATCH: Final = 5_000
 _MOST_SECONDS: Final = 1e18
 _Place = tuple[int, int]
 """The host, or FLEET, and when the step begins."""
-_SUMS_OF_USES: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in Use.__struct_fields__)
+_SUMS_OF_USES: Final = ", ".join(
+    f"{'max' if name == 'peak' else 'sum'}({name})" for name in UsageAmounts.__struct_fields__
+)
 
 
 class View:
@@ -120,8 +162,8 @@ class View:
                 yield open_hours.pop(earlier).picture(metrics, runs=runs)
             tail = open_hours.pop(begin, None)
             late = None if tail is None else tail.picture(metrics, runs=runs)
-            hour = self._read_or_leave("samples", host, begin, partial(chunk.decode, body, metrics, runs=runs))
-            found = merge(hour, late) if hour is not None and late is not None else hour or late
+            hour = self._read_or_leave("samples", host, begin, partial(decode_hour, body, metrics, runs=runs))
+            found = merge_hours(hour, late) if hour is not None and late is not None else hour or late
             if found is not None:
                 yield found
         for tail in paced(open_hours.values()):
@@ -132,36 +174,36 @@ class View:
         for key, body in paced(self._bodies("quarters", host, start, end)):
             begin = split_key(key)[1]
             if begin not in open_hours:
-                found = self._read_or_leave("quarter hours", host, begin, partial(rollup.decode, body, metrics))
+                found = self._read_or_leave("quarter hours", host, begin, partial(decode_quarters, body, metrics))
                 if found is not None:
                     yield found
         for begin, tail in paced(open_hours.items()):
             if tail.is_late:
                 for hour in self.hours(host, begin, begin + SECONDS, metrics):
-                    yield rollup.quarters(hour)
+                    yield roll_up(hour)
             else:
-                yield rollup.quarters(tail.picture(metrics, runs=False))
+                yield roll_up(tail.picture(metrics, runs=False))
 
-    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> Stack:
+    def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         more, sealed_too = {}, set()
         for key, tail in paced(self._tails.items()):
             if start <= key[1] < end:
                 late = self._late_hour(*key, tail, metrics)
                 sealed_too |= {key} if late is None else set()
-                more[key] = _hour_of(tail, metrics) if late is None else rollup.hour_totals(rollup.quarters(late[1]))
+                more[key] = _hour_of(tail, metrics) if late is None else hour_totals(roll_up(late[1]))
         columns = f"host, hour, layout, body, {self._crc}"
         question = f"SELECT {columns} FROM host_hours WHERE hour >= ? AND hour < ? ORDER BY hour"  # noqa: S608
         rows = self._span(question, start, end, SECONDS, column=1)
 
-        def join_late(sealed: Totals, key: _Place) -> Totals:
-            return rollup.extend(more[key], sealed) if key in sealed_too else more[key]
+        def join_late(sealed: StepTotals, key: _Place) -> StepTotals:
+            return extend_totals(more[key], sealed) if key in sealed_too else more[key]
 
         whole = self._only_sound(rows, lambda host, hour, layout, body: (hour, host, layout, body))
         return self._stack(whole, more, join_late, metrics, SECONDS)
 
-    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> Stack:
-        more: dict[_Place, Totals] = {}
-        less: dict[_Place, Totals] = {}
+    def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
+        more: dict[_Place, StepTotals] = {}
+        less: dict[_Place, StepTotals] = {}
         for (host, hour), tail in paced(self._tails.items()):
             if start - SECONDS < hour < end:
                 late = self._late_hour(host, hour, tail, metrics)
@@ -174,8 +216,8 @@ class View:
         question = f"SELECT {columns} FROM fleet_quarters WHERE start >= ? AND start < ? ORDER BY start"  # noqa: S608
         rows = self._span(question, start, end, QUARTER, column=1)
 
-        def join_late(sealed: Totals, key: _Place) -> Totals:
-            return rollup.add(more[key], rollup.subtract(sealed, less[key]) if key in less else sealed)
+        def join_late(sealed: StepTotals, key: _Place) -> StepTotals:
+            return add_totals(more[key], subtract_totals(sealed, less[key]) if key in less else sealed)
 
         whole = self._only_sound(rows, lambda _, begin, layout, body, observed: (begin, layout, observed, body))
         return self._stack(whole, more, join_late, metrics, QUARTER)
@@ -186,11 +228,11 @@ class View:
         if not tail.is_late:
             return None
         body = next((body for _, body in self._bodies("chunks", host, start, start + 1)), None)
-        read = partial(chunk.decode, body, metrics, runs=False) if body is not None else None
+        read = partial(decode_hour, body, metrics, runs=False) if body is not None else None
         sealed = None if read is None else self._read_or_leave("samples", host, start, read)
-        return None if sealed is None else (sealed, merge(sealed, tail.picture(metrics, runs=False)))
+        return None if sealed is None else (sealed, merge_hours(sealed, tail.picture(metrics, runs=False)))
 
-    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, Use]]:
+    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
         question = (
             f"SELECT {host}, user, model, {_SUMS_OF_USES} FROM {table} "  # noqa: S608
@@ -204,9 +246,9 @@ class View:
         for of, _, (user, model), use in self._open_uses(start, end):
             yield (start, names.get(of, "") if by_host else "", user, model), use
 
-    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, Use]]:
+    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
         question = (
-            f"SELECT hour, user, model, {', '.join(Use.__struct_fields__)} FROM uses_of_all "  # noqa: S608
+            f"SELECT hour, user, model, {', '.join(UsageAmounts.__struct_fields__)} FROM uses_of_all "  # noqa: S608
             "WHERE hour >= ? AND hour < ?"
         )
         for hour, user, model, *numbers in paced(self._span(question, start, end, SECONDS)):
@@ -245,14 +287,14 @@ class View:
         found = {begin: tail for (of, begin), tail in self._tails.items() if of == host}
         return {begin: found[begin] for begin in sorted(found) if start - SECONDS < begin < end}
 
-    def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], Use]]:
+    def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], UsageAmounts]]:
         """The host, the hour, who used what model and how, of hours that are not sealed yet."""
         for (host, hour), tail in paced(self._tails.items()):
             if start <= hour < end:
                 found = tail.work_out("uses", partial(self._uses_of, tail))
                 yield from ((host, hour, key, use) for key, use in found.items())
 
-    def _uses_of(self, tail: Tail) -> dict[tuple[str | None, str], Use]:
+    def _uses_of(self, tail: Tail) -> dict[tuple[str | None, str], UsageAmounts]:
         return uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
 
     @cached_property
@@ -313,20 +355,20 @@ class View:
             else:
                 self._leave("hours", row[0], row[1], WRONG)
 
-    def _use(self, numbers: Sequence[Any], place: str) -> Use | None:
+    def _use(self, numbers: Sequence[Any], place: str) -> UsageAmounts | None:
         if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
-            return Use(*numbers)
+            return UsageAmounts(*numbers)
         self.damage.note(place, "its figures are no numbers any more")
         return None
 
     def _stack(
         self,
         rows: Iterator[Any],
-        more: dict[_Place, Totals],
-        join_late: Callable[[Totals, _Place], Totals],
+        more: dict[_Place, StepTotals],
+        join_late: Callable[[StepTotals, _Place], StepTotals],
         metrics: Collection[str],
         seconds: int,
-    ) -> Stack:
+    ) -> TotalsStack:
         """Sealed totals, and `more` of hours that are open. Where there are both, `join_late` tells what they are."""
         sealed = []
         while batch := list(islice(rows, _BATCH)):
@@ -336,14 +378,14 @@ class View:
                     more[row[:2]] = join_late(totals, row[:2])
             alone = [row for row in batch if row[:2] not in more]
             sealed.append(self._decode(alone, metrics, seconds))
-        return join([*sealed, stack(more, metrics, seconds)])
+        return join_stacks([*sealed, stack_totals(more, metrics, seconds)])
 
-    def _totals(self, row: Any, metrics: Collection[str] | None) -> Totals:
+    def _totals(self, row: Any, metrics: Collection[str] | None) -> StepTotals:
         if row[2] not in self._layouts:
             raise Damaged(f"layout {row[2]} is missing")
-        return rollup.decode_totals(row[3], self._layouts[row[2]], metrics)
+        return decode_totals(row[3], self._layouts[row[2]], metrics)
 
-    def _decode(self, rows: Sequence[Any], metrics: Collection[str], seconds: int) -> Stack:
+    def _decode(self, rows: Sequence[Any], metrics: Collection[str], seconds: int) -> TotalsStack:
         """All at once; where one is damaged, those that are not."""
         try:
             return decode_stack(rows, self._layouts, metrics, seconds)
@@ -369,25 +411,25 @@ class View:
         self.damage.note(f"the {what} of {name} from {show_utc(start)} on", why)
 
 
-def _hour_of(tail: Tail, metrics: Collection[str]) -> Totals:
+def _hour_of(tail: Tail, metrics: Collection[str]) -> StepTotals:
     """An open hour's totals, worked out once a sample."""
     return tail.work_out(
         ("hour", *sorted(metrics)),
-        lambda: rollup.hour_totals(rollup.quarters(tail.picture(metrics, runs=False))),
+        lambda: hour_totals(roll_up(tail.picture(metrics, runs=False))),
     )
 
 
-def _quarters_of(tail: Tail, metrics: Collection[str]) -> list[Totals]:
+def _quarters_of(tail: Tail, metrics: Collection[str]) -> list[StepTotals]:
     """Those of its quarters."""
     return tail.work_out(("quarters", *sorted(metrics)), lambda: _quarters_in(tail.picture(metrics, runs=False)))
 
 
-def _quarters_in(hour: Hour) -> list[Totals]:
-    return rollup.quarter_totals(rollup.quarters(hour))
+def _quarters_in(hour: Hour) -> list[StepTotals]:
+    return quarter_totals(roll_up(hour))
 
 
-def _add_quarters(found: dict[_Place, Totals], quarters: Iterable[Totals]) -> None:
+def _add_quarters(found: dict[_Place, StepTotals], quarters: Iterable[StepTotals]) -> None:
     """A host's own, to those of the fleet."""
     for totals in quarters:
         key = FLEET, totals.start
-        found[key] = rollup.add(found[key], totals) if key in found else totals
+        found[key] = add_totals(found[key], totals) if key in found else totals

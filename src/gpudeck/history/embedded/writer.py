@@ -15,16 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpudeck.history.embedded.batch import Layout, Row
-from gpudeck.history.embedded.damage import DamageFound
-from gpudeck.history.embedded.intake import Intake
-from gpudeck.history.embedded.journal import encode, join_layout, read_journal
-from gpudeck.history.embedded.keys import Keys
+from gpudeck.history.embedded.journal import Layout, Row, encode, join_layout, read_journal
+from gpudeck.history.embedded.keys import Intake, Keys
+from gpudeck.history.embedded.open_hour import Tail
 from gpudeck.history.embedded.repair import fix, replace_file
+from gpudeck.history.embedded.retention import Upkeep
 from gpudeck.history.embedded.seal import Sealer
 from gpudeck.history.embedded.tables import claim, is_damage, key_of, open_to_write, set_file_aside
-from gpudeck.history.embedded.tail import Tail
-from gpudeck.history.embedded.upkeep import Upkeep
+from gpudeck.history.embedded.view import DamageFound
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings

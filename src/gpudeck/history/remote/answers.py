@@ -3,12 +3,16 @@
 Steps, names and the way in which devices become one are those of the embedded store; what differs is who does the sums.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
-from gpudeck.history.answers import check_ask
+from gpudeck.history.aggregation import make_points, tell
+from gpudeck.history.answers import check_ask, cut_map
 from gpudeck.history.base import (
     MOST_SERIES,
     Answer,
@@ -22,21 +26,242 @@ from gpudeck.history.base import (
     Run,
     Series,
 )
-from gpudeck.history.folds import make_points, tell
-from gpudeck.history.heat import cut_map
-from gpudeck.history.measures import Measure, Subject, find_measure
+from gpudeck.history.codec import Floats
+from gpudeck.history.metrics import HistoryMetric, Subject, find_metric, suggest
+from gpudeck.history.remote.client import MOST_STEPS, Found, Reader
 from gpudeck.history.remote.ledger import Ledger
-from gpudeck.history.remote.names import OBSERVED
-from gpudeck.history.remote.people import memory_by_user, user_series
-from gpudeck.history.remote.promql import Stats, any_of, of_all, of_each, over, select
-from gpudeck.history.remote.reach import choose_for_all, spread_out
-from gpudeck.history.remote.read import MOST_STEPS, Found, Reader
-from gpudeck.history.remote.roster import Roster
-from gpudeck.history.steps import HOUR, QUARTER, Grid, check_points, check_range, choose
+from gpudeck.history.remote.promql import (
+    HELD,
+    OBSERVED,
+    OF_USERS,
+    STATE,
+    USER_MEMORY,
+    Stats,
+    any_of,
+    at_once,
+    of_all,
+    of_each,
+    over,
+    select,
+)
+from gpudeck.history.sample import HostSample
+from gpudeck.history.time_range import HOUR, QUARTER, Grid, check_points, check_range, choose_grid
 from gpudeck.model.catalog import Rollup
+from gpudeck.model.clock import Clock
 
+_FARTHEST: Final = 600
+"""Seconds: a sample so long after the end of a range may tell of its last steps."""
+_ALIKE: Final = 1.2
+"""Samples of one host are so far apart at most as they are usually: more is a pause of its own."""
+_DAY = 86_400.0
+_COUNTER = "by (host_id, host, model)"
 MOST_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""
+
+
+def spread_out(reader: Reader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[Found]:
+    """As `Reader.stats`, of devices of these hosts, with the steps that a later sample tells of."""
+    longer, told_by = find_reach(reader, grid, hosts)
+    return [
+        Found(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by]) for one in reader.stats(asked, longer)
+    ]
+
+
+def find_reach(reader: Reader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
+    """A grid that is long enough to be asked for, and for each step of `grid` the one in that whose values it has."""
+    if grid.step >= QUARTER or not hosts:
+        return grid, np.arange(grid.count)
+    longer = Grid(grid.start, grid.step, grid.count + math.ceil(_FARTHEST / grid.step))
+    stood_for = over(select(OBSERVED, {}, any_of("host_id", list(hosts))), grid.step)
+    found = [values for _, values in reader.values(f"max(max_over_time({stood_for}))", longer)]
+    return longer, tellers(found[0], grid.step)[: grid.count] if found else np.arange(grid.count)
+
+
+def tellers(seconds: Floats, step: int) -> NDArray[np.int64]:
+    """For each step the one whose sample tells of it: itself, or a later one. `seconds` are what samples stand for."""
+    places = np.arange(len(seconds))
+    is_sampled = ~np.isnan(seconds)
+    following = np.minimum.accumulate(np.where(is_sampled, places, len(places))[::-1])[::-1]
+    back = np.append(np.ceil(np.where(is_sampled, seconds, 0.0) / step) - 1, -1.0)
+    return np.where(following - places <= back[following], following, places)
+
+
+def choose_for_all(reader: Reader, start: float, end: float, points: int) -> Grid:
+    """As `choose_grid`, with steps in which every host has a sample: a host without one would be missing in a sum."""
+    grid = choose_grid(start, end, points)
+    if grid.step >= QUARTER:
+        return grid
+    hours = choose_grid(start, end, points, HOUR)
+    usual = f"max(quantile_over_time(0.5, {over(select(OBSERVED), hours.step)}))"
+    found = [float(np.nanmax(values)) for _, values in reader.values(usual, hours) if not np.isnan(values).all()]
+    beat = max(found, default=0.0)
+    return grid if beat <= grid.step * _ALIKE else choose_grid(start, end, points, math.ceil(beat / _ALIKE))
+
+
+class KnownHost(Struct, frozen=True):
+    host_id: str
+    name: str
+
+
+class Roster:
+    """One thread notes samples, others ask."""
+
+    def __init__(self, reader: Reader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._names: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+        self._hosts: dict[str, set[str]] = {}
+
+    def note(self, sample: HostSample) -> None:
+        # The newest comes last, so that of two hosts of one name the one that is there is found.
+        self._names.pop(sample.host_id, None)
+        self._names[sample.host_id] = sample.name
+        for gpu in sample.gpus:
+            self._labels[gpu.uuid] = gpu.label
+            if sample.host_id not in (hosts := self._hosts.setdefault(gpu.uuid, set())):
+                self._hosts[gpu.uuid] = {*hosts, sample.host_id}
+
+    def find_host(self, name: str) -> KnownHost:
+        """By id or by name. Raises HistoryRefused for one that was never there."""
+        known = dict(self._names)
+        if name in known:
+            return KnownHost(name, known[name])
+        named = [host_id for host_id, shown in known.items() if shown == name]
+        if named:
+            return KnownHost(named[-1], name)
+        found = self._ask([select(OBSERVED, {"host_id": name}), select(OBSERVED, {"host": name})])
+        found.sort(key=lambda labels: labels.get("host_id") == name)
+        if not found:
+            hint = suggest(name, known.values(), "It knows")
+            raise HistoryRefused("unknown_host", f"the history knows no host {name[:80]!r}", hint)
+        return KnownHost(found[-1]["host_id"], found[-1].get("host", ""))
+
+    def find_gpu(self, uuid: str) -> str:
+        """Its label. Raises HistoryRefused for one that was never there."""
+        label = self.labels_of([uuid]).get(uuid)
+        if label is None:
+            hint = suggest(uuid, dict(self._labels), "It knows")
+            raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]!r}", hint)
+        return label
+
+    def labels_of(self, uuids: Iterable[str]) -> dict[str, str]:
+        """The labels of those that were ever there."""
+        wanted = list(uuids)
+        found = {uuid: self._labels[uuid] for uuid in wanted if uuid in self._labels}
+        missing = [uuid for uuid in wanted if uuid not in found]
+        if missing:
+            for labels in self._ask([select(STATE, {}, any_of("gpu", missing))]):
+                found[labels["gpu"]] = labels.get("index", "")
+        return found
+
+    def hosts_of(self, uuids: Iterable[str]) -> list[str]:
+        """The ids of the hosts that these GPUs are in, or were before the hub started."""
+        wanted = list(uuids)
+        missing = [uuid for uuid in wanted if uuid not in self._hosts]
+        if missing:
+            for labels in self._ask([select(STATE, {}, any_of("gpu", missing))]):
+                known = self._hosts.get(labels["gpu"], set())
+                self._hosts[labels["gpu"]] = {*known, labels.get("host_id", "")}
+        return sorted({host for uuid in wanted for host in self._hosts.get(uuid, ())})
+
+    def count_gpus(self, host_id: str) -> int:
+        """How many GPUs the host ever had."""
+        return len({labels.get("gpu") for labels in self._ask([select(STATE, {"host_id": host_id})])})
+
+    def _ask(self, selectors: list[str]) -> list[dict[str, str]]:
+        return self._reader.labels(selectors, 1.0, self._clock() + _DAY)
+
+
+def user_series(reader: Reader, ask: Ask) -> tuple[Grid, list[Series]]:
+    """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
+    grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
+    hours = Grid(grid.start, HOUR, (grid.end - grid.start) // HOUR)
+    user = ask.user or ""
+    held, amounts = (_grown(reader, name, user, hours) for name in (HELD, OF_USERS[ask.metric]))
+    amounts = np.where(np.isnan(amounts) & ~(held > 0), 0.0, amounts)
+    seconds = np.where(np.isnan(amounts), 0.0, _observed(reader, hours))
+    values = np.divide(amounts, seconds, out=np.full(hours.count, np.nan), where=seconds > 0)
+    total, weight = (_by_step(np.nansum, rows, grid) for rows in (np.where(seconds > 0, amounts, 0.0), seconds))
+    means = np.divide(total, weight, out=np.full(grid.count, np.nan), where=weight > 0)
+    lows, highs = (_by_step(fold, values, grid) for fold in (np.fmin.reduce, np.fmax.reduce))
+    points = make_points(grid, means, lows, highs, find_metric(ask.metric, "user").digits)
+    return grid, [Series(points, user=ask.user)]
+
+
+def memory_by_user(reader: Reader, roster: Roster, ask: Ask, measure: HistoryMetric) -> tuple[Grid, list[Series]]:
+    """A moment at which the GPU was seen without somebody counts as none of its memory for them."""
+    label = roster.find_gpu(ask.gpu or "")
+    grid = choose_grid(ask.start, ask.end, ask.points)
+    where = {"gpu": ask.gpu or ""}
+    longer, told_by = find_reach(reader, grid, roster.hosts_of([ask.gpu or ""]))
+    at = over(select(USER_MEMORY, where), grid.step)
+    asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
+    users: dict[str, dict[str, Floats]] = {}
+    for labels, values in reader.values(asked, longer):
+        users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values[told_by]
+    known = over(select(STATE, where, 'state!="unknown"'), grid.step)
+    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", longer), longer)[told_by]
+    order = sorted(users, key=lambda user: (not user, user))
+    points = {user: _memory_of(users[user], seen, grid, measure) for user in order}
+    return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]
+
+
+_OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))
+
+
+def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, measure: HistoryMetric) -> list[Point]:
+    nothing = np.full(grid.count, np.nan)
+    total, count, low, high = (found.get(stat, nothing) for stat, _, _ in _OF_MEMORY)
+    moments = np.fmax(seen, count)
+    mean = np.divide(total, moments, out=nothing.copy(), where=moments > 0)
+    points = make_points(grid, mean, np.where(count < moments, 0.0, low), high, measure.digits)
+    return [point for point in points if point[3]]
+
+
+def _grown(reader: Reader, counter: str, user: str, hours: Grid) -> Floats:
+    """By how much a user's counters grew in each hour, added up; NaN while there was none.
+
+    The hour before the first is asked for too, to know where the first began.
+    """
+    earlier = Grid(hours.start - HOUR, HOUR, hours.count + 1)
+    at = over(select(counter, {"user": user}), HOUR)
+    found = reader.stats(
+        {"mean": f"max {_COUNTER} (last_over_time({at}))", "low": f"min {_COUNTER} (min_over_time({at}))"}, earlier
+    )
+    grown = [_differences(one.mean, one.low)[1:] for one in found]
+    return _sum_of_known(grown, hours.count)
+
+
+def _differences(lasts: Floats, firsts: Floats) -> Floats:
+    """A counter that is smaller than before began again from 0."""
+    grown, before = np.full(len(lasts), np.nan), np.nan
+    for hour in np.flatnonzero(~np.isnan(lasts)).tolist():
+        base = firsts[hour] if np.isnan(before) else before
+        grown[hour] = lasts[hour] - base if lasts[hour] >= base else lasts[hour]
+        before = lasts[hour]
+    return grown
+
+
+def _observed(reader: Reader, hours: Grid) -> Floats:
+    """For how long the hosts were observed in each hour, on average."""
+    quarters = Grid(hours.start, QUARTER, hours.count * (HOUR // QUARTER))
+    asked = f"avg(sum by (host_id) (sum_over_time({over(select(OBSERVED), QUARTER)})))"
+    seconds = np.fmin(np.nan_to_num(_first(reader.values(asked, quarters), quarters)), QUARTER)
+    return _by_step(np.nansum, seconds, hours)
+
+
+def _by_step(fold: np.ufunc | object, rows: Floats, grid: Grid) -> Floats:
+    return fold(rows.reshape(grid.count, -1), axis=1)  # type: ignore[operator,no-any-return]
+
+
+def _first(found: Iterable[tuple[dict[str, str], Floats]], grid: Grid) -> Floats:
+    return next((values for _, values in found), np.full(grid.count, np.nan))
+
+
+def _sum_of_known(rows: list[Floats], count: int) -> Floats:
+    table = np.array(rows).reshape(len(rows), count)
+    return np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
 
 
 class Answers:
@@ -59,7 +284,7 @@ class Answers:
 
     def heat(self, ask: HeatAsk) -> Heat:
         check_range(ask.start, ask.end)
-        measure = find_measure(ask.metric, "host")
+        measure = find_metric(ask.metric, "host")
         grid = cut_map(ask)
         names = self._names_within(grid)
         stats = {"mean": of_all(measure, {}, _fine(measure, grid, HOUR).step, by="host_id")["mean"]}
@@ -71,10 +296,10 @@ class Answers:
         ]
         return Heat(measure.name, measure.unit, grid.step, grid.times(), rows)
 
-    def _of_devices(self, ask: Ask, subject: Subject, measure: Measure, now: float) -> Answer:
+    def _of_devices(self, ask: Ask, subject: Subject, measure: HistoryMetric, now: float) -> Answer:
         if subject == "gpu":
             label = self._roster.find_gpu(ask.gpu or "")
-            grid = choose(ask.start, ask.end, ask.points)
+            grid = choose_grid(ask.start, ask.end, ask.points)
             hosts = self._roster.hosts_of([ask.gpu or ""])
             found = self._stats(measure, of_each(measure, {"gpu": ask.gpu or ""}, grid.step), grid, hosts)
             series = [Series(_points(one, grid, measure), gpu=ask.gpu, label=label) for one in found]
@@ -88,25 +313,25 @@ class Answers:
         found = self._ask_whole(measure, stats, grid, QUARTER)
         return _answer(ask, measure, grid, [Series(_points_of_one(found, grid, measure), fleet=True)])
 
-    def _of_host(self, ask: Ask, measure: Measure) -> Answer:
+    def _of_host(self, ask: Ask, measure: HistoryMetric) -> Answer:
         host = self._roster.find_host(ask.host or "")
         where = {"host_id": host.host_id}
         if ask.by == "gpu":
             count = self._roster.count_gpus(host.host_id)
             return self._by_gpu(ask, measure, where, among=count, hosts=[host.host_id])
-        grid = choose(ask.start, ask.end, ask.points)
+        grid = choose_grid(ask.start, ask.end, ask.points)
         stats = (of_each if measure.is_of_host else of_all)(measure, where, grid.step)
         points = _points_of_one(self._stats(measure, stats, grid, [host.host_id]), grid, measure)
         return _answer(ask, measure, grid, [Series(points, host=host.host_id, label=host.name)])
 
-    def _of_run(self, ask: Ask, measure: Measure, now: float) -> Answer:
+    def _of_run(self, ask: Ask, measure: HistoryMetric, now: float) -> Answer:
         """Its GPUs, in the steps of which it was there for at least a part."""
         run = self._find_run(ask.run or 0)
         its_gpus, hosts = any_of("gpu", run.gpus), self._roster.hosts_of(run.gpus)
         within = (run.seen_at, now if run.ended_at is None else run.ended_at)
         if ask.by == "gpu":
             return self._by_gpu(ask, measure, {}, its_gpus, among=len(run.gpus), hosts=hosts, within=within)
-        grid = choose(ask.start, ask.end, ask.points)
+        grid = choose_grid(ask.start, ask.end, ask.points)
         stats = (of_each if len(run.gpus) == 1 else of_all)(measure, {}, grid.step, its_gpus)
         points = _points_of_one(self._stats(measure, stats, grid, hosts), grid, measure)
         return _answer(ask, measure, grid, [Series(_only(points, grid, within), run=run.id)])
@@ -114,7 +339,7 @@ class Answers:
     def _by_gpu(
         self,
         ask: Ask,
-        measure: Measure,
+        measure: HistoryMetric,
         where: Mapping[str, str],
         *more: str,
         among: int,
@@ -124,7 +349,7 @@ class Answers:
         if among > MOST_SERIES:
             count = f"{among:,} GPUs are too many to be told apart"
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
-        grid = choose(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
+        grid = choose_grid(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
         asked = of_each(measure, where, grid.step, *more)
         found = {one.labels["gpu"]: one for one in self._stats(measure, asked, grid, hosts)}
         labels = self._roster.labels_of(found)
@@ -139,7 +364,7 @@ class Answers:
             ],
         )
 
-    def _stats(self, measure: Measure, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[Found]:
+    def _stats(self, measure: HistoryMetric, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[Found]:
         """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two."""
         found = spread_out(self._reader, asked, grid, hosts)
         if measure.state is not None:
@@ -149,7 +374,7 @@ class Answers:
                 one.low, one.high = (np.where(is_seen, np.nan_to_num(band), np.nan) for band in (one.low, one.high))
         return found
 
-    def _ask_whole(self, measure: Measure, stats: Stats, grid: Grid, part: int) -> list[Found]:
+    def _ask_whole(self, measure: HistoryMetric, stats: Stats, grid: Grid, part: int) -> list[Found]:
         """Of what is added up over devices a long step is the mean of its parts, so that a device that was there for
         some of them counts for these only."""
         fine = _fine(measure, grid, part)
@@ -169,15 +394,17 @@ class Answers:
         return run
 
 
-def _answer(ask: Ask, measure: Measure, grid: Grid, series: list[Series], resolution: Resolution = "raw") -> Answer:
+def _answer(
+    ask: Ask, measure: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution = "raw"
+) -> Answer:
     return Answer(measure.name, measure.unit, grid.step, ask.start, ask.end, resolution, series)
 
 
-def _points(found: Found, grid: Grid, measure: Measure) -> list[Point]:
+def _points(found: Found, grid: Grid, measure: HistoryMetric) -> list[Point]:
     return make_points(grid, found.mean, found.low, found.high, measure.digits)
 
 
-def _points_of_one(found: list[Found], grid: Grid, measure: Measure) -> list[Point]:
+def _points_of_one(found: list[Found], grid: Grid, measure: HistoryMetric) -> list[Point]:
     return _points(found[0], grid, measure) if found else []
 
 
@@ -188,7 +415,7 @@ def _only(points: list[Point], grid: Grid, within: tuple[float, float] | None) -
     return [point for point in points if first < point[0] + grid.step and point[0] <= last]
 
 
-def _fine(measure: Measure, grid: Grid, part: int) -> Grid:
+def _fine(measure: HistoryMetric, grid: Grid, part: int) -> Grid:
     """The steps in which it is asked for: parts of the grid's where that matters and is not too much."""
     if measure.rollup is not Rollup.SUM or grid.step <= part or (grid.end - grid.start) // part > MOST_STEPS:
         return grid

@@ -15,9 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.history.remote.names import COUNTERS
-from gpudeck.history.remote.protobuf import encode_head, encode_series, encode_time
-from gpudeck.history.remote.scribe import MOST_VALUES, Part, memory_by_user
+from gpudeck.history.remote.encoder import MOST_VALUES, Part, encode_head, encode_series, encode_time, memory_by_user
+from gpudeck.history.remote.promql import COUNTERS
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, GpuSample, HostSample
 
 log = logging.getLogger(__name__)

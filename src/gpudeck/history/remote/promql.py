@@ -9,11 +9,29 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gpudeck.history.measures import Measure
-from gpudeck.history.remote.names import STATE, STATE_WORDS, label_value
+from gpudeck.history.base import STATE_METRICS
+from gpudeck.history.metrics import HistoryMetric
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
+from gpudeck.model.exposition import USER_MEMORY as USER_MEMORY  # noqa: PLC0414 - one of these names too
 from gpudeck.model.exposition import Exposed, expose
 
+GPU_SERIES: Final = tuple(expose(GPU_METRICS[name]) for name in GPU_NAMES)
+HOST_SERIES: Final = tuple(expose(HOST_METRICS[name]) for name in HOST_NAMES)
+STATE: Final = "gpudeck_gpu_state"
+"""1, with the label `state`."""
+OBSERVED: Final = "gpudeck_host_observed_seconds"
+"""How many seconds the host's sample stands for."""
+HELD: Final = "gpudeck_user_gpu_seconds_total"
+WORKED: Final = "gpudeck_user_worked_seconds_total"
+IDLE: Final = "gpudeck_user_idle_seconds_total"
+ENERGY: Final = "gpudeck_user_energy_joules_total"
+COUNTERS: Final = (HELD, WORKED, IDLE, ENERGY)
+"""In this order wherever they stand together."""
+OF_USERS: Final = {"gpus_used": HELD, "gpus_worked": WORKED, "gpus_idle": IDLE, "power_watts": ENERGY}
+STATE_WORDS: Final = {name: name.removeprefix("gpus_") for name in STATE_METRICS}
+
+_LONGEST = 512
 OURS: Final = 'host_id!=""'
 LATER: Final = 3600
 """Every question is asked for an hour earlier, about what comes an hour later. VictoriaMetrics hides what is newer than
@@ -21,6 +39,11 @@ half a minute (-search.latencyOffset) and shows what was before in its place; it
 _STRANGE = re.compile(r'[\\"\x00-\x1f\x7f]')
 Stats = dict[str, str]
 """A question for each of `mean`, `low` and `high`."""
+
+
+def label_value(text: str) -> str:
+    """As it is sent and asked for: what is no text is replaced, and what is absurdly long is cut off."""
+    return text[:_LONGEST].encode("utf-8", "replace").decode()
 
 
 def quoted(text: str) -> str:
@@ -44,7 +67,7 @@ def any_of(label: str, values: list[str]) -> str:
     return f"{label}=~{quoted('|'.join(map(_as_pattern, values)))}"
 
 
-def of_each(measure: Measure, where: Mapping[str, str], window: int, *more: str) -> Stats:
+def of_each(measure: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
     """Each device by itself: GPUs by `gpu`, hosts by `host_id`."""
     by = _device(measure)
     if measure.state is not None:
@@ -57,7 +80,7 @@ def of_each(measure: Measure, where: Mapping[str, str], window: int, *more: str)
     return _in_our_unit(stats, series)
 
 
-def of_all(measure: Measure, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
+def of_all(measure: HistoryMetric, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
     """All devices as one, or with `by` as one a host, put together as the metric's roll-up says."""
     if measure.state is not None:
         return _states(measure, where, window, more, by)
@@ -76,7 +99,7 @@ def at_once(stats: Stats) -> str:
     return " or ".join(f'label_replace({asked}, "stat", "{stat}", "", "")' for stat, asked in stats.items())
 
 
-def series_of(measure: Measure) -> Exposed:
+def series_of(measure: HistoryMetric) -> Exposed:
     return expose((HOST_METRICS if measure.is_of_host else GPU_METRICS)[measure.plain])
 
 
@@ -96,7 +119,7 @@ def _each(at: str, by: str) -> Stats:
     }
 
 
-def _states(measure: Measure, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
+def _states(measure: HistoryMetric, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
     """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
     those that were in it at all. `low` and `high` are left out where they are 0."""
     each = f"by ({_together(by, 'gpu')})"
@@ -114,7 +137,7 @@ def _together(*labels: str) -> str:
     return ", ".join(dict.fromkeys(filter(None, labels)))
 
 
-def _device(measure: Measure) -> str:
+def _device(measure: HistoryMetric) -> str:
     return "host_id" if measure.is_of_host else "gpu"
 
 

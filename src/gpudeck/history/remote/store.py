@@ -14,18 +14,15 @@ from gpudeck.history.base import (
     Run,
     Runs,
     RunsAsk,
-    Stats,
+    StoreStats,
     UsageAsk,
 )
-from gpudeck.history.remote.answers import Answers
+from gpudeck.history.remote.answers import Answers, Roster
+from gpudeck.history.remote.client import SECONDS, Door, Reader
 from gpudeck.history.remote.counters import Counters
-from gpudeck.history.remote.door import Door
 from gpudeck.history.remote.ledger import Ledger
 from gpudeck.history.remote.queue import Queue
-from gpudeck.history.remote.read import SECONDS, Reader
-from gpudeck.history.remote.roster import Roster
-from gpudeck.history.remote.write import Sender, Sent
-from gpudeck.history.remote.writer import Writer
+from gpudeck.history.remote.writer import Sender, Sent, Writer
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
@@ -137,12 +134,12 @@ class RemoteStore:
     def run(self, key: int) -> Run | None:
         return None if self._ledger is None else self._ledger.run(key)
 
-    def stats(self) -> Stats:
+    def stats(self) -> StoreStats:
         """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is
         when the store last took something, in Unix seconds; 0: not since the hub started."""
         sent, size = self._sender.sent, self._queue.size()
         oldest = next((waiting.part.at for waiting in self._queue.peek(1)), None)
-        return Stats(
+        return StoreStats(
             kind="prometheus",
             size_bytes=size,
             samples_taken=self._writer.taken,

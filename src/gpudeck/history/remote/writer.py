@@ -2,16 +2,24 @@
 
 import logging
 import math
+import random
 import threading
+import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
+import cramjam
+from msgspec import Struct
+
+from gpudeck.history.remote.answers import Roster
+from gpudeck.history.remote.client import Door, Reply, describe, quote
 from gpudeck.history.remote.counters import CLOCK_WAS_WRONG, Counters
-from gpudeck.history.remote.queue import Queue
-from gpudeck.history.remote.roster import Roster
-from gpudeck.history.remote.scribe import Part, Scribe
+from gpudeck.history.remote.encoder import Part, Scribe
+from gpudeck.history.remote.queue import Queue, Waiting
 from gpudeck.history.sample import HostSample
 from gpudeck.model.clock import Clock
+from gpudeck.model.errors import Temporary
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +28,20 @@ _MOST_WAITING: Final = 50_000
 """Samples of hosts in memory, should the disk not keep up."""
 _GONE_AFTER: Final = 86_400.0
 _HOUR: Final = 3600
+MOST_VALUES: Final = 10_000
+"""In one request."""
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+_HEADERS: Final = {
+    "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "0.1.0",
+}
+_FOR_A_PERSON: Final = {401, 403, 404, 405, 407}
+"""The address or the credentials are wrong: nothing is wrong with what was sent, and it can wait for a person."""
+_LATER: Final = {408, 425, 429}
+_LATE_WORDS: Final = ("out of order", "out-of-order", "out of bounds", "too old", "duplicate sample")
+"""What Prometheus, Mimir and Thanos say of a sample that comes after a newer one."""
 
 
 class Writer:
@@ -124,3 +146,145 @@ def _cover(sample: HostSample, before: float) -> float:
     """As history.hour.cover: a sample after a gap of more than three beats stands for one beat."""
     seconds = sample.at - before
     return sample.interval if seconds <= 0 or seconds > 3 * sample.interval else seconds
+
+
+class _Later(Temporary):
+    """It could not be sent now. `pause` is what the store asked for, if it did."""
+
+    def __init__(self, message: str, pause: float | None = None) -> None:
+        super().__init__(message)
+        self.pause = pause
+
+
+class _Refused(Exception):
+    """The store will never take this. Its text is what the store says, which is for the log alone."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(quote(reply.body))
+        self.status = reply.status
+        self.shown = describe(reply)
+        self.is_late = any(word in str(self).lower() for word in _LATE_WORDS)
+
+
+class Sent(Struct):
+    """What became of the records, and of the values in them. `problem` is what stands in the way now; with `is_later`
+    nothing is lost by it. `oldest` is when the first that waits was taken, in Unix seconds."""
+
+    records: int = 0
+    values: int = 0
+    refused: int = 0
+    refused_late: int = 0
+    last_success: float | None = None
+    problem: str | None = None
+    is_later: bool = False
+    oldest: float | None = None
+
+
+class Sender:
+    """Empties a queue into the store behind `door`. `run` is for a thread of its own."""
+
+    def __init__(self, queue: Queue, door: Door, rng: random.Random | None = None) -> None:
+        self._queue = queue
+        self._door = door
+        self._rng = rng or random.Random()  # noqa: S311
+        self._failures = 0
+        self._has_said: set[str] = set()
+        self.sent = Sent()
+
+    def run(self, stop: threading.Event, more: threading.Event) -> None:
+        """Send until `stop` is set. `more` is set whenever something was put into the queue, and with `stop`."""
+        while not stop.is_set():
+            more.clear()
+            try:
+                waiting = self._queue.peek(MOST_VALUES)
+                self.sent.oldest = waiting[0].part.at if waiting else None
+                pause = self.send(waiting) if waiting else 0.0
+            except Exception:
+                # A bug, or a disk that fails: neither may end the thread for good.
+                log.exception("what waits for %s cannot be sent", self._door.shown)
+                waiting, pause = [], LONGEST_PAUSE
+            if pause:
+                stop.wait(pause)
+            elif not waiting:
+                more.wait(1.0)
+
+    def send(self, waiting: Sequence[Waiting]) -> float:
+        """Send some records; returns how long to pause."""
+        try:
+            self._deliver(waiting)
+        except _Later as later:
+            self._note_trouble(later.message)
+            return self._back_off(later.pause)
+        except Temporary as trouble:
+            self._note_trouble(str(trouble))
+            return self._back_off(None)
+        self._failures = 0
+        return 0.0
+
+    def _deliver(self, waiting: Sequence[Waiting]) -> None:
+        try:
+            self._post(b"".join(one.part.body for one in waiting))
+        except _Refused as refused:
+            if len(waiting) > 1:
+                middle = len(waiting) // 2
+                self._deliver(waiting[:middle])
+                self._deliver(waiting[middle:])
+                return
+            self._give_up(refused)
+        else:
+            self._note_success(waiting)
+        self._queue.done(waiting[-1].after)
+
+    def _post(self, body: bytes) -> None:
+        packed = bytes(cramjam.snappy.compress_raw(body))
+        reply = self._door.post("", packed, _HEADERS)
+        if 200 <= reply.status < 300:
+            return
+        told = f"{self._door.shown} answers {describe(reply)}"
+        if reply.status in _FOR_A_PERSON:
+            self._door.read_secrets_again()
+            raise _Later(told, 15.0)
+        if reply.status in _LATER or not 400 <= reply.status < 500:
+            raise _Later(told, _retry_after(reply.headers.get("Retry-After")))
+        raise _Refused(reply)
+
+    def _give_up(self, refused: _Refused) -> None:
+        if refused.is_late:
+            self.sent.refused_late += 1
+            self._say_once("late", f"{self._door.shown} takes no samples that come late: {refused}. They are counted.")
+        else:
+            self.sent.refused += 1
+            self.sent.problem = f"{self._door.shown} refuses samples with {refused.shown}."
+            self.sent.is_later = False
+            self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted. It says: {refused}")
+
+    def _note_success(self, waiting: Sequence[Waiting]) -> None:
+        sent = self.sent
+        if sent.problem is not None:
+            log.info("%s takes samples again", self._door.shown)
+        sent.problem = None
+        sent.last_success = time.time()
+        sent.records += len(waiting)
+        sent.values += sum(one.part.values for one in waiting)
+
+    def _note_trouble(self, trouble: str) -> None:
+        if self.sent.problem is None:
+            log.warning("%s; samples wait on the disk", trouble.rstrip("."))
+        self.sent.problem, self.sent.is_later = trouble, True
+
+    def _say_once(self, kind: str, message: str) -> None:
+        if kind not in self._has_said:
+            self._has_said.add(kind)
+            log.warning("%s", message)
+
+    def _back_off(self, asked: float | None) -> float:
+        self._failures += 1
+        if asked is not None:
+            return min(asked, 600.0) * self._rng.uniform(1.0, 1.2)
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
+        return self._rng.uniform(0.5, 1.0) * longest
+
+
+def _retry_after(text: str | None) -> float | None:
+    """In seconds; the other form, a date, is not worth a clock that both agree on."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from gpudeck.history.embedded.aside import set_aside
+import msgspec
+
 from gpudeck.history.embedded.tables import key_of, keys_between, split_key
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.times import show_utc
@@ -20,6 +21,35 @@ _LAST: Final = 7e9
 """A time that no hour lies beyond."""
 _OF_HOSTS: Final = {"chunks": "samples", "quarters": "quarter hours", "sealed": None}
 """What a host's hours in each table are called in the log."""
+
+
+_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS set_aside (at REAL NOT NULL, reason TEXT NOT NULL, source TEXT NOT NULL, "
+    "body BLOB NOT NULL)"
+)
+
+
+def set_aside(
+    connection: sqlite3.Connection, table: str, where: str, values: Sequence[object], *, reason: str, now: float
+) -> int:
+    """Move the rows of `table` that fit; how many there were. Inside the transaction of whoever calls.
+
+    `body` is the row as msgpack, its columns in their order.
+    """
+    rows = connection.execute(f"SELECT * FROM {table} WHERE {where}", tuple(values)).fetchall()  # noqa: S608
+    if rows:
+        connection.execute(_TABLE)
+        connection.executemany(
+            "INSERT INTO set_aside VALUES (?, ?, ?, ?)",
+            [(now, reason, table, msgspec.msgpack.encode(row)) for row in rows],
+        )
+        connection.execute(f"DELETE FROM {table} WHERE {where}", tuple(values))  # noqa: S608
+    return len(rows)
+
+
+def count_set_aside(connection: sqlite3.Connection) -> int:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'").fetchone()
+    return 0 if found is None else int(connection.execute("SELECT count(*) FROM set_aside").fetchone()[0])
 
 
 class _Deleted:

@@ -20,7 +20,7 @@ SUBJECTS: Final[tuple[Subject, ...]] = ("gpu", "host", "user", "run", "fleet")
 _DIGITS_OF_A_SHARE: Final = 4
 
 
-class Measure(Struct, frozen=True):
+class HistoryMetric(Struct, frozen=True):
     """`name` is as a store keeps it: `host_` stands before one of the host itself. `state` is the number of a state
     (history.sample.STATES) where that is what is counted; `digits` are worth telling after the point."""
 
@@ -51,7 +51,7 @@ def names_for(subject: Subject) -> tuple[str, ...]:
     return (*GPU_METRICS, *(HOST_PREFIX + name for name in HOST_METRICS), *STATE_METRICS)
 
 
-def find_measure(name: str, subject: Subject) -> Measure:
+def find_metric(name: str, subject: Subject) -> HistoryMetric:
     """Raises HistoryRefused for a name that means nothing there, and says which do."""
     known = names_for(subject)
     if subject in {"host", "fleet"} and name in HOST_METRICS and name not in GPU_METRICS:
@@ -59,10 +59,10 @@ def find_measure(name: str, subject: Subject) -> Measure:
     if name not in known:
         raise HistoryRefused("unknown_metric", _unknown(name, subject), suggest(name, known, "It is one of"))
     if subject == "user":
-        return Measure(name, "watts" if name == "power_watts" else "gpus", Rollup.SUM)
+        return HistoryMetric(name, "watts" if name == "power_watts" else "gpus", Rollup.SUM)
     if name in STATE_METRICS:
         state = STATE_NUMBERS[name.removeprefix("gpus_")]
-        return Measure(name, "share" if subject == "gpu" else "gpus", Rollup.SUM, state=state)
+        return HistoryMetric(name, "share" if subject == "gpu" else "gpus", Rollup.SUM, state=state)
     if name in GPU_METRICS:
         return _from_catalog(name, GPU_METRICS[name])
     return _from_catalog(name, HOST_METRICS[name.removeprefix(HOST_PREFIX)], is_of_host=True)
@@ -86,7 +86,7 @@ def _unknown(name: str, subject: Subject) -> str:
     return f"there is no metric {name[:60]!r} of a {subject}"
 
 
-def _from_catalog(name: str, metric: Metric, *, is_of_host: bool = False) -> Measure:
+def _from_catalog(name: str, metric: Metric, *, is_of_host: bool = False) -> HistoryMetric:
     # A mean says a little more than a single reading does.
     digits = max(0, 2 - math.floor(math.log10(metric.precision)))
-    return Measure(name, metric.unit, metric.rollup, min(digits, 6), is_of_host)
+    return HistoryMetric(name, metric.unit, metric.rollup, min(digits, 6), is_of_host)

@@ -1,0 +1,362 @@
+"""Readings of many moments and many devices become one point a step.
+
+A `Block` is a stretch of readings of some devices. It is folded into the steps of a grid device by device, and then the
+devices are put together as the metric's roll-up says:
+
+    MEAN    the mean, weighted by the seconds that each device was observed
+    SUM     the sum of the devices' means; the band is the sum of their bands
+    MAX     the largest value that any of them had
+    LAST    of one device the last value, of several as MEAN
+
+An unknown reading is NaN and weighs nothing. A step that nobody observed is NaN and gives no point.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby
+from typing import Final, Self
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from gpudeck.history.base import Point
+from gpudeck.history.codec import Floats
+from gpudeck.history.hour import ABSENT, QUARTER, Hour
+from gpudeck.history.metrics import HistoryMetric
+from gpudeck.history.past import HistoryReader
+from gpudeck.history.rollup import Quarters, Roll
+from gpudeck.history.time_range import Grid
+from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack
+from gpudeck.model.catalog import Rollup
+
+HOURS_AT_ONCE: Final = 24
+"""What is in memory at a time: a month of samples of a host with many GPUs would be hundreds of megabytes."""
+Mask = Callable[[Hour, list[int]], NDArray[np.bool_]]
+"""Which samples of these rows count."""
+CAPACITY: Final = "memory_total_bytes"
+"""Which every GPU has and which hardly changes: it tells for how long the GPUs were observed."""
+
+
+class Block(Struct):
+    """Readings in order of time, a row a device. `sums` are value × seconds; `seconds` may be one row for all."""
+
+    devices: list[int]
+    times: Floats
+    sums: Floats
+    seconds: Floats
+    lows: Floats
+    highs: Floats
+    lasts: Floats
+
+
+class Steps(Struct):
+    """What came out of each step: arrays with the steps along the last axis."""
+
+    sums: Floats
+    seconds: Floats
+    lows: Floats
+    highs: Floats
+    lasts: Floats
+
+    @classmethod
+    def nothing(cls, *shape: int) -> Self:
+        zeros, unknown = np.zeros(shape), np.full(shape, np.nan)
+        return cls(zeros, zeros.copy(), unknown, unknown.copy(), unknown.copy())
+
+    def add(self, at: NDArray[np.int64], later: "Steps", row: int) -> None:
+        """Takes in what `later`, folded from a later stretch of time, has of one device in the steps `at`."""
+        self.sums[at] += later.sums[row]
+        self.seconds[at] += later.seconds[row]
+        self.lows[at] = np.fmin(self.lows[at], later.lows[row])
+        self.highs[at] = np.fmax(self.highs[at], later.highs[row])
+        self.lasts[at] = np.where(np.isnan(later.lasts[row]), self.lasts[at], later.lasts[row])
+
+
+class Whole(Struct):
+    """Several devices as one, by step. `totals` are the sums of their means. Can be put together again with others."""
+
+    sums: Floats
+    seconds: Floats
+    lows: Floats
+    highs: Floats
+    totals: Floats
+
+    def join(self, other: "Whole", rollup: Rollup) -> "Whole":
+        lower, higher = (_known_sum, _known_sum) if rollup is Rollup.SUM else (np.fmin, np.fmax)
+        return Whole(
+            self.sums + other.sums,
+            self.seconds + other.seconds,
+            lower(self.lows, other.lows),
+            higher(self.highs, other.highs),
+            _known_sum(self.totals, other.totals),
+        )
+
+    def means(self, measure: HistoryMetric) -> Floats:
+        if measure.rollup is Rollup.SUM:
+            return self.totals
+        return self.highs if measure.rollup is Rollup.MAX else _divide(self.sums, self.seconds)
+
+    def points(self, grid: Grid, measure: HistoryMetric) -> list[Point]:
+        return make_points(grid, self.means(measure), self.lows, self.highs, measure.digits)
+
+
+def fold(blocks: Iterable[Block], grid: Grid, span: tuple[float, float] | None = None) -> dict[int, Steps]:
+    """Each device's steps; only readings from within `span`, where it is given. Blocks come in
+    order of time."""
+    start, end = span or (grid.start, grid.end)
+    limits = max(start, grid.start), min(end, grid.end)
+    found: dict[int, Steps] = {}
+    for block in map(_in_order, blocks):
+        first, end = np.searchsorted(block.times, limits)
+        if first >= end:
+            continue
+        at, steps = _fold_block(block, grid, slice(first, end))
+        for row, device in enumerate(block.devices):
+            found.setdefault(device, Steps.nothing(grid.count)).add(at, steps, row)
+    return {device: steps for device, steps in found.items() if steps.seconds.any()}
+
+
+def _in_order(block: Block) -> Block:
+    """An hour that got late samples may come after the hours that follow it."""
+    if (np.diff(block.times) >= 0).all():
+        return block
+    order = np.argsort(block.times, kind="stable")
+    seconds = block.seconds[..., order]
+    rows = (table[:, order] for table in (block.lows, block.highs, block.lasts))
+    return Block(block.devices, block.times[order], block.sums[:, order], seconds, *rows)
+
+
+def _fold_block(block: Block, grid: Grid, part: slice) -> tuple[NDArray[np.int64], Steps]:
+    numbers = ((block.times[part] - grid.start) // grid.step).astype(np.int64)
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    lows, highs, lasts = block.lows[:, part], block.highs[:, part], block.lasts[:, part]
+    is_known = ~np.isnan(lows)
+    seconds = np.where(is_known, block.seconds[..., part], 0.0)
+    sums = np.where(is_known, block.sums[:, part], 0.0)
+    steps = Steps(
+        np.add.reduceat(sums, firsts, axis=1),
+        np.add.reduceat(seconds, firsts, axis=1),
+        np.fmin.reduceat(lows, firsts, axis=1),
+        np.fmax.reduceat(highs, firsts, axis=1),
+        _last_known(lasts, is_known, firsts),
+    )
+    return numbers[firsts], steps
+
+
+def _last_known(values: Floats, is_known: NDArray[np.bool_], firsts: NDArray[np.int64]) -> Floats:
+    places = np.maximum.reduceat(np.where(is_known, np.arange(values.shape[1]), -1), firsts, axis=1)
+    lasts = np.take_along_axis(values, places, axis=1)
+    return np.where(places < firsts, np.nan, lasts)
+
+
+def put_together(devices: Iterable[Steps], grid: Grid, rollup: Rollup) -> Whole:
+    """Several devices as one."""
+    every = list(devices) or [Steps.nothing(grid.count)]
+    sums, seconds = np.array([steps.sums for steps in every]), np.array([steps.seconds for steps in every])
+    lows, highs = np.array([steps.lows for steps in every]), np.array([steps.highs for steps in every])
+    is_sum = rollup is Rollup.SUM
+    return Whole(
+        sums.sum(axis=0),
+        seconds.sum(axis=0),
+        _sum_of_known(lows) if is_sum else np.fmin.reduce(lows, axis=0),
+        _sum_of_known(highs) if is_sum else np.fmax.reduce(highs, axis=0),
+        _sum_of_known(_divide(sums, seconds)),
+    )
+
+
+def points_of_one(steps: Steps, grid: Grid, measure: HistoryMetric) -> list[Point]:
+    """The points of a single device."""
+    means = steps.lasts if measure.rollup is Rollup.LAST else _divide(steps.sums, steps.seconds)
+    return make_points(grid, means, steps.lows, steps.highs, measure.digits)
+
+
+def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: int) -> list[Point]:
+    """Where the mean is known there is a point; its band may be unknown."""
+    at = np.flatnonzero(np.isfinite(means))
+    times: list[float] = (grid.start + at * float(grid.step)).tolist()
+    columns = (tell(values[at], digits) for values in (means, lows, highs))
+    return list(zip(times, *columns, strict=True))
+
+
+def tell(values: Floats, digits: int) -> list[float | None]:
+    """As JSON has them: None for unknown."""
+    told: list[float | None] = np.round(values, digits).tolist()
+    return [None if value != value else value for value in told] if np.isnan(values).any() else told  # noqa: PLR0124
+
+
+def _divide(sums: Floats, seconds: Floats) -> Floats:
+    means: Floats = np.divide(sums, seconds, out=np.full(np.shape(sums), np.nan), where=seconds > 0)
+    return means
+
+
+def _sum_of_known(rows: Floats) -> Floats:
+    """Column by column; NaN where nothing is known."""
+    return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))
+
+
+def _known_sum(one: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(one), other, np.where(np.isnan(other), one, one + other))
+
+
+def read_samples(
+    past: HistoryReader,
+    host: int,
+    measure: HistoryMetric,
+    grid: Grid,
+    *,
+    only: Collection[int] | None = None,
+    mask: Mask | None = None,
+) -> Iterator[Block]:
+    """Of the host's GPUs, those in `only` where it is given; of a metric of the host itself, the host alone."""
+    hours = past.hours(host, grid.start, grid.end, measure.wanted, runs=mask is not None)
+    for gpus, same in groupby(hours, lambda hour: tuple(hour.gpus)):
+        devices, rows = _rows_of(measure, host, gpus, only)
+        if devices:
+            yield from (_join_hours(some, measure, devices, rows, mask, grid.step) for some in _some_at_once(same))
+
+
+def read_quarters(
+    past: HistoryReader, host: int, measure: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
+) -> Iterator[Block]:
+    stretches = past.quarters(host, grid.start, grid.end, measure.wanted)
+    for gpus, same in groupby(stretches, lambda quarters: tuple(quarters.gpus)):
+        devices, rows = _rows_of(measure, host, gpus, only)
+        if devices:
+            yield _join_quarters(list(same), measure, devices, rows)
+
+
+def _some_at_once(hours: Iterator[Hour]) -> Iterator[list[Hour]]:
+    some: list[Hour] = []
+    for hour in hours:
+        some.append(hour)
+        if len(some) == HOURS_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _rows_of(
+    measure: HistoryMetric, host: int, gpus: tuple[int, ...], only: Collection[int] | None
+) -> tuple[list[int], list[int]]:
+    """Whose rows are read, and which they are."""
+    if measure.is_of_host:
+        return [host], [0]
+    rows = [row for row, gpu in enumerate(gpus) if only is None or gpu in only]
+    return [gpus[row] for row in rows], rows
+
+
+def _join_hours(  # noqa: PLR0917 - one call, in whose middle it was too long
+    hours: list[Hour], measure: HistoryMetric, devices: list[int], rows: list[int], mask: Mask | None, step: float
+) -> Block:
+    seconds = np.concatenate([hour.covered for hour in hours])
+    values = np.concatenate([_values(hour, measure, rows, mask) for hour in hours], axis=1)
+    times = np.concatenate([hour.times for hour in hours])
+    return make_block(devices, times, values, seconds, step)
+
+
+def make_block(devices: list[int], times: Floats, values: Floats, seconds: Floats, step: float) -> Block:
+    """Of samples. One that stands for a longer time than a step has tells of all the steps in that time."""
+    copies = np.maximum(np.ceil(seconds / step), 1).astype(np.int64)
+    if len(copies) and copies.max() > 1:
+        which = np.repeat(np.arange(len(times)), copies)
+        back = np.cumsum(copies)[which] - 1 - np.arange(len(which))
+        times, values, seconds = times[which] - back * step, values[:, which], (seconds / copies)[which]
+    return Block(devices, times, values * seconds, seconds, values, values, values)
+
+
+def _values(hour: Hour, measure: HistoryMetric, rows: list[int], mask: Mask | None) -> Floats:
+    if measure.is_of_host:
+        found = hour.host.get(measure.plain)
+        return np.full((1, len(hour.times)), np.nan) if found is None else np.reshape(found, (1, -1))
+    if measure.state is not None:
+        states = hour.states[rows]
+        values = np.where(states == ABSENT, np.nan, states == measure.state)
+    else:
+        table = hour.metrics.get(measure.name)
+        values = np.full((len(rows), len(hour.times)), np.nan) if table is None else table[rows]
+    return values if mask is None else np.where(mask(hour, rows), values, np.nan)
+
+
+def _join_quarters(parts: list[Quarters], measure: HistoryMetric, devices: list[int], rows: list[int]) -> Block:
+    times = np.concatenate([part.start + QUARTER * np.arange(part.count, dtype=np.float64) for part in parts])
+    rolls = [_roll(part, measure, rows) for part in parts]
+    columns = ([getattr(roll, name) for roll in rolls] for name in ("sum", "seconds", "low", "high", "last"))
+    return Block(devices, times, *(np.concatenate(column, axis=1) for column in columns))
+
+
+def _roll(part: Quarters, measure: HistoryMetric, rows: list[int]) -> Roll:
+    if measure.state is not None:
+        return _roll_of_state(part.states[:, rows], measure.state)
+    table, name = (part.host, measure.plain) if measure.is_of_host else (part.metrics, measure.name)
+    if name not in table:
+        return _nothing(len(rows), part.count)
+    roll = table[name]
+    return Roll(*(getattr(roll, field)[rows] for field in ("sum", "seconds", "low", "high", "last")))
+
+
+def _roll_of_state(states: Floats, state: int) -> Roll:
+    """What was seen at the quarter's end is not kept of a state: its share stands for it."""
+    inside = np.nan_to_num(states[state])
+    seconds = np.nan_to_num(states[ABSENT + 1 :]).sum(axis=0)
+    share = np.divide(inside, seconds, out=np.full(seconds.shape, np.nan), where=seconds > 0)
+    is_seen = seconds > 0
+    low = np.where(is_seen, share > 1 - 1e-6, np.nan)
+    return Roll(inside, seconds, low, np.where(is_seen, share > 1e-6, np.nan), share)
+
+
+def _nothing(rows: int, count: int) -> Roll:
+    zeros, unknown = np.zeros((rows, count)), np.full((rows, count), np.nan)
+    return Roll(zeros, zeros, unknown, unknown, unknown)
+
+
+class TotalsTable(Struct):
+    """A row a step of the store, columns as of Totals: sum, seconds, low, high, total."""
+
+    times: Floats
+    rows: Floats
+
+    def fold(self, at: NDArray[np.int64], count: int) -> Whole:
+        """`at` is the place among `count` to which each row belongs. A total is the mean of those it is made of."""
+        rows = self.rows
+        is_known = rows[:, SECONDS] > 0
+        at, rows = at[is_known], rows[is_known]
+        sums, seconds, totals = (
+            np.bincount(at, rows[:, column], count).astype(np.float64) for column in (SUM, SECONDS, TOTAL)
+        )
+        made_of = np.bincount(at, minlength=count)
+        lows, highs = np.full(count, np.nan), np.full(count, np.nan)
+        np.fmin.at(lows, at, rows[:, LOW])
+        np.fmax.at(highs, at, rows[:, HIGH])
+        means = np.divide(totals, made_of, out=np.full(count, np.nan), where=made_of > 0)
+        return Whole(sums, seconds, lows, highs, means)
+
+
+def wanted_for(measure: HistoryMetric) -> tuple[str, ...]:
+    return measure.wanted if measure.state is None else (CAPACITY,)
+
+
+def read_table(stack: TotalsStack, measure: HistoryMetric, now: float) -> TotalsTable:
+    lines = stack.lines(measure.name) if measure.state is None else _count_states(stack, measure.state, now)
+    return TotalsTable(stack.starts.astype(np.float64), lines)
+
+
+def observed_seconds(stack: TotalsStack, now: float) -> Floats:
+    """For how long the GPUs were observed on average in each of these steps.
+
+    A sum of capacity × seconds over a sum of capacities. Where no GPU tells its memory, all of the step.
+    """
+    capacity = stack.lines(CAPACITY)
+    lengths: Floats = np.clip(now - stack.starts, 1.0, float(stack.seconds_per_step))
+    is_told = np.nan_to_num(capacity[:, TOTAL]) > 0
+    np.divide(capacity[:, SUM], capacity[:, TOTAL], out=lengths, where=is_told)
+    return lengths
+
+
+def _count_states(stack: TotalsStack, state: int, now: float) -> Floats:
+    """How many GPUs were in that state, as `total`. Between which numbers is not kept."""
+    rows = np.full((len(stack.starts), 5), np.nan)
+    rows[:, SUM] = stack.states[:, state]
+    rows[:, SECONDS] = stack.states[:, ABSENT + 1 :].sum(axis=1)
+    rows[:, TOTAL] = rows[:, SUM] / observed_seconds(stack, now)
+    return rows
