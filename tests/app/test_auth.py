@@ -21,7 +21,7 @@ from gpudeck.app.auth import running_auth
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.token_files import TokenCopy
 from gpudeck.database import sqlite
-from gpudeck.database.file_watch import DatabaseFile
+from gpudeck.database.sqlite import DatabaseFile
 from gpudeck.settings import Settings
 
 

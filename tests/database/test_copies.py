@@ -14,10 +14,9 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, create_engine
 
-from gpudeck.database import copies, migrating
-from gpudeck.database.copies import copy_file, keep_before_migration
+from gpudeck.database import migrating, sqlite
 from gpudeck.database.engine import open_database
-from gpudeck.database.sqlite import FILE_NAME
+from gpudeck.database.sqlite import FILE_NAME, copy_file, keep_before_migration
 from gpudeck.model.errors import UsageError
 
 OLD = "0005"
@@ -60,10 +59,10 @@ def test_the_file_is_copied_before_its_tables_change(tmp_path: Path, caplog: pyt
     file = make_old_database(tmp_path)
     with caplog.at_level(logging.INFO, "gpudeck"):
         open_and_close(tmp_path)
-    (copy,) = (tmp_path / copies.FOLDER).iterdir()
+    (copy,) = (tmp_path / sqlite.BACKUP_FOLDER).iterdir()
     assert (ask(copy, VERSION), ask(file, VERSION)) == ([(OLD,)], [(migrating.NEWEST,)])
     assert ask(copy, "SELECT name FROM accounts") == [("alice",)]
-    assert copies.COPIED % (OLD, copy) in caplog.messages
+    assert sqlite.COPIED % (OLD, copy) in caplog.messages
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
 
@@ -71,7 +70,7 @@ def test_the_file_is_copied_before_its_tables_change(tmp_path: Path, caplog: pyt
 def test_a_copy_put_back_is_migrated_again(tmp_path: Path) -> None:
     file = make_old_database(tmp_path)
     open_and_close(tmp_path)
-    (copy,) = (tmp_path / copies.FOLDER).iterdir()
+    (copy,) = (tmp_path / sqlite.BACKUP_FOLDER).iterdir()
     copy.replace(file)
     open_and_close(tmp_path)
     assert ask(file, VERSION) == [(migrating.NEWEST,)]
@@ -81,12 +80,12 @@ def test_a_copy_put_back_is_migrated_again(tmp_path: Path) -> None:
 def test_a_new_database_and_one_that_is_up_to_date_need_no_copy(tmp_path: Path) -> None:
     open_and_close(tmp_path)
     open_and_close(tmp_path)
-    assert not (tmp_path / copies.FOLDER).exists()
+    assert not (tmp_path / sqlite.BACKUP_FOLDER).exists()
 
 
 def test_where_no_copy_can_be_made_nothing_changes(tmp_path: Path) -> None:
     file = make_old_database(tmp_path)
-    (tmp_path / copies.FOLDER).write_text("a file stands where the folder should")
+    (tmp_path / sqlite.BACKUP_FOLDER).write_text("a file stands where the folder should")
     with pytest.raises(
         UsageError, match=r"cannot be copied to .*backups before its tables change: .* Nothing was changed"
     ):
@@ -100,10 +99,10 @@ def test_the_last_three_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         made.append(keep_before_migration(file, f"{number:04}"))
         os.utime(made[-1], (number, number))
-    bystander = tmp_path / copies.FOLDER / "gpudeck-by-hand.db"
+    bystander = tmp_path / sqlite.BACKUP_FOLDER / "gpudeck-by-hand.db"
     bystander.touch()
     last = keep_before_migration(file, "0009")
-    assert sorted((tmp_path / copies.FOLDER).iterdir()) == sorted([*made[-2:], last, bystander])
+    assert sorted((tmp_path / sqlite.BACKUP_FOLDER).iterdir()) == sorted([*made[-2:], last, bystander])
 
 
 def test_the_newest_is_kept_also_where_the_clock_is_behind(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_the_newest_is_kept_also_where_the_clock_is_behind(tmp_path: Path) -> No
     for number in range(3):
         os.utime(keep_before_migration(file, f"{number:04}"), (9e9 + number, 9e9 + number))
     assert keep_before_migration(file, "0009").exists()
-    assert len(list((tmp_path / copies.FOLDER).iterdir())) == 3
+    assert len(list((tmp_path / sqlite.BACKUP_FOLDER).iterdir())) == 3
 
 
 def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from fakes.clock import FakeClock
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
+from gpudeck.database.schema import REAL
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.requests import ObservedGpu, Occupant, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Who

@@ -12,10 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.alerts.life import Life
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
-from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
-from gpudeck.database.retention import delete_old
-from gpudeck.database.schema import alert_silences, alerts
+from gpudeck.database.engine import Database, delete_old
+from gpudeck.database.schema import REAL, alert_silences, alerts
 from gpudeck.model.alert import Alert, Silence
 from gpudeck.model.printable import clean
 

@@ -6,9 +6,8 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
-from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
-from gpudeck.database.retention import delete_old
+from gpudeck.database.engine import Database, delete_old
+from gpudeck.database.schema import REAL
 from gpudeck.database.schema import watches as table
 from gpudeck.model.wanted import Wanted
 from gpudeck.model.watch import FoundGpu, Watch

@@ -8,7 +8,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from msgspec import Struct
 
-from gpudeck.database.engine import Unavailable
+from gpudeck.database.errors import Unavailable
 from gpudeck.model.errors import Temporary
 
 log = logging.getLogger(__name__)

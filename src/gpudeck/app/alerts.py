@@ -17,7 +17,7 @@ from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.snapshot import Around, GoneGpu, LateBooking
 from gpudeck.alerts.store import AlertStore
 from gpudeck.auth.parts import Auth
-from gpudeck.database.fleets import name_fleet
+from gpudeck.database.schema import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout

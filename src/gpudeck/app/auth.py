@@ -15,8 +15,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.token_files import TokenCopy, TokenFiles, take_over_files
 from gpudeck.database.engine import open_database
-from gpudeck.database.file_watch import DatabaseFile
-from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME
+from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME, DatabaseFile
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.retention import RetentionClock

@@ -5,7 +5,7 @@ A demo's events are kept apart from the real ones, those of each size by themsel
 
 from gpudeck import __version__
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import name_fleet
+from gpudeck.database.schema import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.event_detector import EventDetector

@@ -16,7 +16,7 @@ from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.alerts.watch_store import WatchStore
 from gpudeck.alerts.watches import Watches, message_of
 from gpudeck.auth.parts import Auth
-from gpudeck.database.fleets import name_fleet
+from gpudeck.database.schema import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpudeck.auth.people import PeopleDirectory
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import name_fleet
+from gpudeck.database.schema import name_fleet
 from gpudeck.history.base import HistoryRefused, RunsAsk, Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model import clock

@@ -14,7 +14,7 @@ from gpudeck.api.booking_desk import describe
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.local_copy import LocalCopy
 from gpudeck.auth.parts import Auth
-from gpudeck.database.fleets import name_fleet
+from gpudeck.database.schema import name_fleet
 from gpudeck.events.log import Events
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.observed import observe

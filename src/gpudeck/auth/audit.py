@@ -7,8 +7,7 @@ from sqlalchemy import Executable, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpudeck.auth.caller import Caller
-from gpudeck.database.engine import Database
-from gpudeck.database.retention import delete_old
+from gpudeck.database.engine import Database, delete_old
 from gpudeck.database.schema import audit as table
 from gpudeck.model.clock import Clock, wall
 from gpudeck.model.errors import Temporary

@@ -9,8 +9,7 @@ from gpudeck.auth.accounts import Account, Also, read_account
 from gpudeck.auth.passwords import LENGTH, hash_secret, make_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
-from gpudeck.database.engine import Database
-from gpudeck.database.retention import delete_old
+from gpudeck.database.engine import Database, delete_old
 from gpudeck.model import clock
 from gpudeck.model.printable import clean
 

@@ -11,19 +11,20 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import Table, text
+from sqlalchemy import ColumnElement, Table, delete, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import QueuePool
 
 from gpudeck.database import postgresql, sqlite
-from gpudeck.database.copies import keep_before_migration
+from gpudeck.database.errors import Away, Trouble, Unavailable
 from gpudeck.database.migrating import VERSION_TABLE, is_newest, migrate, refuse_older
 from gpudeck.database.schema import metadata
-from gpudeck.database.trouble import Away, Trouble
+from gpudeck.database.sqlite import keep_before_migration
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +36,6 @@ PROBE_FILE_SECONDS: Final = 2.0
 """How often a file is."""
 AGAIN_SECONDS: Final = 1.0
 """How often one is that did not."""
-
-
-class Unavailable(Temporary):
-    """The database does not do what is asked of it now."""
-
-    def __init__(self, place: str, trouble: Trouble) -> None:
-        super().__init__(f"the database {place} {trouble.reason}.", trouble.next_step)
-        self.trouble = trouble
 
 
 class Database:
@@ -243,3 +236,19 @@ def _on_postgresql(address: str) -> Database:
         migrating=postgresql.make_engine(address, keeps_connections=False, answers_in=None),
         probing=postgresql.make_engine(address, most=1, answers_in=PROBE_SECONDS, connects_in=PROBE_SECONDS),
     )
+
+
+async def delete_old(database: Database, table: Table, column: ColumnElement[Any], old: ColumnElement[bool]) -> int:
+    """Delete the rows that are `old` by `column`, a time; how many there were. Raises Temporary.
+
+    Whoever calls takes the time for it from a `RetentionClock`.
+    """
+    async with database.begin() as connection:
+        found = select(func.count(), func.min(column), func.max(column)).select_from(table).where(old)
+        count, first, last = (await connection.execute(found)).one()
+        if count:
+            await connection.execute(delete(table).where(old))
+            log.info(
+                "retention deleted %d rows of %s, from %s until %s", count, table.name, show_utc(first), show_utc(last)
+            )
+    return int(count)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
+from gpudeck.database.errors import Outdated
 from gpudeck.database.schema import metadata
 from gpudeck.model.errors import UsageError, Wrong
 
@@ -20,10 +21,6 @@ MIGRATED = "the tables of the database went from version %s to %s"
 _FOLDER = Path(__file__).with_name("migrations")
 _LOCK = int.from_bytes(b"gpudeck")
 """PostgreSQL knows locks by number."""
-
-
-class Outdated(UsageError):
-    """The tables are those of an older gpudeck."""
 
 
 def is_newest(connection: Connection, place: str) -> bool:

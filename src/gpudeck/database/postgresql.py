@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
-from gpudeck.database.trouble import Trouble
+from gpudeck.database.errors import Trouble
 from gpudeck.model.errors import UsageError
 
 POOL_SIZE = 5

@@ -4,6 +4,8 @@ Times are Unix seconds. Secrets are never kept: of a password the argon2 hash, o
 SHA-256 of 256 random bits, which nobody can guess back.
 """
 
+from typing import Final
+
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -305,3 +307,10 @@ host_facts = Table(
     Column("body", Text, nullable=False),  # JSON: name, GPUs and whatever else seldom changes
 )
 """What those hosts are; see `hub.host_store`."""
+REAL: Final = "real"
+"""The fleet that is not simulated."""
+
+
+def name_fleet(demo: int | None) -> str:
+    """`demo` is how many hosts are simulated, None when none are."""
+    return REAL if demo is None else f"demo-{demo}"

@@ -1,9 +1,12 @@
 """The hub's tables in one file of its data folder. The library is part of Python: there is nothing to set up."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import sqlite3
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
-from gpudeck.database.trouble import Trouble
+from gpudeck.database.errors import Trouble
+from gpudeck.model.errors import UsageError
 
 FILE_NAME = "gpudeck.db"
 LOCAL_NAME = "local.db"
@@ -52,6 +56,14 @@ _TROUBLES = {
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_PROTOCOL: _LOCKED,
 }
+log = logging.getLogger(__name__)
+
+_GONE = "is gone, and what is changed now will be lost: put it back, or start the hub again"
+_REPLACED = "was replaced while the hub runs, and what is changed now will be lost: start the hub again"
+BACKUP_FOLDER = "backups"
+"""In the data folder: the database as it was before each of the last migrations."""
+BACKUPS_KEPT = 3
+COPIED = "the database as it was with version %s is kept in %s"
 
 
 def make_engine(
@@ -140,3 +152,99 @@ def explain(error: BaseException) -> Trouble | None:
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", None)
     return None if code is None else _TROUBLES.get(code & 0xFF)
+
+
+class DatabaseFile:
+    """The file as it was when this was made. `look` calls `tell` with what is wrong with it, for everybody who may look
+    at the hub, and with None when it is the same file again; each once. Made after the database was opened."""
+
+    def __init__(self, file: Path, tell: Callable[[str | None], None]) -> None:
+        self._file = file
+        self._tell = tell
+        self._opened = _identify(file)
+        self._trouble: str | None = None
+
+    async def look(self) -> None:
+        # In a thread: a disk that hangs is not to hold up the hub.
+        trouble = await asyncio.to_thread(self._find_trouble)
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble is None:
+            log.info("the database %s is the file again that the hub has open", self._file)
+        else:
+            log.error("the database %s %s", self._file, trouble)
+        # Without the path: it is shown to everybody who may look.
+        self._tell(None if trouble is None else f"the hub's database {trouble}.")
+
+    def _find_trouble(self) -> str | None:
+        found = _identify(self._file)
+        if found is None:
+            return _GONE
+        return None if found == self._opened else _REPLACED
+
+
+def _identify(file: Path) -> tuple[int, int] | None:
+    """What tells a file from another with the same name; None where none can be seen."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """A new file `target`, which only its owner can read, with all that was committed in `source` when this began.
+
+    One step of SQLite's own backup: writers go on meanwhile. The copy is one file, with none beside it. Blocks. Raises
+    sqlite3.Error and OSError; then there is no target.
+    """
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        with contextlib.closing(open_to_read(source)) as opened, contextlib.closing(sqlite3.connect(target)) as copy:
+            opened.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE").close()
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def open_to_read(file: Path) -> sqlite3.Connection:
+    """A connection that cannot write. The caller closes it. Raises sqlite3.Error where there is no file."""
+    return sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+
+
+def keep_before_migration(file: Path, version: str) -> Path:
+    """A copy in the folder of backups; the oldest of more than KEPT go. Raises UsageError: then nothing may change."""
+    folder = file.with_name(BACKUP_FOLDER)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    copy = folder / f"{file.stem}-{version}-{stamp}{file.suffix}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        copy.unlink(missing_ok=True)  # of a migration that failed within the same second
+        copy_file(file, copy)
+        _belong_to_owner_of(file, folder, copy)
+        _forget_oldest(folder, f"{file.stem}-[0-9]*{file.suffix}", newest=copy)
+    except (OSError, sqlite3.Error) as error:
+        raise UsageError(
+            f"the database {file} cannot be copied to {folder} before its tables change: {error}.",
+            "Nothing was changed. Make room there, or give the folder to the user that runs the hub.",
+        ) from error
+    log.info(COPIED, version, copy)
+    return copy
+
+
+def _belong_to_owner_of(file: Path, *made: Path) -> None:
+    """What root makes, with a command, is the hub's to clear away."""
+    owner = file.stat()
+    if os.geteuid() == 0:
+        for path in made:
+            os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _forget_oldest(folder: Path, pattern: str, newest: Path) -> None:
+    """`newest` stays, also where the clock says that it is the oldest."""
+    others = (path for path in folder.glob(pattern) if path != newest)
+    by_age = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in by_age[: 1 - BACKUPS_KEPT]:
+        path.unlink()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
+from gpudeck.database.schema import REAL
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.model import clock

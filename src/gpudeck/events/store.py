@@ -8,9 +8,8 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
-from gpudeck.database.retention import delete_old
+from gpudeck.database.engine import Database, delete_old
+from gpudeck.database.schema import REAL
 from gpudeck.database.schema import events as table
 from gpudeck.model.event import Event, id_at
 from gpudeck.model.printable import clean

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpudeck import __version__
-from gpudeck.database.copies import copy_file
+from gpudeck.database.sqlite import copy_file
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.ops.backup_archive import (
     AGENT_TOKEN,

@@ -20,9 +20,9 @@ from typing import IO, Annotated, Final, Literal, Self
 import msgspec
 from msgspec import Meta, Struct
 
-from gpudeck.database.copies import open_to_read
 from gpudeck.database.migrating import NEWEST, VERSION_TABLE
 from gpudeck.database.schema import metadata
+from gpudeck.database.sqlite import open_to_read
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.history.embedded import tables as history_tables
 from gpudeck.history.embedded.journal import read_journal

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gpudeck.auth.caller import Caller
 from gpudeck.database.engine import Database, open_database
-from gpudeck.database.migrating import Outdated
+from gpudeck.database.errors import Outdated
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.model.errors import UsageError
 from gpudeck.ops.data_folder import alone, share

@@ -14,7 +14,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
+from gpudeck.database.schema import REAL
 from gpudeck.database.schema import queue_requests as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, Temporary

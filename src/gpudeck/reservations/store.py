@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, delete, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.database.engine import Database
-from gpudeck.database.fleets import REAL
+from gpudeck.database.schema import REAL
 from gpudeck.database.schema import reservation_gpus as gpu_table
 from gpudeck.database.schema import reservations as table
 from gpudeck.model.reservation import BookedGpu, Reservation

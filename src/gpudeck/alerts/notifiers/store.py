@@ -13,9 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import Destination
-from gpudeck.database.engine import Database, open_in_memory
-from gpudeck.database.fleets import REAL
-from gpudeck.database.retention import delete_old
+from gpudeck.database.engine import Database, delete_old, open_in_memory
+from gpudeck.database.schema import REAL
 from gpudeck.database.schema import outbox as table
 
 KEPT_SECONDS: Final = 30 * 86_400.0

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from gpudeck.model.errors import Temporary, UsageError
+
 
 class Trouble(Struct, frozen=True):
     """`reason` goes on after the name of the database: "is locked by another process"; `next_step` is a sentence.
@@ -21,3 +23,15 @@ class Away(Struct, frozen=True):
 
     trouble: Trouble
     since: float
+
+
+class Outdated(UsageError):
+    """The tables are those of an older gpudeck."""
+
+
+class Unavailable(Temporary):
+    """The database does not do what is asked of it now."""
+
+    def __init__(self, place: str, trouble: Trouble) -> None:
+        super().__init__(f"the database {place} {trouble.reason}.", trouble.next_step)
+        self.trouble = trouble
