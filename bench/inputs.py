@@ -36,7 +36,7 @@ from gpudeck.discovery.http_sd import read_targets
 from gpudeck.discovery.long_lists import read_list
 from gpudeck.fetch import Answer, Fetcher
 from gpudeck.history.remote import client as promql
-from gpudeck.history.remote.client import Reply
+from gpudeck.history.remote.client import PromResponse
 from gpudeck.history.time_range import Grid
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import GpudeckError
@@ -366,15 +366,15 @@ def _promql(name: str, row: bytes) -> Case:
     grid = Grid(1_700_000_000, 10, 3)
 
     class Door:
-        def post(self, *_: object, **__: object) -> Reply:
-            return Reply(200, {}, answer)
+        def post(self, *_: object, **__: object) -> PromResponse:
+            return PromResponse(200, {}, answer)
 
     def decode() -> None:
-        for found in msgspec.json.decode(answer, type=promql._Range).data.result:
+        for found in msgspec.json.decode(answer, type=promql._RangeAnswer).data.result:
             promql._read_values(found.values, grid)
 
     def read() -> None:
-        promql.Reader(Door()).values("up", grid)  # type: ignore[arg-type]
+        promql.PromReader(Door()).values("up", grid)  # type: ignore[arg-type]
 
     return Case(f"history: PromQL's answer, {name}", len(answer), decode, lambda: asyncio.to_thread(read))
 

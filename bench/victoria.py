@@ -74,17 +74,17 @@ def running() -> Iterator[Victoria]:
 
 def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
     """Sends all ticks and waits until they are merged on the disk."""
-    from gpudeck.history.remote.client import Door  # noqa: PLC0415 - only with a store to talk to
-    from gpudeck.history.remote.encoder import Scribe  # noqa: PLC0415 - the same
-    from gpudeck.history.remote.queue import Queue  # noqa: PLC0415 - the same
-    from gpudeck.history.remote.writer import MOST_VALUES, Sender  # noqa: PLC0415 - the same
+    from gpudeck.history.remote.client import PromClient  # noqa: PLC0415 - only with a store to talk to
+    from gpudeck.history.remote.encoder import SeriesEncoder  # noqa: PLC0415 - the same
+    from gpudeck.history.remote.queue import DiskQueue  # noqa: PLC0415 - the same
+    from gpudeck.history.remote.writer import MOST_VALUES, RemoteWriteSender  # noqa: PLC0415 - the same
 
     with running() as victoria, tempfile.TemporaryDirectory() as folder:
         url = f"{victoria.url}/api/v1/write"
         settings = HistorySettings(kind="prometheus", write_url=url, read_url=victoria.url)
-        queue = Queue(Path(folder), 2_000_000_000)
-        door = Door(url, settings, name="write_url", seconds=60)
-        sender, scribe = Sender(queue, door), Scribe()
+        queue = DiskQueue(Path(folder), 2_000_000_000)
+        door = PromClient(url, settings, name="write_url", seconds=60)
+        sender, scribe = RemoteWriteSender(queue, door), SeriesEncoder()
         client = 0.0
         for tick in ticks:
             begun = time.thread_time()

@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from gpudeck.history.base import UsageAmounts, UseKey
+from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, UseKey
 from gpudeck.history.codec import Bytes, Floats
 from gpudeck.history.hour import BUSY, Hour, RunSlice
-from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import FLEET, StepTotals, TotalsStack, add_totals, stack_totals
 
@@ -17,7 +16,7 @@ EVERY = 10.0
 
 
 class FakePast:
-    """`history.past.Past`. GPU keys are host × 100 + number; `reads` counts hours that were decoded."""
+    """As `HistoryView`. GPU keys are host × 100 + number; `reads` counts hours that were decoded."""
 
     def __init__(self, *hours: tuple[int, Hour], raw_since: float = 0.0) -> None:
         self._hours = sorted(hours, key=lambda pair: pair[1].start)

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_series
-from gpudeck.history.base import STATE_METRICS, Answer, Ask, HistoryRefused, Point
+from gpudeck.history.base import STATE_METRICS, Answer, Ask, HistoryRefused, KnownRun, Point
 from gpudeck.history.hour import ABSENT, BUSY, FREE, HELD, UNKNOWN, Hour, RunSlice
-from gpudeck.history.past import KnownRun
 
 HOUR = 3600
 NOW = T0 + 2 * 86_400.0

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpudeck.history.base import HistoryRefused, UsageAmounts, UsageAsk, UseKey
-from gpudeck.history.past import KnownGpu, KnownHost
+from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
 from gpudeck.model.usage import Usage, UsageRow

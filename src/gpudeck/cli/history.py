@@ -50,7 +50,7 @@ def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None
 
     history_file = _room()
     with history_file.opened(file, config) as (view, path):
-        size = history_file.measure(view, path)
+        size = history_file.measure_file(view, path)
     if as_json:
         click.echo(msgspec.json.encode(size))
         return

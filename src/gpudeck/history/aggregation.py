@@ -13,7 +13,7 @@ An unknown reading is NaN and weighs nothing. A step that nobody observed is NaN
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 from msgspec import Struct
@@ -23,11 +23,13 @@ from gpudeck.history.base import Point
 from gpudeck.history.codec import Floats
 from gpudeck.history.hour import ABSENT, QUARTER, Hour
 from gpudeck.history.metrics import HistoryMetric
-from gpudeck.history.past import HistoryReader
 from gpudeck.history.rollup import Quarters, Roll
 from gpudeck.history.time_range import Grid
 from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack
 from gpudeck.model.catalog import Rollup
+
+if TYPE_CHECKING:
+    from gpudeck.history.embedded.view import HistoryView
 
 HOURS_AT_ONCE: Final = 24
 """What is in memory at a time: a month of samples of a host with many GPUs would be hundreds of megabytes."""
@@ -91,13 +93,13 @@ class Whole(Struct):
             _known_sum(self.totals, other.totals),
         )
 
-    def means(self, measure: HistoryMetric) -> Floats:
-        if measure.rollup is Rollup.SUM:
+    def means(self, metric: HistoryMetric) -> Floats:
+        if metric.rollup is Rollup.SUM:
             return self.totals
-        return self.highs if measure.rollup is Rollup.MAX else _divide(self.sums, self.seconds)
+        return self.highs if metric.rollup is Rollup.MAX else _divide(self.sums, self.seconds)
 
-    def points(self, grid: Grid, measure: HistoryMetric) -> list[Point]:
-        return make_points(grid, self.means(measure), self.lows, self.highs, measure.digits)
+    def points(self, grid: Grid, metric: HistoryMetric) -> list[Point]:
+        return make_points(grid, self.means(metric), self.lows, self.highs, metric.digits)
 
 
 def fold(blocks: Iterable[Block], grid: Grid, span: tuple[float, float] | None = None) -> dict[int, Steps]:
@@ -164,10 +166,10 @@ def put_together(devices: Iterable[Steps], grid: Grid, rollup: Rollup) -> Whole:
     )
 
 
-def points_of_one(steps: Steps, grid: Grid, measure: HistoryMetric) -> list[Point]:
+def points_of_one(steps: Steps, grid: Grid, metric: HistoryMetric) -> list[Point]:
     """The points of a single device."""
-    means = steps.lasts if measure.rollup is Rollup.LAST else _divide(steps.sums, steps.seconds)
-    return make_points(grid, means, steps.lows, steps.highs, measure.digits)
+    means = steps.lasts if metric.rollup is Rollup.LAST else _divide(steps.sums, steps.seconds)
+    return make_points(grid, means, steps.lows, steps.highs, metric.digits)
 
 
 def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: int) -> list[Point]:
@@ -199,30 +201,30 @@ def _known_sum(one: Floats, other: Floats) -> Floats:
 
 
 def read_samples(
-    past: HistoryReader,
+    view: "HistoryView",
     host: int,
-    measure: HistoryMetric,
+    metric: HistoryMetric,
     grid: Grid,
     *,
     only: Collection[int] | None = None,
     mask: Mask | None = None,
 ) -> Iterator[Block]:
     """Of the host's GPUs, those in `only` where it is given; of a metric of the host itself, the host alone."""
-    hours = past.hours(host, grid.start, grid.end, measure.wanted, runs=mask is not None)
+    hours = view.hours(host, grid.start, grid.end, metric.wanted, runs=mask is not None)
     for gpus, same in groupby(hours, lambda hour: tuple(hour.gpus)):
-        devices, rows = _rows_of(measure, host, gpus, only)
+        devices, rows = _rows_of(metric, host, gpus, only)
         if devices:
-            yield from (_join_hours(some, measure, devices, rows, mask, grid.step) for some in _some_at_once(same))
+            yield from (_join_hours(some, metric, devices, rows, mask, grid.step) for some in _some_at_once(same))
 
 
 def read_quarters(
-    past: HistoryReader, host: int, measure: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
+    view: "HistoryView", host: int, metric: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
 ) -> Iterator[Block]:
-    stretches = past.quarters(host, grid.start, grid.end, measure.wanted)
+    stretches = view.quarters(host, grid.start, grid.end, metric.wanted)
     for gpus, same in groupby(stretches, lambda quarters: tuple(quarters.gpus)):
-        devices, rows = _rows_of(measure, host, gpus, only)
+        devices, rows = _rows_of(metric, host, gpus, only)
         if devices:
-            yield _join_quarters(list(same), measure, devices, rows)
+            yield _join_quarters(list(same), metric, devices, rows)
 
 
 def _some_at_once(hours: Iterator[Hour]) -> Iterator[list[Hour]]:
@@ -237,20 +239,20 @@ def _some_at_once(hours: Iterator[Hour]) -> Iterator[list[Hour]]:
 
 
 def _rows_of(
-    measure: HistoryMetric, host: int, gpus: tuple[int, ...], only: Collection[int] | None
+    metric: HistoryMetric, host: int, gpus: tuple[int, ...], only: Collection[int] | None
 ) -> tuple[list[int], list[int]]:
     """Whose rows are read, and which they are."""
-    if measure.is_of_host:
+    if metric.is_of_host:
         return [host], [0]
     rows = [row for row, gpu in enumerate(gpus) if only is None or gpu in only]
     return [gpus[row] for row in rows], rows
 
 
 def _join_hours(  # noqa: PLR0917 - one call, in whose middle it was too long
-    hours: list[Hour], measure: HistoryMetric, devices: list[int], rows: list[int], mask: Mask | None, step: float
+    hours: list[Hour], metric: HistoryMetric, devices: list[int], rows: list[int], mask: Mask | None, step: float
 ) -> Block:
     seconds = np.concatenate([hour.covered for hour in hours])
-    values = np.concatenate([_values(hour, measure, rows, mask) for hour in hours], axis=1)
+    values = np.concatenate([_values(hour, metric, rows, mask) for hour in hours], axis=1)
     times = np.concatenate([hour.times for hour in hours])
     return make_block(devices, times, values, seconds, step)
 
@@ -265,30 +267,30 @@ def make_block(devices: list[int], times: Floats, values: Floats, seconds: Float
     return Block(devices, times, values * seconds, seconds, values, values, values)
 
 
-def _values(hour: Hour, measure: HistoryMetric, rows: list[int], mask: Mask | None) -> Floats:
-    if measure.is_of_host:
-        found = hour.host.get(measure.plain)
+def _values(hour: Hour, metric: HistoryMetric, rows: list[int], mask: Mask | None) -> Floats:
+    if metric.is_of_host:
+        found = hour.host.get(metric.plain)
         return np.full((1, len(hour.times)), np.nan) if found is None else np.reshape(found, (1, -1))
-    if measure.state is not None:
+    if metric.state is not None:
         states = hour.states[rows]
-        values = np.where(states == ABSENT, np.nan, states == measure.state)
+        values = np.where(states == ABSENT, np.nan, states == metric.state)
     else:
-        table = hour.metrics.get(measure.name)
+        table = hour.metrics.get(metric.name)
         values = np.full((len(rows), len(hour.times)), np.nan) if table is None else table[rows]
     return values if mask is None else np.where(mask(hour, rows), values, np.nan)
 
 
-def _join_quarters(parts: list[Quarters], measure: HistoryMetric, devices: list[int], rows: list[int]) -> Block:
+def _join_quarters(parts: list[Quarters], metric: HistoryMetric, devices: list[int], rows: list[int]) -> Block:
     times = np.concatenate([part.start + QUARTER * np.arange(part.count, dtype=np.float64) for part in parts])
-    rolls = [_roll(part, measure, rows) for part in parts]
+    rolls = [_roll(part, metric, rows) for part in parts]
     columns = ([getattr(roll, name) for roll in rolls] for name in ("sum", "seconds", "low", "high", "last"))
     return Block(devices, times, *(np.concatenate(column, axis=1) for column in columns))
 
 
-def _roll(part: Quarters, measure: HistoryMetric, rows: list[int]) -> Roll:
-    if measure.state is not None:
-        return _roll_of_state(part.states[:, rows], measure.state)
-    table, name = (part.host, measure.plain) if measure.is_of_host else (part.metrics, measure.name)
+def _roll(part: Quarters, metric: HistoryMetric, rows: list[int]) -> Roll:
+    if metric.state is not None:
+        return _roll_of_state(part.states[:, rows], metric.state)
+    table, name = (part.host, metric.plain) if metric.is_of_host else (part.metrics, metric.name)
     if name not in table:
         return _nothing(len(rows), part.count)
     roll = table[name]
@@ -332,12 +334,12 @@ class TotalsTable(Struct):
         return Whole(sums, seconds, lows, highs, means)
 
 
-def wanted_for(measure: HistoryMetric) -> tuple[str, ...]:
-    return measure.wanted if measure.state is None else (CAPACITY,)
+def wanted_for(metric: HistoryMetric) -> tuple[str, ...]:
+    return metric.wanted if metric.state is None else (CAPACITY,)
 
 
-def read_table(stack: TotalsStack, measure: HistoryMetric, now: float) -> TotalsTable:
-    lines = stack.lines(measure.name) if measure.state is None else _count_states(stack, measure.state, now)
+def read_table(stack: TotalsStack, metric: HistoryMetric, now: float) -> TotalsTable:
+    lines = stack.lines(metric.name) if metric.state is None else _count_states(stack, metric.state, now)
     return TotalsTable(stack.starts.astype(np.float64), lines)
 
 

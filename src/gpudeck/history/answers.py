@@ -1,4 +1,4 @@
-"""Questions about the past, answered from what the embedded store keeps (`HistoryReader`). Pure: the store only reads.
+"""Questions about the past, answered from what the embedded store keeps (`HistoryView`). Pure: the store only reads.
 
     steps, measures     the range cut into round steps; which metric is meant
     blocks, totals      what the store has: samples and quarter hours of devices; sums over a host or the fleet
@@ -11,7 +11,7 @@ or are too many to read at once, the steps are a quarter hour at least.
 """
 
 from collections.abc import Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,9 @@ from gpudeck.history.base import (
     HeatAsk,
     HeatRow,
     HistoryRefused,
+    KnownGpu,
+    KnownHost,
+    KnownRun,
     Point,
     Resolution,
     Series,
@@ -50,8 +53,10 @@ from gpudeck.history.base import (
 from gpudeck.history.codec import Flags, Floats
 from gpudeck.history.hour import BUSY, HELD, UNKNOWN, Hour
 from gpudeck.history.metrics import SUBJECTS, HistoryMetric, Subject, find_metric, suggest
-from gpudeck.history.past import HistoryReader, KnownGpu, KnownHost, KnownRun
 from gpudeck.history.time_range import DAY, HOUR, QUARTER, Grid, align, check_points, check_range, choose_grid
+
+if TYPE_CHECKING:
+    from gpudeck.history.embedded.view import HistoryView
 
 MOST_READS: Final = 200
 """How many hours of hosts are read to show the fleet in fine steps."""
@@ -67,66 +72,66 @@ MOST_HEAT_HOURS: Final = 1_000_000
 MOST_CELLS: Final = 500_000
 
 
-def gpu_series(past: HistoryReader, ask: Ask, measure: HistoryMetric) -> Answer:
-    gpu = find_gpu(past, ask.gpu or "")
-    grid = cut_range(past, ask, gpu.first)
-    found = _fold_host(past, gpu.host, measure, grid, only={gpu.key})
-    points = _together(found, grid, measure, is_one=True)
-    return make_answer(ask, measure, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
+def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
+    gpu = find_gpu(view, ask.gpu or "")
+    grid = cut_range(view, ask, gpu.first)
+    found = _fold_host(view, gpu.host, metric, grid, only={gpu.key})
+    points = _together(found, grid, metric, is_one=True)
+    return make_answer(ask, metric, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
 
 
-def host_series(past: HistoryReader, ask: Ask, measure: HistoryMetric) -> Answer:
-    host = find_host(past, ask.host or "")
-    gpus = {key: gpu for key, gpu in past.gpus().items() if gpu.host == host.key}
-    grid = cut_range(past, ask, host.first, among=len(gpus) if ask.by == "gpu" else 1)
-    found = _fold_host(past, host.key, measure, grid)
+def host_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
+    host = find_host(view, ask.host or "")
+    gpus = {key: gpu for key, gpu in view.gpus().items() if gpu.host == host.key}
+    grid = cut_range(view, ask, host.first, among=len(gpus) if ask.by == "gpu" else 1)
+    found = _fold_host(view, host.key, metric, grid)
     if ask.by == "gpu":
-        return make_answer(ask, measure, grid, _each(found, past.gpus(), grid, measure))
-    points = _together(found, grid, measure, is_one=measure.is_of_host)
-    return make_answer(ask, measure, grid, [Series(points, host=host.host_id, label=host.name)])
+        return make_answer(ask, metric, grid, _each(found, view.gpus(), grid, metric))
+    points = _together(found, grid, metric, is_one=metric.is_of_host)
+    return make_answer(ask, metric, grid, [Series(points, host=host.host_id, label=host.name)])
 
 
-def run_series(past: HistoryReader, ask: Ask, measure: HistoryMetric, now: float) -> Answer:
+def run_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
     """Its GPUs while it was on them; in quarter hours, those that it was there for at least a part of."""
-    run = _find_run(past, ask.run or 0)
-    grid = cut_range(past, ask, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
+    run = _find_run(view, ask.run or 0)
+    grid = cut_range(view, ask, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
     if grid.step < QUARTER:
-        found = fold(read_samples(past, run.host, measure, grid, only=run.gpus, mask=_presence(run.key)), grid)
+        found = fold(read_samples(view, run.host, metric, grid, only=run.gpus, mask=_presence(run.key)), grid)
     else:
-        span = (run.first // QUARTER * QUARTER, _last_moment(past, run, now) + 1)
-        found = fold(read_quarters(past, run.host, measure, grid, only=run.gpus), grid, span)
+        span = (run.first // QUARTER * QUARTER, _last_moment(view, run, now) + 1)
+        found = fold(read_quarters(view, run.host, metric, grid, only=run.gpus), grid, span)
     if ask.by == "gpu":
-        return make_answer(ask, measure, grid, _each(found, past.gpus(), grid, measure))
-    points = _together(found, grid, measure, is_one=len(run.gpus) == 1)
-    return make_answer(ask, measure, grid, [Series(points, run=run.key)])
+        return make_answer(ask, metric, grid, _each(found, view.gpus(), grid, metric))
+    points = _together(found, grid, metric, is_one=len(run.gpus) == 1)
+    return make_answer(ask, metric, grid, [Series(points, run=run.key)])
 
 
-def fleet_series(past: HistoryReader, ask: Ask, measure: HistoryMetric, now: float) -> Answer:
-    hosts = past.hosts().values()
+def fleet_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
+    hosts = view.hosts().values()
     began = min((host.first for host in hosts), default=ask.start)
     grid = choose_grid(ask.start, ask.end, ask.points)
     inside = [host for host in hosts if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
     reads = len(inside) * (grid.end - max(grid.start, began)) / HOUR
-    if grid.step >= QUARTER or max(grid.start, began) < past.raw_since() or reads > MOST_READS:
+    if grid.step >= QUARTER or max(grid.start, began) < view.raw_since() or reads > MOST_READS:
         grid = choose_grid(ask.start, ask.end, ask.points, QUARTER)
-        whole = _fold_fleet(past, measure, grid, now)
+        whole = _fold_fleet(view, metric, grid, now)
     else:
-        whole = _fold_hosts(past, inside, measure, grid)
-    return make_answer(ask, measure, grid, [Series(whole.points(grid, measure), fleet=True)])
+        whole = _fold_hosts(view, inside, metric, grid)
+    return make_answer(ask, metric, grid, [Series(whole.points(grid, metric), fleet=True)])
 
 
-def find_gpu(past: HistoryReader, uuid: str) -> KnownGpu:
-    found = next((gpu for gpu in past.gpus().values() if gpu.uuid == uuid), None)
+def find_gpu(view: "HistoryView", uuid: str) -> KnownGpu:
+    found = next((gpu for gpu in view.gpus().values() if gpu.uuid == uuid), None)
     if found is None:
-        known = [gpu.uuid for gpu in past.gpus().values()]
+        known = [gpu.uuid for gpu in view.gpus().values()]
         hint = _near(uuid, known, "a GPU's uuid")
         raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]!r}", hint)
     return found
 
 
-def find_host(past: HistoryReader, name: str) -> KnownHost:
+def find_host(view: "HistoryView", name: str) -> KnownHost:
     """By id or by name; of several that had the name, the one that was there last."""
-    hosts = past.hosts().values()
+    hosts = view.hosts().values()
     named = [host for host in hosts if host.host_id == name] or [host for host in hosts if host.name == name]
     if not named:
         hint = _near(name, [host.name for host in hosts], "a host's name or id")
@@ -134,23 +139,23 @@ def find_host(past: HistoryReader, name: str) -> KnownHost:
     return max(named, key=lambda host: host.last)
 
 
-def cut_range(past: HistoryReader, ask: Ask, began: float, *, among: int = 1) -> Grid:
+def cut_range(view: "HistoryView", ask: Ask, began: float, *, among: int = 1) -> Grid:
     """The steps of an answer about devices that were first seen at `began`, for `among` series."""
     if among > MOST_SERIES:
         hint = f"At most {MOST_SERIES} can be; ask for one GPU."
         raise HistoryRefused("too_many_series", f"{among:,} GPUs are too many to be told apart", hint)
     points = min(ask.points, max(1, MOST_VALUES // max(1, among)))
     grid = choose_grid(ask.start, ask.end, points)
-    if grid.step < QUARTER and max(grid.start, began) < past.raw_since():
+    if grid.step < QUARTER and max(grid.start, began) < view.raw_since():
         return choose_grid(ask.start, ask.end, points, QUARTER)
     return grid
 
 
 def make_answer(
-    ask: Ask, measure: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution | None = None
+    ask: Ask, metric: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution | None = None
 ) -> Answer:
     made_from: Resolution = resolution or ("raw" if grid.step < QUARTER else "quarter_hour")
-    return Answer(measure.name, measure.unit, grid.step, ask.start, ask.end, made_from, series)
+    return Answer(metric.name, metric.unit, grid.step, ask.start, ask.end, made_from, series)
 
 
 def _near(wrong: str, known: Collection[str], what: str) -> str:
@@ -159,48 +164,48 @@ def _near(wrong: str, known: Collection[str], what: str) -> str:
     return suggest(wrong, known, f"Give {what}; it knows")
 
 
-def _find_run(past: HistoryReader, key: int) -> KnownRun:
-    run = past.run(key) if 0 < key < 2**63 else None
+def _find_run(view: "HistoryView", key: int) -> KnownRun:
+    run = view.run(key) if 0 < key < 2**63 else None
     if run is None:
         raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
     return run
 
 
 def _fold_host(
-    past: HistoryReader, host: int, measure: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
+    view: "HistoryView", host: int, metric: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
 ) -> dict[int, Steps]:
     read = read_samples if grid.step < QUARTER else read_quarters
-    return fold(read(past, host, measure, grid, only=only), grid)
+    return fold(read(view, host, metric, grid, only=only), grid)
 
 
-def _fold_hosts(past: HistoryReader, hosts: Iterable[KnownHost], measure: HistoryMetric, grid: Grid) -> Whole:
+def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: HistoryMetric, grid: Grid) -> Whole:
     """Host by host, so that not all devices are in memory at once."""
-    whole = put_together([], grid, measure.rollup)
+    whole = put_together([], grid, metric.rollup)
     for host in hosts:
-        found = _fold_host(past, host.key, measure, grid)
-        whole = whole.join(put_together(found.values(), grid, measure.rollup), measure.rollup)
+        found = _fold_host(view, host.key, metric, grid)
+        whole = whole.join(put_together(found.values(), grid, metric.rollup), metric.rollup)
     return whole
 
 
-def _fold_fleet(past: HistoryReader, measure: HistoryMetric, grid: Grid, now: float) -> Whole:
-    stack = past.fleet_quarters(grid.start, grid.end, wanted_for(measure))
-    table = read_table(stack, measure, now)
+def _fold_fleet(view: "HistoryView", metric: HistoryMetric, grid: Grid, now: float) -> Whole:
+    stack = view.fleet_quarters(grid.start, grid.end, wanted_for(metric))
+    table = read_table(stack, metric, now)
     at = ((table.times - grid.start) // grid.step).astype(np.int64)
     return table.fold(at, grid.count)
 
 
-def _each(found: dict[int, Steps], gpus: dict[int, KnownGpu], grid: Grid, measure: HistoryMetric) -> list[Series]:
+def _each(found: dict[int, Steps], gpus: dict[int, KnownGpu], grid: Grid, metric: HistoryMetric) -> list[Series]:
     known = sorted((gpus[key].label, key) for key in found if key in gpus)
     return [
-        Series(points_of_one(found[key], grid, measure), gpu=gpus[key].uuid, label=label, model=gpus[key].model)
+        Series(points_of_one(found[key], grid, metric), gpu=gpus[key].uuid, label=label, model=gpus[key].model)
         for label, key in known
     ]
 
 
-def _together(found: dict[int, Steps], grid: Grid, measure: HistoryMetric, *, is_one: bool) -> list[Point]:
+def _together(found: dict[int, Steps], grid: Grid, metric: HistoryMetric, *, is_one: bool) -> list[Point]:
     if is_one and len(found) == 1:
-        return points_of_one(next(iter(found.values())), grid, measure)
-    return put_together(found.values(), grid, measure.rollup).points(grid, measure)
+        return points_of_one(next(iter(found.values())), grid, metric)
+    return put_together(found.values(), grid, metric.rollup).points(grid, metric)
 
 
 def _presence(run: int) -> Mask:
@@ -214,32 +219,32 @@ def _presence(run: int) -> Mask:
     return mask
 
 
-def _last_moment(past: HistoryReader, run: KnownRun, now: float) -> float:
+def _last_moment(view: "HistoryView", run: KnownRun, now: float) -> float:
     """What the table says is behind while the run goes on: the hours since tell."""
     if now - run.last > 2 * HOUR:
         return run.last
-    hours = past.hours(run.host, run.last, now, (), runs=True)
+    hours = view.hours(run.host, run.last, now, (), runs=True)
     parts = [(hour, part) for hour in hours for part in hour.runs if part.run == run.key and part.present.any()]
     return max([run.last, *(float(hour.times[part.present][-1]) for hour, part in parts)])
 
 
-def user_series(past: HistoryReader, ask: Ask, measure: HistoryMetric, now: float) -> Answer:
+def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
     """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
     grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
-    amounts, is_known, in_use = _add_up(past, ask.user or "", measure.name, grid)
-    observed = _observed(past, grid, now)
+    amounts, is_known, in_use = _add_up(view, ask.user or "", metric.name, grid)
+    observed = _observed(view, grid, now)
     seconds = np.where((observed == 0) & in_use, float(HOUR), observed)
     is_seen = is_known & (seconds > 0)
     values = np.divide(amounts, seconds, out=np.full((1, len(seconds)), np.nan), where=is_seen)
     times = grid.start + HOUR * np.arange(len(seconds), dtype=np.float64)
     block = Block([0], times, amounts[None], seconds, values, values, values)
-    points = [points_of_one(steps, grid, measure) for steps in fold([block], grid).values()]
-    return make_answer(ask, measure, grid, [Series(points[0] if points else [], user=ask.user)], "hour")
+    points = [points_of_one(steps, grid, metric) for steps in fold([block], grid).values()]
+    return make_answer(ask, metric, grid, [Series(points[0] if points else [], user=ask.user)], "hour")
 
 
-def _add_up(past: HistoryReader, user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
+def _add_up(view: "HistoryView", user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
     """By hour: the amount, whether it can be known, and whether anybody used anything."""
-    uses = list(past.hourly_uses(grid.start, grid.end))
+    uses = list(view.hourly_uses(grid.start, grid.end))
     mine = [(key[0], use) for key, use in uses if key[2] == user]
     held, known = _by_hour(mine, "held", grid), _by_hour(mine, _KNOWN_BY.get(metric, "held"), grid)
     in_use = np.zeros(len(held), dtype=np.bool_)
@@ -257,33 +262,33 @@ def _places(hours: list[int], grid: Grid) -> NDArray[np.int64]:
     return (np.array(hours, dtype=np.int64) - grid.start) // HOUR
 
 
-def _observed(past: HistoryReader, grid: Grid, now: float) -> Floats:
+def _observed(view: "HistoryView", grid: Grid, now: float) -> Floats:
     """For how long the fleet was observed in each hour."""
-    stack = past.fleet_quarters(grid.start, grid.end, (CAPACITY,))
+    stack = view.fleet_quarters(grid.start, grid.end, (CAPACITY,))
     places = (stack.starts - grid.start) // HOUR
     return np.bincount(places, observed_seconds(stack, now), (grid.end - grid.start) // HOUR).astype(np.float64)
 
 
-def memory_by_user(past: HistoryReader, ask: Ask, measure: HistoryMetric, now: float) -> Answer:
+def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
     """From samples alone, as only they tell who was there. Memory in use by nobody known has no user."""
-    gpu = find_gpu(past, ask.gpu or "")
+    gpu = find_gpu(view, ask.gpu or "")
     start = max(ask.start, gpu.first)
-    _check_kept(past, start, min(ask.end, now))
-    grid = cut_range(past, ask, gpu.first)
-    block, users = _split(past, gpu, grid)
+    _check_kept(view, start, min(ask.end, now))
+    grid = cut_range(view, ask, gpu.first)
+    block, users = _split(view, gpu, grid)
     found = fold([block], grid)
-    points = {row: points_of_one(steps, grid, measure) for row, steps in found.items()}
+    points = {row: points_of_one(steps, grid, metric) for row, steps in found.items()}
     # A step in which somebody was not there at all is no point of theirs.
     series = [
         Series([point for point in points[row] if point[3]], gpu=gpu.uuid, label=gpu.label, user=user)
         for row, user in enumerate(users)
         if row in points
     ]
-    return make_answer(ask, measure, grid, series, "raw")
+    return make_answer(ask, metric, grid, series, "raw")
 
 
-def _check_kept(past: HistoryReader, start: float, end: float) -> None:
-    since = past.raw_since()
+def _check_kept(view: "HistoryView", start: float, end: float) -> None:
+    since = view.raw_since()
     if start < since:
         raise HistoryRefused(
             "too_old",
@@ -297,10 +302,10 @@ def _check_kept(past: HistoryReader, start: float, end: float) -> None:
         )
 
 
-def _split(past: HistoryReader, gpu: KnownGpu, grid: Grid) -> tuple[Block, list[str | None]]:
+def _split(view: "HistoryView", gpu: KnownGpu, grid: Grid) -> tuple[Block, list[str | None]]:
     """A row a user; 0 where the GPU was seen without them."""
-    hours = [hour for hour in past.hours(gpu.host, grid.start, grid.end, (_MEMORY,), runs=True) if gpu.key in hour.gpus]
-    parts = [_memory_of_users(past, hour, hour.gpus.index(gpu.key)) for hour in hours]
+    hours = [hour for hour in view.hours(gpu.host, grid.start, grid.end, (_MEMORY,), runs=True) if gpu.key in hour.gpus]
+    parts = [_memory_of_users(view, hour, hour.gpus.index(gpu.key)) for hour in hours]
     users = sorted({user for part, _ in parts for user in part}, key=lambda user: (user is None, user or ""))
     rows = [np.concatenate([part.get(user, base) for part, base in parts]) for user in users]
     times = np.concatenate([hour.times for hour in hours]) if hours else np.empty(0)
@@ -309,13 +314,13 @@ def _split(past: HistoryReader, gpu: KnownGpu, grid: Grid) -> tuple[Block, list[
     return make_block(list(range(len(users))), times, values, seconds, grid.step), users
 
 
-def _memory_of_users(past: HistoryReader, hour: Hour, row: int) -> tuple[dict[str | None, Floats], Floats]:
+def _memory_of_users(view: "HistoryView", hour: Hour, row: int) -> tuple[dict[str | None, Floats], Floats]:
     base = np.where(hour.states[row] > UNKNOWN, 0.0, np.nan)
     found: dict[str | None, Floats] = {}
     is_alone = np.isin(hour.states[row], (BUSY, HELD))
     for part in hour.runs:
         if part.gpu == row:
-            user = past.owner(part.run)
+            user = view.owner(part.run)
             found[user] = found.get(user, base) + np.where(part.present, part.memory, 0.0)
             is_alone &= ~part.present
     table = hour.metrics.get(_MEMORY)
@@ -324,30 +329,30 @@ def _memory_of_users(past: HistoryReader, hour: Hour, row: int) -> tuple[dict[st
     return found, base
 
 
-def answer_series(past: HistoryReader, ask: Ask, now: float) -> Answer:
+def answer_series(view: "HistoryView", ask: Ask, now: float) -> Answer:
     """Raises HistoryRefused for what makes no sense, and says what would."""
     check_range(ask.start, ask.end)
     check_points(ask.points)
-    subject, measure = check_ask(ask)
+    subject, metric = check_ask(ask)
     if subject == "user":
-        return user_series(past, ask, measure, now)
+        return user_series(view, ask, metric, now)
     if ask.by == "user":
-        return memory_by_user(past, ask, measure, now)
+        return memory_by_user(view, ask, metric, now)
     if subject == "gpu":
-        return gpu_series(past, ask, measure)
+        return gpu_series(view, ask, metric)
     if subject == "host":
-        return host_series(past, ask, measure)
+        return host_series(view, ask, metric)
     if subject == "run":
-        return run_series(past, ask, measure, now)
-    return fleet_series(past, ask, measure, now)
+        return run_series(view, ask, metric, now)
+    return fleet_series(view, ask, metric, now)
 
 
 def check_ask(ask: Ask) -> tuple[Subject, HistoryMetric]:
     """Whose past is asked for, and what of it. Raises HistoryRefused."""
     subject = _subject_of(ask)
-    measure = find_metric(ask.metric, subject)
-    _check_split(ask, subject, measure)
-    return subject, measure
+    metric = find_metric(ask.metric, subject)
+    _check_split(ask, subject, metric)
+    return subject, metric
 
 
 def _subject_of(ask: Ask) -> Subject:
@@ -358,27 +363,27 @@ def _subject_of(ask: Ask) -> Subject:
     return given[0]
 
 
-def _check_split(ask: Ask, subject: Subject, measure: HistoryMetric) -> None:
+def _check_split(ask: Ask, subject: Subject, metric: HistoryMetric) -> None:
     hint = "by=gpu splits a metric of GPUs, of a host or a run; by=user splits memory_used_bytes of one GPU."
-    if ask.by == "gpu" and (subject not in {"host", "run"} or measure.is_of_host):
+    if ask.by == "gpu" and (subject not in {"host", "run"} or metric.is_of_host):
         raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by GPU", hint)
     if ask.by == "user" and (subject != "gpu" or ask.metric != "memory_used_bytes"):
         raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by user", hint)
 
 
-def answer_heat(past: HistoryReader, ask: HeatAsk, now: float) -> Heat:
+def answer_heat(view: "HistoryView", ask: HeatAsk, now: float) -> Heat:
     """Rows are by name. A host is there if it was seen at some time in the range."""
     check_range(ask.start, ask.end)
-    measure = find_metric(ask.metric, "host")
+    metric = find_metric(ask.metric, "host")
     grid = cut_map(ask)
-    hosts = _hosts_within(past, grid)
+    hosts = _hosts_within(view, grid)
     _check_cost(len(hosts), grid, now)
-    values = _fill(past, measure, grid, {host.key: row for row, host in enumerate(hosts)}, now)
+    values = _fill(view, metric, grid, {host.key: row for row, host in enumerate(hosts)}, now)
     rows = [
         HeatRow(host.host_id, host.name, values[row * grid.count : (row + 1) * grid.count])
         for row, host in enumerate(hosts)
     ]
-    return Heat(measure.name, measure.unit, grid.step, grid.times(), rows)
+    return Heat(metric.name, metric.unit, grid.step, grid.times(), rows)
 
 
 def cut_map(ask: HeatAsk) -> Grid:
@@ -393,9 +398,9 @@ def cut_map(ask: HeatAsk) -> Grid:
     return grid
 
 
-def _hosts_within(past: HistoryReader, grid: Grid) -> list[KnownHost]:
+def _hosts_within(view: "HistoryView", grid: Grid) -> list[KnownHost]:
     # When a host was last seen may be an hour behind.
-    hosts = [host for host in past.hosts().values() if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
+    hosts = [host for host in view.hosts().values() if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
     return sorted(hosts, key=lambda host: (host.name, host.host_id))
 
 
@@ -410,12 +415,12 @@ def _check_cost(hosts: int, grid: Grid, now: float) -> None:
 
 
 def _fill(
-    past: HistoryReader, measure: HistoryMetric, grid: Grid, rows: dict[int, int], now: float
+    view: "HistoryView", metric: HistoryMetric, grid: Grid, rows: dict[int, int], now: float
 ) -> list[float | None]:
     """The cells, row after row."""
-    stack = past.host_hours(grid.start, grid.end, wanted_for(measure))
+    stack = view.host_hours(grid.start, grid.end, wanted_for(metric))
     stack = stack.only(np.isin(stack.hosts, list(rows)))
     places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
-    table = read_table(stack, measure, now)
+    table = read_table(stack, metric, now)
     whole = table.fold(places * grid.count + (stack.starts - grid.start) // grid.step, len(rows) * grid.count)
-    return tell(whole.means(measure), measure.digits)
+    return tell(whole.means(metric), metric.digits)

@@ -233,3 +233,34 @@ class Store(Protocol):
     def run(self, key: int) -> Run | None: ...
     def stats(self) -> StoreStats: ...
     def close(self) -> None: ...
+
+
+class KnownGpu(Struct, frozen=True):
+    """`first` and `last` are when it was first and last sampled."""
+
+    key: int
+    uuid: str
+    host: int
+    label: str
+    model: str
+    first: float
+    last: float
+
+
+class KnownHost(Struct, frozen=True):
+    key: int
+    host_id: str
+    name: str
+    first: float
+    last: float
+
+
+class KnownRun(Struct, frozen=True):
+    """As it is in the store's table, without its parts of hours that are not sealed yet."""
+
+    key: int
+    host: int
+    gpus: tuple[int, ...]
+    user: str | None
+    first: float
+    last: float

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
-from gpudeck.history.base import HistoryRefused, UsageAmounts, UsageAsk, UseKey
+from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
 from gpudeck.history.time_range import HOUR, Period
 from gpudeck.model.usage import By, Day, Usage, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:
-    from gpudeck.history.past import HistoryReader, KnownGpu
+    from gpudeck.history.base import KnownGpu
+    from gpudeck.history.embedded.view import HistoryView
 
 _GONE_AFTER: Final = 7 * DAY
 """A GPU that was not seen for so long at the end of a period had left with its last sample."""
@@ -54,18 +55,18 @@ class _Sums(Struct):
 
 
 def usage(
-    past: "HistoryReader", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
+    view: "HistoryView", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
     """`groups` tells the group of those whom the settings put into none. Blocks while the past is read.
 
     Raises HistoryRefused.
     """
     period = _period(ask, now)
-    names = _host_names(past, ask.host)
+    names = _host_names(view, ask.host)
     by_host = ask.by == "host" or ask.host is not None
     # The store adds up whole stretches by itself, several times faster than hours are added up here.
-    facts = (fact for begin, end in period.stretches() for fact in past.uses(begin, end, by_host=by_host))
-    gpus = past.gpus().values()
+    facts = (fact for begin, end in period.stretches() for fact in view.uses(begin, end, by_host=by_host))
+    gpus = view.gpus().values()
     answer = fold(
         facts,
         ask,
@@ -73,7 +74,7 @@ def usage(
         groups,
         now,
         hosts=names,
-        observed=_observed(past, period),
+        observed=_observed(view, period),
         had=seconds_had(gpus, ask.start, min(ask.end, now)),
     )
     first = min((gpu.first for gpu in gpus), default=ask.start)
@@ -119,7 +120,7 @@ def fold(
     )
 
 
-def seconds_had(gpus: "Iterable[KnownGpu]", start: float, end: float) -> float:
+def seconds_had(gpus: Iterable[KnownGpu], start: float, end: float) -> float:
     """The GPU-seconds that these GPUs had in a period: each from when it was first seen.
 
     One that was last seen more than seven days before the end counts until then: it is taken for removed.
@@ -143,16 +144,16 @@ def _period(ask: UsageAsk, now: float) -> Period:
     return Period(ask.start, ask.end, now, ask.zone if ask.daily else None)
 
 
-def _observed(past: "HistoryReader", period: Period) -> float:
+def _observed(view: "HistoryView", period: Period) -> float:
     """GPU-seconds that were observed; of the hours at the two ends the part that lies inside."""
     first, last = period.first_hour, period.end_hour - HOUR
-    seconds = sum(past.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
-    return seconds + (past.observed(first + HOUR, last) if last > first + HOUR else 0.0)
+    seconds = sum(view.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
+    return seconds + (view.observed(first + HOUR, last) if last > first + HOUR else 0.0)
 
 
-def _host_names(past: "HistoryReader", wanted: str | None) -> dict[str, str]:
+def _host_names(view: "HistoryView", wanted: str | None) -> dict[str, str]:
     """The names by id. A host that was installed anew has a new id and its old name: it stays one row."""
-    names = {host.host_id: host.name for host in past.hosts().values()}
+    names = {host.host_id: host.name for host in view.hosts().values()}
     if wanted is not None and wanted not in names and wanted not in names.values():
         hint = "`host` is a host's name or id, as /api/v1/hosts tells them."
         raise HistoryRefused("unknown_host", f"the history knows no host {wanted[:80]!r}", hint)

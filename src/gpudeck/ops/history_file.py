@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.embedded.check import find_damage
-from gpudeck.history.embedded.export import Choice, export, measure
-from gpudeck.history.embedded.repair import Repaired
+from gpudeck.history.embedded.export import ExportSelection, export, measure_file
+from gpudeck.history.embedded.repair import RepairReport
 from gpudeck.history.embedded.repair import repair as repair_file
 from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.tables import is_damage, open_to_read
-from gpudeck.history.embedded.view import View
+from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.hub.clock_monitor import write_certain
@@ -21,7 +21,7 @@ from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.times import parse_time, show_utc
 from gpudeck.settings import choose_data_dir, load_settings
 
-__all__ = ["accept_clock", "choose", "export", "find_path", "measure", "opened", "read_span", "repair", "verify"]
+__all__ = ["accept_clock", "choose", "export", "find_path", "measure_file", "opened", "read_span", "repair", "verify"]
 
 
 def find_path(file: Path | None, config: Path | None) -> Path:
@@ -38,7 +38,7 @@ def find_path(file: Path | None, config: Path | None) -> Path:
 
 
 @contextmanager
-def opened(file: Path | None, config: Path | None) -> Iterator[tuple[View, Path]]:
+def opened(file: Path | None, config: Path | None) -> Iterator[tuple[HistoryView, Path]]:
     """A view of that file, or of the hub's own. Raises UsageError where there is none, or it cannot be read."""
     path = find_path(file, config)
     try:
@@ -63,7 +63,7 @@ def verify(path: Path) -> Iterator[str]:
         yield f"the file: {error}"
 
 
-def repair(path: Path) -> Repaired:
+def repair(path: Path) -> RepairReport:
     """Set the damaged parts of that file aside. Raises UsageError where a hub is running, or it cannot be written."""
     try:
         return repair_file(path, time.time())
@@ -105,5 +105,7 @@ def _read_moment(text: str, now: float) -> float:
     return parse_time(f"-{text}" if text[-1:].isalpha() and text[:1].isdigit() and text.isalnum() else text, now)
 
 
-def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> Choice:
-    return Choice(start, end, hosts, gpus, metrics or GPU_NAMES)
+def choose(
+    start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]
+) -> ExportSelection:
+    return ExportSelection(start, end, hosts, gpus, metrics or GPU_NAMES)

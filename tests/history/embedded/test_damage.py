@@ -12,7 +12,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
-from gpudeck.history.embedded.export import Choice, export
+from gpudeck.history.embedded.export import ExportSelection, export
 from gpudeck.history.embedded.repair import repair
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.sample import HostSample
@@ -123,7 +123,7 @@ def use(path: Path) -> EmbeddedStore | None:
 
 def export_all(path: Path) -> int:
     with suppress(sqlite3.Error, GpudeckError), view_file(path) as view:
-        return len(list(export(view, Choice(START, END + HOUR, metrics=("power_watts",)))))
+        return len(list(export(view, ExportSelection(START, END + HOUR, metrics=("power_watts",)))))
     return 0
 
 

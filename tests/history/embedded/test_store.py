@@ -17,7 +17,7 @@ from fakes.clock import FakeClock
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
 from gpudeck.history.embedded import view
 from gpudeck.history.embedded.check import find_damage
-from gpudeck.history.embedded.export import measure
+from gpudeck.history.embedded.export import measure_file
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
@@ -488,5 +488,5 @@ def test_size_tells_the_newest_sample_also_of_the_journal(store: EmbeddedStore, 
     store.take(busy_hour()[:7])
     store.flush()
     with view_file(path) as found:
-        size = measure(found, path)
+        size = measure_file(found, path)
     assert (size.oldest, size.newest) == (START, START + 60)

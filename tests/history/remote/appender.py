@@ -4,10 +4,10 @@ import itertools
 import sys
 from pathlib import Path
 
-from gpudeck.history.remote.encoder import Part
-from gpudeck.history.remote.queue import Queue
+from gpudeck.history.remote.encoder import EncodedSeries
+from gpudeck.history.remote.queue import DiskQueue
 
-queue = Queue(Path(sys.argv[1]), 10**9)
+queue = DiskQueue(Path(sys.argv[1]), 10**9)
 for number in itertools.count(len(queue.peek(10**9))):
-    queue.append([Part(bytes(1000), 1, float(number))])
+    queue.append([EncodedSeries(bytes(1000), 1, float(number))])
     print(number, flush=True)

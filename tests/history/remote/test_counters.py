@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.history.remote.counters import EVERY, Counters, use_of
-from gpudeck.history.remote.encoder import Part
+from gpudeck.history.remote.counters import EVERY, UsageCounters, use_of
+from gpudeck.history.remote.encoder import EncodedSeries
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 
 AT = 1_790_000_000.0
@@ -25,7 +25,7 @@ def sample(*gpus: GpuSample, at: float = AT) -> HostSample:
     return HostSample("id", "gpu01", at, 10.0, (), gpus)
 
 
-def totals(parts: list[Part]) -> list[float]:
+def totals(parts: list[EncodedSeries]) -> list[float]:
     """The values in the order in which they are written: a sample is 0x09 and a double, 0x10 and the time."""
     body = b"".join(part.body for part in parts)
     marks = [at for at in range(len(body)) if body[at : at + 3] == b"\x12\x10\x09"]
@@ -62,21 +62,21 @@ def test_gpu_in_an_unknown_state_is_nobodys() -> None:
 
 
 def test_counter_begins_at_zero_when_its_use_began(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "counters")
+    counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1), utilization_percent=10)), 10)
     # Held, worked and idle, at the beginning and now; nothing was metered.
     assert totals(counters.tell(AT)) == [0, 0, 0, 10, 1, 0]
 
 
 def test_nothing_is_told_of_those_who_did_nothing(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "counters")
+    counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
     counters.tell(AT)
     assert counters.tell(AT + 1000) == []
 
 
 def test_counters_are_told_now_and_then(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "counters")
+    counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
     counters.tell(AT)
     counters.count(sample(gpu("busy", ("alice", 1)), at=AT + 10), 10)
@@ -85,17 +85,17 @@ def test_counters_are_told_now_and_then(tmp_path: Path) -> None:
 
 
 def test_counters_go_on_after_a_restart(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "counters")
+    counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
     counters.tell(AT)
     assert counters.save()
-    again = Counters(tmp_path / "counters")
+    again = UsageCounters(tmp_path / "counters")
     again.count(sample(gpu("busy", ("alice", 1)), at=AT + 60), 10)
     assert totals(again.tell(AT + 60)) == [10, 0, 20, 0]
 
 
 def test_counters_that_cannot_be_saved_say_so(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "nowhere" / "counters")
+    counters = UsageCounters(tmp_path / "nowhere" / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
     counters.tell(AT)
     assert not counters.save()
@@ -104,14 +104,14 @@ def test_counters_that_cannot_be_saved_say_so(tmp_path: Path) -> None:
 
 def test_damaged_file_is_put_aside(tmp_path: Path) -> None:
     (tmp_path / "counters").write_bytes(b"rubbish")
-    counters = Counters(tmp_path / "counters")
+    counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
     assert totals(counters.tell(AT))[-2:] == [10, 0]
     assert (tmp_path / "counters.damaged").read_bytes() == b"rubbish"
 
 
 def test_clock_that_was_ahead_does_not_silence_the_counters(tmp_path: Path) -> None:
-    counters = Counters(tmp_path / "counters")
+    counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1)), at=AT + 10**6), 10)
     counters.tell(AT + 10**6)
     counters.count(sample(gpu("busy", ("alice", 1))), 10)

@@ -11,28 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.history.remote.encoder import Part
-from gpudeck.history.remote.queue import Queue
+from gpudeck.history.remote.encoder import EncodedSeries
+from gpudeck.history.remote.queue import DiskQueue
 
 APPENDER = Path(__file__).with_name("appender.py")
 
 
-Open = Callable[[int], Queue]
+Open = Callable[[int], DiskQueue]
 
 
 @pytest.fixture
 def open_queue(tmp_path: Path) -> Iterator[Open]:
     """Queues of so many bytes in the test's folder, one after the other."""
     with contextlib.ExitStack() as opened:
-        yield lambda size: opened.enter_context(contextlib.closing(Queue(tmp_path, size)))
+        yield lambda size: opened.enter_context(contextlib.closing(DiskQueue(tmp_path, size)))
 
 
-def part(number: int, size: int = 10) -> Part:
+def part(number: int, size: int = 10) -> EncodedSeries:
     # Bytes that cannot be packed any smaller, so that sizes on the disk are those of the test.
-    return Part(random.Random(number).randbytes(size), 7, float(number))
+    return EncodedSeries(random.Random(number).randbytes(size), 7, float(number))
 
 
-def numbers(queue: Queue) -> list[int]:
+def numbers(queue: DiskQueue) -> list[int]:
     return [int(waiting.part.at) for waiting in queue.peek(10**9)]
 
 

@@ -13,7 +13,7 @@ from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, UsageAsk
-from gpudeck.history.remote.client import Door
+from gpudeck.history.remote.client import PromClient
 from gpudeck.history.remote.encoder import encode_head, encode_series, encode_time
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
@@ -57,7 +57,7 @@ def temperatures(store: RemoteStore, server: StoreProcess, end: float, start: fl
 
 @dataclasses.dataclass
 class OneRun:
-    """A ledger that knows one run."""
+    """A usage_store that knows one run."""
 
     one: Run
     problem: str | None = None
@@ -180,9 +180,11 @@ def test_series_that_the_store_scrapes_from_the_hub_are_not_mixed_up_with_those_
 ) -> None:
     head = encode_head("gpudeck_gpu_temperature_celsius", {"host": "gpu01", "gpu": "GPU-gpu01", "job": "gpudeck"})
     scraped = encode_series(head, 99.0, encode_time(START + 3))
-    door = Door(server.write_url, HistorySettings(), name="write_url", seconds=5.0)
-    with contextlib.closing(door), opened(server, tmp_path) as store:
-        assert door.post("", bytes(cramjam.snappy.compress_raw(scraped)), {"Content-Encoding": "snappy"}).status == 204
+    client = PromClient(server.write_url, HistorySettings(), name="write_url", seconds=5.0)
+    with contextlib.closing(client), opened(server, tmp_path) as store:
+        assert (
+            client.post("", bytes(cramjam.snappy.compress_raw(scraped)), {"Content-Encoding": "snappy"}).status == 204
+        )
         store.take([sample(START + 5)])
         assert temperatures(store, server, START + 100) == [(START, 50, 50, 50)]
 
@@ -201,8 +203,8 @@ def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: P
 def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -> None:
     run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
     run.id, run.gpus, run.seen_at, run.ended_at = 5, ["GPU-gpu01"], START + 100, START + 195
-    ledger = OneRun(run)
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, ledger, FakeClock(START))) as store:
+    usage_store = OneRun(run)
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, usage_store, FakeClock(START))) as store:
         store.take([sample(START + 10 * number, 50.0 + number) for number in range(30)])
         store.flush()
         server.show_all()
@@ -211,7 +213,7 @@ def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -
         assert [point[0] - START for point in whole.points] == [100 + 10 * number for number in range(10)]
         assert (whole.run, split.gpu, split.points) == (5, "GPU-gpu01", whole.points)
         assert store.run(5) == run
-    assert (ledger.taken, ledger.is_closed) == (30, True)
+    assert (usage_store.taken, usage_store.is_closed) == (30, True)
 
 
 def take_late(store: RemoteStore, server: StoreProcess) -> list[Point]:
@@ -270,8 +272,8 @@ def test_folder_that_cannot_be_used_is_told(server: StoreProcess, tmp_path: Path
 
 def test_trouble_of_the_ledger_is_told(server: StoreProcess, tmp_path: Path) -> None:
     run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
-    ledger = OneRun(run, problem="no room")
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, ledger)) as store:
+    usage_store = OneRun(run, problem="no room")
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, usage_store)) as store:
         assert store.problem == store.stats().problem == "no room"
 
 

@@ -65,7 +65,7 @@ def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
         is_sound = False
         yield damage
     if is_sound:
-        yield from _Check(connection).run()
+        yield from _RowCheck(connection).run()
 
 
 def check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
@@ -84,7 +84,7 @@ def is_close(one: float, other: float) -> bool:
     return abs(one - other) <= 1.0 + 0.01 * max(abs(one), abs(other))
 
 
-class _Check:
+class _RowCheck:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._ask = connection.execute
@@ -354,13 +354,13 @@ class _Check:
         return bool(chunks == sealed > 0 and first is not None and first <= bounds[0])
 
     def _check_journal(self) -> Iterator[Damage]:
-        found = list(journal.find_damage(self._connection))
+        found = list(journal.find_damaged_entries(self._connection))
         sentences = iter(journal.summarize(found))
-        for kind in (journal.Newer, Damaged):
+        for kind in (journal.NewerEntry, Damaged):
             numbers = tuple(entry for entry, error in found if type(error) is kind)
             if numbers:
                 # What a newer gpudeck wrote is not damaged.
-                where = () if kind is journal.Newer else tuple(("id", number) for number in numbers)
+                where = () if kind is journal.NewerEntry else tuple(("id", number) for number in numbers)
                 yield Damage("journal", where, f"journal: {next(sentences)}")
 
     def _name(self, host: int) -> str:

@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from gpudeck.history.base import HistoryRefused
-from gpudeck.history.embedded.view import View
+from gpudeck.history.base import HistoryRefused, KnownGpu
+from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.hour import ABSENT, Hour
-from gpudeck.history.past import KnownGpu
 from gpudeck.history.sample import GPU_NAMES, STATES
 
 Cell = str | float | None
 _TABLES = ("chunks", "quarters", "host_hours", "fleet_quarters", "uses", "uses_of_all", "runs", "journal")
 
 
-class Choice(Struct, frozen=True):
+class ExportSelection(Struct, frozen=True):
     """`hosts` and `gpus` are names or ids; empty: all. `metrics` are names of the catalog."""
 
     start: float
@@ -28,7 +27,7 @@ class Choice(Struct, frozen=True):
     metrics: Collection[str] = GPU_NAMES
 
 
-def export(view: View, choice: Choice) -> Iterator[list[Cell]]:
+def export(view: HistoryView, choice: ExportSelection) -> Iterator[list[Cell]]:
     """A head, then a row a GPU and moment, host by host in order of time. Raises HistoryRefused."""
     unknown = [name for name in choice.metrics if name not in GPU_NAMES]
     if unknown:
@@ -43,7 +42,7 @@ def export(view: View, choice: Choice) -> Iterator[list[Cell]]:
                 yield from _rows_of(hour, host.name, known, choice, view)
 
 
-def _check_names(view: View, choice: Choice) -> None:
+def _check_names(view: HistoryView, choice: ExportSelection) -> None:
     """Before the head: a table without rows would say that there was nothing."""
     hosts = {name for host in view.hosts().values() for name in (host.name, host.host_id)}
     gpus = {gpu.uuid for gpu in view.gpus().values()}
@@ -55,7 +54,9 @@ def _check_names(view: View, choice: Choice) -> None:
             raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid}")
 
 
-def _rows_of(hour: Hour, host: str, known: dict[int, KnownGpu], choice: Choice, view: View) -> Iterator[list[Cell]]:
+def _rows_of(
+    hour: Hour, host: str, known: dict[int, KnownGpu], choice: ExportSelection, view: HistoryView
+) -> Iterator[list[Cell]]:
     owners = {part.run: view.owner(part.run) for part in hour.runs}
     for place in np.flatnonzero((hour.times >= choice.start) & (hour.times < choice.end)).tolist():
         at = float(hour.times[place])
@@ -79,7 +80,7 @@ def _cell(hour: Hour, name: str, row: int, place: int) -> float | None:
     return None if np.isnan(value) else round(value, 6)
 
 
-class Part(Struct, frozen=True):
+class TableSize(Struct, frozen=True):
     """`bytes` is what is inside; None for tables of plain numbers."""
 
     name: str
@@ -87,19 +88,19 @@ class Part(Struct, frozen=True):
     bytes: int | None
 
 
-class Size(Struct, frozen=True):
+class FileUsage(Struct, frozen=True):
     path: str
     file_bytes: int
     hosts: int
     gpus: int
     oldest: float | None
     newest: float | None
-    parts: list[Part]
+    parts: list[TableSize]
 
 
-def measure(view: View, path: Path) -> Size:
+def measure_file(view: HistoryView, path: Path) -> FileUsage:
     hosts = view.hosts().values()
-    return Size(
+    return FileUsage(
         path=str(path),
         file_bytes=sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*") if file.is_file()),
         hosts=len(hosts),
@@ -110,7 +111,7 @@ def measure(view: View, path: Path) -> Size:
     )
 
 
-def _part(connection: sqlite3.Connection, name: str) -> Part:
+def _part(connection: sqlite3.Connection, name: str) -> TableSize:
     has_body = any(row[1] == "body" for row in connection.execute(f"PRAGMA table_info({name})"))
     size = "CAST(total(length(body)) AS INTEGER)" if has_body else "NULL"
-    return Part(name, *connection.execute(f"SELECT count(*), {size} FROM {name}").fetchone())  # noqa: S608
+    return TableSize(name, *connection.execute(f"SELECT count(*), {size} FROM {name}").fetchone())  # noqa: S608

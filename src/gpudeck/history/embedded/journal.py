@@ -2,7 +2,7 @@
 
     byte 0       the version
     bytes 1–4    CRC-32 of everything after them
-    the rest     msgpack: `_Packed`
+    the rest     msgpack: `_PackedEntry`
 
 Of many GPUs most values are the same at any moment: what all of them have is written once. The second version had no
 checksum. The first wrote every value of every GPU; its entries are an array of msgpack, which no version's number looks
@@ -39,74 +39,77 @@ _LAST: Final = 7e9
 _Head = tuple[int, bytes, tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]]
 
 
-class Layout(NamedTuple):
+class MetricLayout(NamedTuple):
     """The names of a sample's values: those of the version that wrote it."""
 
     gpu: tuple[str, ...] = GPU_NAMES
     host: tuple[str, ...] = HOST_NAMES
 
 
-class Cast(NamedTuple):
+class GpuRuns(NamedTuple):
     """The GPUs of a host, and the runs on each of them; None where nobody knows who is there."""
 
     gpus: tuple[int, ...]
     runs: tuple[tuple[int, ...] | None, ...]
 
 
-class Head(NamedTuple):
-    """Whose sample it is, and the states of the GPUs in the order of the cast."""
+class SampleHead(NamedTuple):
+    """Whose sample it is, and the states of the GPUs in the order of the gpu_runs."""
 
     host: int
     states: bytes
-    cast: Cast
+    gpu_runs: GpuRuns
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """One sample of a batch. `own` is moment, interval and the host's values; `table` is (GPUs, values).
 
-    `company` is the memory in bytes of each run, GPU by GPU, and after those the utilization of each.
+    `run_values` is the memory in bytes of each run, GPU by GPU, and after those the utilization of each.
     """
 
     host: int
-    cast: Cast
+    gpu_runs: GpuRuns
     own: Floats
     states: Bytes
     table: Floats
-    company: Floats
+    run_values: Floats
 
 
-class Batch(Struct):
-    """`own`, `table` and `company` are those of all rows, one after another."""
+class SampleBatch(Struct):
+    """`own`, `table` and `run_values` are those of all rows, one after another."""
 
-    heads: list[Head]
+    heads: list[SampleHead]
     own: Floats
     table: Floats
-    company: Floats
+    run_values: Floats
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[SampleRow]:
         states = np.frombuffer(b"".join([head.states for head in self.heads]), dtype=np.uint8)
-        own, table, company = self.own, self.table, self.company
+        own, table, run_values = self.own, self.table, self.run_values
         gpu = run = 0
-        for place, (host, _, cast) in enumerate(self.heads):
-            gpus, runs = gpu + len(cast.gpus), run + 2 * count_runs(cast)
-            yield Row(host, cast, own[place], states[gpu:gpus], table[gpu:gpus], company[run:runs])
+        for place, (host, _, gpu_runs) in enumerate(self.heads):
+            gpus, runs = gpu + len(gpu_runs.gpus), run + 2 * count_runs(gpu_runs)
+            yield SampleRow(host, gpu_runs, own[place], states[gpu:gpus], table[gpu:gpus], run_values[run:runs])
             gpu, run = gpus, runs
 
 
-def count_runs(cast: Cast) -> int:
+def count_runs(gpu_runs: GpuRuns) -> int:
     """How many there are, on each GPU by itself."""
-    return sum([len(runs) for runs in cast.runs if runs])
+    return sum([len(runs) for runs in gpu_runs.runs if runs])
 
 
-def gather(
-    heads: list[Head], own: Sequence[Values], tables: Sequence[Values], company: Iterable[Sequence[float | None]]
-) -> Batch:
+def make_batch(
+    heads: list[SampleHead],
+    own: Sequence[Values],
+    tables: Sequence[Values],
+    run_values: Iterable[Sequence[float | None]],
+) -> SampleBatch:
     """`own` are two for each head: moment with interval, and values. `tables` are the values of each GPU."""
-    others = list(company)
+    others = list(run_values)
     hosts, gpus, runs = sum(map(len, own)), sum(map(len, tables)), sum(map(len, others))
     # All in one go: to begin an array costs more than to fill it.
     numbers = np.fromiter(chain.from_iterable((*own, *tables, *others)), "<f8", hosts + gpus + runs)
-    return Batch(
+    return SampleBatch(
         heads,
         numbers[:hosts].reshape(len(heads), -1),
         numbers[hosts : hosts + gpus].reshape(len(tables), -1 if tables else 0),
@@ -115,7 +118,7 @@ def gather(
 
 
 @cache
-def precisions_of(layout: Layout) -> tuple[Floats, Floats]:
+def precisions_of(layout: MetricLayout) -> tuple[Floats, Floats]:
     """The smallest step worth keeping of each metric; of one that is no longer in the catalog, a millionth."""
     return (
         np.array([GPU_METRICS[name].precision if name in GPU_METRICS else 1e-6 for name in layout.gpu]),
@@ -123,11 +126,11 @@ def precisions_of(layout: Layout) -> tuple[Floats, Floats]:
     )
 
 
-class Newer(Damaged):
+class NewerEntry(Damaged):
     """An entry that a newer gpudeck wrote."""
 
 
-class _Packed(Struct, array_like=True, frozen=True):
+class _PackedEntry(Struct, array_like=True, frozen=True):
     """Numbers are little-endian doubles. `same` has a bit a column of the GPUs' table: whether all have the value that
     is in `shared`; `table` has the other columns."""
 
@@ -136,7 +139,7 @@ class _Packed(Struct, array_like=True, frozen=True):
     same: bytes
     shared: bytes
     table: bytes
-    company: bytes
+    run_values: bytes
 
 
 class _OldRow(NamedTuple):
@@ -150,27 +153,27 @@ class _OldRow(NamedTuple):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_Packed).decode
+_unpack = msgspec.msgpack.Decoder(_PackedEntry).decode
 _unpack_old = msgspec.msgpack.Decoder(list[tuple[int, _OldRow]]).decode
 
 
-def encode(batch: Batch) -> bytes:
+def encode_entry(batch: SampleBatch) -> bytes:
     table, own = batch.table, batch.own
     if not len(table):
-        return add_checksum(_VERSION, _pack((batch.heads, own.tobytes(), b"", b"", b"", batch.company.tobytes())))
+        return add_checksum(_VERSION, _pack((batch.heads, own.tobytes(), b"", b"", b"", batch.run_values.tobytes())))
     bits = table.view(np.int64)  # an unknown is like another then
     same = (bits == bits[0]).all(axis=0)
     shared, others = table[0][same], table[:, ~same]
-    packed = np.packbits(same).tobytes(), shared.tobytes(), others.tobytes(), batch.company.tobytes()
+    packed = np.packbits(same).tobytes(), shared.tobytes(), others.tobytes(), batch.run_values.tobytes()
     return add_checksum(_VERSION, _pack((batch.heads, own.tobytes(), *packed)))
 
 
-def decode(body: bytes, layout: Layout) -> Batch:
+def decode_entry(body: bytes, layout: MetricLayout) -> SampleBatch:
     """Raises Damaged for what cannot be read, and Newer for an entry of a later version."""
     if not isinstance(body, bytes):
         raise Damaged("an entry of the journal is damaged: it is no bytes")
     if _FIRST < body[:1] < _ARRAY:
-        raise Newer(f"it has version {body[0]}, and this gpudeck reads up to {_VERSION}: a newer one wrote it")
+        raise NewerEntry(f"it has version {body[0]}, and this gpudeck reads up to {_VERSION}: a newer one wrote it")
     try:
         return _decode(_content(body), layout) if body[:1] in {_FIRST, _UNCHECKED} else _decode_old(body)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -181,17 +184,17 @@ def _content(body: bytes) -> memoryview:
     return strip_checksum(_VERSION, body) if body[:1] == _FIRST else memoryview(body)[1:]
 
 
-def _decode(content: memoryview, layout: Layout) -> Batch:
+def _decode(content: memoryview, layout: MetricLayout) -> SampleBatch:
     packed = _unpack(content)
-    heads = [Head(host, states, Cast(*cast)) for host, states, cast in packed.heads]
-    gpus, runs = sum(len(head.states) for head in heads), sum(count_runs(head.cast) for head in heads)
-    if any(not len(head.states) == len(head.cast.gpus) == len(head.cast.runs) for head in heads):
+    heads = [SampleHead(host, states, GpuRuns(*gpu_runs)) for host, states, gpu_runs in packed.heads]
+    gpus, runs = sum(len(head.states) for head in heads), sum(count_runs(head.gpu_runs) for head in heads)
+    if any(not len(head.states) == len(head.gpu_runs.gpus) == len(head.gpu_runs.runs) for head in heads):
         raise Damaged("states, GPUs and runs do not fit together")
     own = _read(packed.own, len(heads), MOMENT + len(layout.host))
-    return Batch(heads, own, _read_table(packed, gpus, len(layout.gpu)), _read(packed.company, 1, 2 * runs)[0])
+    return SampleBatch(heads, own, _read_table(packed, gpus, len(layout.gpu)), _read(packed.run_values, 1, 2 * runs)[0])
 
 
-def _read_table(packed: _Packed, gpus: int, width: int) -> Floats:
+def _read_table(packed: _PackedEntry, gpus: int, width: int) -> Floats:
     table = np.empty((gpus, width))
     if gpus:
         same = np.unpackbits(np.frombuffer(packed.same, dtype=np.uint8), count=width).view(np.bool_)
@@ -207,34 +210,34 @@ def _read(numbers: bytes, rows: int, width: int) -> Floats:
     return np.frombuffer(numbers, dtype="<f8").reshape(rows, width)
 
 
-def _decode_old(body: bytes) -> Batch:
-    heads: list[Head] = []
+def _decode_old(body: bytes) -> SampleBatch:
+    heads: list[SampleHead] = []
     own: list[Values] = []
     tables: list[Values] = []
-    company: list[list[int | None] | list[float | None]] = []
+    run_values: list[list[int | None] | list[float | None]] = []
     for host, (at, interval, values, gpus) in _unpack_old(body):
-        cast = Cast(tuple(gpu[0] for gpu in gpus), tuple(gpu[3] for gpu in gpus))
-        heads.append(Head(host, bytes(gpu[1] for gpu in gpus), cast))
+        gpu_runs = GpuRuns(tuple(gpu[0] for gpu in gpus), tuple(gpu[3] for gpu in gpus))
+        heads.append(SampleHead(host, bytes(gpu[1] for gpu in gpus), gpu_runs))
         own += (at, interval), values
         tables += (gpu[2] for gpu in gpus)
-        company.append(list(chain.from_iterable(gpu[4] for gpu in gpus if gpu[3])))
-        company.append(list(chain.from_iterable(gpu[5] for gpu in gpus if gpu[3])))
-    return gather(heads, own, tables, company)
+        run_values.append(list(chain.from_iterable(gpu[4] for gpu in gpus if gpu[3])))
+        run_values.append(list(chain.from_iterable(gpu[5] for gpu in gpus if gpu[3])))
+    return make_batch(heads, own, tables, run_values)
 
 
-def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[Row, int, Layout]]:
+def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleRow, int, MetricLayout]]:
     """Row, number of the entry and layout of everything that no sealed hour has yet, in order.
 
     An entry that cannot be read costs its second. The log has one line about all of a kind, at the end.
     """
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, MetricLayout] = {}
     sealed: dict[int, int] = {}
     left_out: list[tuple[int, Damaged]] = []
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id").fetchall():
         try:
             if layout not in layouts:
                 layouts[layout] = _find_layout(connection, layout)
-            rows = _rows_of(decode(body, layouts[layout]))
+            rows = _rows_of(decode_entry(body, layouts[layout]))
         except Damaged as error:
             left_out.append((entry, error))
             continue
@@ -248,21 +251,23 @@ def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[Row, int, Lay
         log.warning("left out of the history's journal: %s", sentence)
 
 
-def find_damage(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]:
+def find_damaged_entries(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]:
     """Number and reason of each entry that cannot be read."""
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id"):
         try:
-            _rows_of(decode(body, _find_layout(connection, layout)))
+            _rows_of(decode_entry(body, _find_layout(connection, layout)))
         except Damaged as error:
             yield entry, error
 
 
 def time_of(connection: sqlite3.Connection, layout: int, body: bytes) -> float:
     """When the newest sample of an entry was taken. Raises Damaged."""
-    return float(max((row.own[0] for row in _rows_of(decode(body, _find_layout(connection, layout)))), default=0.0))
+    return float(
+        max((row.own[0] for row in _rows_of(decode_entry(body, _find_layout(connection, layout)))), default=0.0)
+    )
 
 
-def _rows_of(batch: Batch) -> list[Row]:
+def _rows_of(batch: SampleBatch) -> list[SampleRow]:
     times = batch.own[:, 0]
     if not ((times >= 0) & (times < _LAST)).all():
         raise Damaged("an entry of the journal is damaged: it is of no time")
@@ -271,19 +276,19 @@ def _rows_of(batch: Batch) -> list[Row]:
 
 def summarize(left_out: list[tuple[int, Damaged]]) -> Iterator[str]:
     """A sentence about the entries of each kind."""
-    for kind in (Newer, Damaged):
+    for kind in (NewerEntry, Damaged):
         found = [(entry, error) for entry, error in left_out if type(error) is kind]
         if found:
             more = f" and {len(found) - 1} more up to {found[-1][0]}" if len(found) > 1 else ""
             yield f"entry {found[0][0]}{more}: {found[0][1]}"
 
 
-def join_layout(layout: Layout) -> tuple[str, ...]:
+def join_layout(layout: MetricLayout) -> tuple[str, ...]:
     """As the file keeps it."""
     return (*layout.gpu, "", *layout.host)
 
 
-def _find_layout(connection: sqlite3.Connection, key: int) -> Layout:
+def _find_layout(connection: sqlite3.Connection, key: int) -> MetricLayout:
     """Raises Damaged where the file does not say it."""
     row = connection.execute("SELECT names FROM layouts WHERE id = ?", (key,)).fetchone()
     if row is None:
@@ -293,7 +298,7 @@ def _find_layout(connection: sqlite3.Connection, key: int) -> Layout:
         middle = names.index("")
     except (msgspec.DecodeError, TypeError, ValueError) as error:
         raise Damaged(f"layout {key} cannot be read: {error}") from error
-    return Layout(tuple(names[:middle]), tuple(names[middle + 1 :]))
+    return MetricLayout(tuple(names[:middle]), tuple(names[middle + 1 :]))
 
 
 def _sealed_upto(connection: sqlite3.Connection, key: int) -> int:

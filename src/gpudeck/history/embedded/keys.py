@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct, field, structs
 
-from gpudeck.history.embedded.journal import Batch, Cast, Head, gather
+from gpudeck.history.base import KnownGpu
+from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, SampleHead, make_batch
 from gpudeck.history.embedded.tables import split_key
-from gpudeck.history.past import KnownGpu
 from gpudeck.history.sample import GpuSample, HostSample, ProcessSample, Values
 from gpudeck.model.clock import Clock
 
@@ -53,7 +53,7 @@ class _GpuRow(NamedTuple):
     last: float | None
 
 
-class _RunRow(NamedTuple):
+class _OpenRunRow(NamedTuple):
     id: int
     host: int
     pid: int
@@ -89,8 +89,8 @@ class OpenRun(Struct):
 class HostKeys(Struct):
     """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID.
 
-    An open run was last seen when its host was. While a sample says the same as `sight`, its GPUs and runs are those of
-    `cast`, and nothing has to be looked up.
+    An open run was last seen when its host was. While a sample equals `seen_devices`, its GPUs and runs are those of
+    `gpu_runs`, and nothing has to be looked up.
     """
 
     key: int
@@ -101,12 +101,12 @@ class HostKeys(Struct):
     gpus: dict[str, KnownGpu] = field(default_factory=dict)
     runs: dict[int, OpenRun] = field(default_factory=dict)
     past_runs: dict[int, OpenRun] = field(default_factory=dict)
-    sight: tuple[object, ...] | None = None
-    cast: Cast = Cast((), ())
+    seen_devices: tuple[object, ...] | None = None
+    gpu_runs: GpuRuns = GpuRuns((), ())
     is_changed: bool = False
 
 
-class Keys:
+class KeyRegistry:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.hosts: dict[str, HostKeys] = {}
@@ -129,7 +129,7 @@ class Keys:
         for key, uuid, host, label, model, first, last in self._read("gpus", _GpuRow):
             self._put(KnownGpu(key, uuid, host, label, model, *_span(first, last)))
         self.owners = {}
-        for key, host, pid, started_at, user, gpus, first, last in self._read("runs", _RunRow, "NOT ended"):
+        for key, host, pid, started_at, user, gpus, first, last in self._read("runs", _OpenRunRow, "NOT ended"):
             if host in self.by_key:
                 run = OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
                 self.by_key[host].runs[pid] = run
@@ -300,7 +300,7 @@ class Keys:
             (host.key, process.pid, process.started_at, _SAME_START),
         ).fetchone()
         try:
-            key, _, pid, started_at, user, gpus, first, last = msgspec.convert(row, _RunRow)
+            key, _, pid, started_at, user, gpus, first, last = msgspec.convert(row, _OpenRunRow)
         except msgspec.ValidationError:
             return None
         self.owners[key] = user
@@ -357,17 +357,17 @@ def join_gpus(gpus: set[int]) -> str:
     return ",".join(map(str, sorted(gpus)))
 
 
-class Intake:
-    def __init__(self, keys: Keys, now: Clock) -> None:
+class BatchBuilder:
+    def __init__(self, keys: KeyRegistry, now: Clock) -> None:
         self._keys = keys
         self._now = now
 
-    def take(self, samples: list[HostSample]) -> Batch:
+    def take(self, samples: list[HostSample]) -> SampleBatch:
         """Inside of a transaction: what is new gets its number."""
-        heads: list[Head] = []
+        heads: list[SampleHead] = []
         own: list[Values] = []
         tables: list[Values] = []
-        company: list[tuple[float | None, ...]] = []
+        run_values: list[tuple[float | None, ...]] = []
         for sample in samples:
             _, _, at, interval, values, gpus = sample
             host = self._keys.host(sample)
@@ -377,31 +377,35 @@ class Intake:
                 uuids, labels, models, states, rows, processes = zip(*gpus, strict=True)
                 tables += rows
                 everybody = tuple(chain.from_iterable(filter(None, processes)))
-                sight: tuple[object, ...] = (uuids, labels, models, [some and len(some) for some in processes])
+                seen_devices: tuple[object, ...] = (uuids, labels, models, [some and len(some) for some in processes])
                 if everybody:
                     pids, starts, _, _, _, _, memories, utilizations = zip(*everybody, strict=True)
-                    sight = (*sight, pids, starts)
-                    company += memories, utilizations
-                cast = self._cast(host, at, sight, gpus)
-                heads.append(Head(host.key, bytes(states), cast))
+                    seen_devices = (*seen_devices, pids, starts)
+                    run_values += memories, utilizations
+                gpu_runs = self._gpu_runs(host, at, seen_devices, gpus)
+                heads.append(SampleHead(host.key, bytes(states), gpu_runs))
             else:
-                heads.append(Head(host.key, b"", self._cast(host, at, (), ())))
+                heads.append(SampleHead(host.key, b"", self._gpu_runs(host, at, (), ())))
             host.last = max(host.last, at)
             host.first = min(host.first, at)
             host.is_changed = True
-        return gather(heads, own, tables, company)
+        return make_batch(heads, own, tables, run_values)
 
-    def _cast(self, host: HostKeys, at: float, sight: tuple[object, ...], gpus: tuple[GpuSample, ...]) -> Cast:
+    def _gpu_runs(
+        self, host: HostKeys, at: float, seen_devices: tuple[object, ...], gpus: tuple[GpuSample, ...]
+    ) -> GpuRuns:
         """Nearly always a sample has the GPUs and processes of the one before."""
         is_late = at < host.last and self._is_late(host, at)
-        if sight == host.sight and not is_late:
-            return host.cast
+        if seen_devices == host.seen_devices and not is_late:
+            return host.gpu_runs
         keys = [self._keys.gpu(host, gpu, at) for gpu in gpus]
-        cast = Cast(tuple(keys), tuple([self._runs(host, gpu, key, at) for gpu, key in zip(gpus, keys, strict=True)]))
+        gpu_runs = GpuRuns(
+            tuple(keys), tuple([self._runs(host, gpu, key, at) for gpu, key in zip(gpus, keys, strict=True)])
+        )
         if not is_late:
-            host.sight, host.cast = sight, cast
+            host.seen_devices, host.gpu_runs = seen_devices, gpu_runs
             self._end_runs(host, gpus)
-        return cast
+        return gpu_runs
 
     def _runs(self, host: HostKeys, gpu: GpuSample, key: int, at: float) -> tuple[int, ...] | None:
         if gpu.processes is None:

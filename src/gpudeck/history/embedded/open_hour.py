@@ -1,7 +1,7 @@
 """A host's hour while it is still being written.
 
 Rows are written one after another into arrays that are there already. Of a large fleet every few of them are packed
-into smaller numbers (`pieces`), because an hour of doubles takes five times the room. Whoever asks gets a picture of
+into smaller numbers (`pieces`), because an hour of doubles takes five times the room. Whoever asks gets a snapshot of
 the moment as an ordinary `Hour`.
 """
 
@@ -13,18 +13,18 @@ import numpy as np
 from msgspec import Struct
 
 from gpudeck.history.codec import Bytes, Flags, Floats
-from gpudeck.history.embedded.journal import MOMENT, Layout, Row, precisions_of
+from gpudeck.history.embedded.journal import MOMENT, MetricLayout, SampleRow, precisions_of
 from gpudeck.history.hour import Hour, RunSlice, cover
 
 _SMALL: Final = (np.uint8, np.uint16, np.uint32)
 ROWS_IN_PIECE: Final = 60
-MOST_WORKED_OUT: Final = 8
+MOST_CACHED: Final = 8
 """Answers about one open hour that are kept."""
 
 T = TypeVar("T")
 
 
-class Company(Struct):
+class RunValues(Struct):
     """Runs on GPUs in some rows in a row, from the one at `begin` on. `rows` has the memory of each run, in bytes, and
     after those the utilization of each."""
 
@@ -33,17 +33,17 @@ class Company(Struct):
     rows: Floats
 
 
-class Loose(Struct):
+class LooseRows(Struct):
     """Some rows in a row, of the same GPUs, as they came. `table` is (samples, GPUs, values)."""
 
     times: Floats
     intervals: Floats
     gpus: tuple[int, ...]
     states: Bytes
-    layout: Layout
+    layout: MetricLayout
     table: Floats
     host: Floats
-    company: list[Company]
+    run_values: list[RunValues]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class _Numbers(Struct):
         return numbers
 
 
-class Packed(Struct):
+class PackedRows(Struct):
     """The same in a fifth of the room. A metric that nobody knows at all is left out."""
 
     times: Floats
@@ -87,7 +87,7 @@ class Packed(Struct):
     states: Bytes
     metrics: dict[str, _Numbers | Floats]
     host: dict[str, _Numbers | Floats]
-    company: list[Company]
+    run_values: list[RunValues]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,19 +105,19 @@ class Packed(Struct):
         return _unpack(self.host, names, (len(self.times),))
 
 
-Piece = Loose | Packed
+Piece = LooseRows | PackedRows
 
 
-def pack(piece: Loose) -> Packed:
+def pack(piece: LooseRows) -> PackedRows:
     gpu_steps, host_steps = precisions_of(piece.layout)
-    return Packed(
+    return PackedRows(
         times=piece.times.copy(),
         intervals=piece.intervals.copy(),
         gpus=piece.gpus,
         states=piece.states.copy(),
         metrics=_pack_all(piece.layout.gpu, piece.table.transpose(2, 1, 0), gpu_steps),
         host=_pack_all(piece.layout.host, piece.host.T, host_steps),
-        company=[Company(one.who, one.begin, one.rows.copy()) for one in piece.company],
+        run_values=[RunValues(one.who, one.begin, one.rows.copy()) for one in piece.run_values],
     )
 
 
@@ -234,18 +234,18 @@ def _lay_out_runs(
 ) -> list[RunSlice]:
     slices: dict[tuple[int, int], RunSlice] = {}
     for piece, span in zip(pieces, spans, strict=True):
-        for company in piece.company:
-            begin = span.start + company.begin
-            here = slice(begin, begin + len(company.rows))
-            columns = company.rows.T
-            for number, key in enumerate(company.who):
+        for run_values in piece.run_values:
+            begin = span.start + run_values.begin
+            here = slice(begin, begin + len(run_values.rows))
+            columns = run_values.rows.T
+            for number, key in enumerate(run_values.who):
                 part = slices.get(key)
                 if part is None:
                     blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
                     part = slices[key] = RunSlice(key[0], rows[key[1]], *blank)
                 part.present[here] = True
                 part.memory[here] = columns[number]
-                part.utilization[here] = columns[len(company.who) + number]
+                part.utilization[here] = columns[len(run_values.who) + number]
     found = [part for _, part in sorted(slices.items())]
     if order is None:
         return found
@@ -254,7 +254,7 @@ def _lay_out_runs(
     ]
 
 
-class _Guests:
+class _RunRows:
     """The runs on a host's GPUs while none comes or goes: from the row `begin` on, `count` rows."""
 
     def __init__(self, runs: tuple[tuple[int, ...] | None, ...], begin: int, rows: Floats) -> None:
@@ -263,54 +263,54 @@ class _Guests:
         self.count = 0
         self.rows = rows
 
-    def picture(self, gpus: Sequence[int], upto: int) -> Company:
+    def snapshot(self, gpus: Sequence[int], upto: int) -> RunValues:
         count = min(self.count, upto - self.begin)
         who = [(run, gpu) for gpu, runs in zip(gpus, self.runs, strict=True) for run in runs or ()]
-        return Company(who, self.begin, self.rows[:count])
+        return RunValues(who, self.begin, self.rows[:count])
 
     def trim(self) -> None:
         self.rows = self.rows[: self.count].copy()
 
 
-class _Stretch:
+class _RowBuffer:
     """Rows in a row, of the same GPUs. Whoever reads goes by `count`, which changes last."""
 
-    def __init__(self, row: Row, layout: Layout, room: int) -> None:
+    def __init__(self, row: SampleRow, layout: MetricLayout, room: int) -> None:
         gpus, width = row.table.shape
-        self.gpus = row.cast.gpus
+        self.gpus = row.gpu_runs.gpus
         self.layout = layout
         self.room = room
         self.count = 0
         self._own: Floats = np.empty((room, len(row.own)))
         self._states: Bytes = np.empty((room, gpus), dtype=np.uint8)
         self._table: Floats = np.empty((room, gpus, width))
-        self._guests: list[_Guests] = []
+        self._run_rows: list[_RunRows] = []
 
-    def append(self, row: Row) -> None:
+    def append(self, row: SampleRow) -> None:
         place = self.count
         self._own[place] = row.own
         # Of no GPUs nobody knows how many values each would have.
         if self.gpus:
             self._states[place] = row.states
             self._table[place] = row.table
-        if len(row.company):
-            self._append_guests(row, place)
+        if len(row.run_values):
+            self._append_runs(row, place)
         self.count = place + 1
 
-    def _append_guests(self, row: Row, place: int) -> None:
-        last = self._guests[-1] if self._guests else None
-        runs = row.cast.runs
+    def _append_runs(self, row: SampleRow, place: int) -> None:
+        last = self._run_rows[-1] if self._run_rows else None
+        runs = row.gpu_runs.runs
         if last is None or last.begin + last.count != place or (last.runs is not runs and last.runs != runs):
             if last is not None:
                 last.trim()
-            last = _Guests(runs, place, np.empty((self.room - place, len(row.company))))
-            self._guests.append(last)
-        last.rows[last.count] = row.company
+            last = _RunRows(runs, place, np.empty((self.room - place, len(row.run_values))))
+            self._run_rows.append(last)
+        last.rows[last.count] = row.run_values
         last.count += 1
 
-    def picture(self) -> Loose:
+    def snapshot(self) -> LooseRows:
         count = self.count
-        return Loose(
+        return LooseRows(
             times=self._own[:count, 0],
             intervals=self._own[:count, 1],
             gpus=self.gpus,
@@ -318,7 +318,7 @@ class _Stretch:
             layout=self.layout,
             table=self._table[:count],
             host=self._own[:count, MOMENT:],
-            company=[one.picture(self.gpus, count) for one in list(self._guests) if one.begin < count],
+            run_values=[one.snapshot(self.gpus, count) for one in list(self._run_rows) if one.begin < count],
         )
 
     def trim(self) -> None:
@@ -326,11 +326,11 @@ class _Stretch:
         self.room = count = self.count
         self._own, self._table = self._own[:count].copy(), self._table[:count].copy()
         self._states = self._states[:count].copy()
-        if self._guests:
-            self._guests[-1].trim()
+        if self._run_rows:
+            self._run_rows[-1].trim()
 
 
-class Tail:
+class OpenHour:
     """`before` is when the host was last sampled before this hour. `first_entry` is the oldest journal entry in it.
 
     `is_late`: the hour was sealed before; what is here comes on top of that. After every `rows_in_piece` rows they are
@@ -353,14 +353,14 @@ class Tail:
         self.is_late = is_late
         self.touched_at = 0.0
         self.newest = 0.0
-        self._layout = Layout()
+        self._layout = MetricLayout()
         self._rows = 0
-        self._stretches: list[_Stretch] = []
-        self._pieces: list[Packed] = []
+        self._stretches: list[_RowBuffer] = []
+        self._pieces: list[PackedRows] = []
         self._appended = 0
-        self._worked_out: dict[Hashable, tuple[int, Any]] = {}
+        self._cached: dict[Hashable, tuple[int, Any]] = {}
 
-    def append(self, row: Row, at: float, entry: int, layout: Layout | None = None) -> None:
+    def append(self, row: SampleRow, at: float, entry: int, layout: MetricLayout | None = None) -> None:
         """`layout` is that of the row, if an earlier version wrote it."""
         if layout is not None:
             self._layout = layout
@@ -375,43 +375,43 @@ class Tail:
         if self._rows >= self._rows_in_piece:
             self._pack()
 
-    def work_out(self, what: Hashable, work: Callable[[], T]) -> T:
+    def cached(self, what: Hashable, work: Callable[[], T]) -> T:
         """What `work` makes of the hour so far: kept until the next row, so that many questions in a row cost one.
 
         May be called from any thread. `what` names it.
         """
-        rows, kept = self._appended, self._worked_out.get(what)
+        rows, kept = self._appended, self._cached.get(what)
         if kept is not None and kept[0] == rows:
             return cast("T", kept[1])
-        if len(self._worked_out) >= MOST_WORKED_OUT:
-            self._worked_out = {}
+        if len(self._cached) >= MOST_CACHED:
+            self._cached = {}
         made = work()
-        self._worked_out[what] = rows, made
+        self._cached[what] = rows, made
         return made
 
-    def picture(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
+    def snapshot(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
         """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them.
 
         May be called from any thread.
         """
         # The stretches first: what is packed in between is then there twice, which the order of times takes out again.
-        loose = [stretch.picture() for stretch in list(self._stretches)]
+        loose = [stretch.snapshot() for stretch in list(self._stretches)]
         pieces: list[Piece] = [*self._pieces, *loose]
         return assemble(self.start, pieces, self.before, metrics, runs=runs)
 
-    def _is_like(self, stretch: _Stretch, row: Row) -> bool:
-        gpus = row.cast.gpus
+    def _is_like(self, stretch: _RowBuffer, row: SampleRow) -> bool:
+        gpus = row.gpu_runs.gpus
         return (stretch.gpus is gpus or stretch.gpus == gpus) and stretch.layout == self._layout
 
-    def _begin(self, row: Row, before: _Stretch | None) -> _Stretch:
+    def _begin(self, row: SampleRow, before: _RowBuffer | None) -> _RowBuffer:
         if before is not None and before.count < before.room:
             before.trim()
-        stretch = _Stretch(row, self._layout, min(ROWS_IN_PIECE, self._rows_in_piece))
+        stretch = _RowBuffer(row, self._layout, min(ROWS_IN_PIECE, self._rows_in_piece))
         self._stretches.append(stretch)
         return stretch
 
     def _pack(self) -> None:
         # Whoever looks meanwhile finds the rows either way, perhaps both ways, never neither.
-        self._pieces = [*self._pieces, *(pack(stretch.picture()) for stretch in self._stretches)]
+        self._pieces = [*self._pieces, *(pack(stretch.snapshot()) for stretch in self._stretches)]
         self._stretches = []
         self._rows = 0

@@ -21,7 +21,7 @@ from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded import journal
 from gpudeck.history.embedded.check import Damage, check_file, find_damage, where_values
-from gpudeck.history.embedded.keys import Keys
+from gpudeck.history.embedded.keys import KeyRegistry
 from gpudeck.history.embedded.retention import set_aside
 from gpudeck.history.embedded.seal import uses_of, write_fleet_quarter, write_host_hour, write_quarters
 from gpudeck.history.embedded.tables import (
@@ -65,7 +65,7 @@ _NEVER: Final = 1 << 62
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
 
 
-class Repaired(Struct):
+class RepairReport(Struct):
     """`aside` is the file that was set aside, None where its pages are sound, and `copied` how many of its rows could
     be read. `found` is what was damaged in the rows. `rebuilt` and `gone` say which hours of which hosts are whole
     again, and which are not; `left` is what is still damaged."""
@@ -78,14 +78,14 @@ class Repaired(Struct):
     left: list[str] = field(default_factory=list)
 
 
-def repair(path: Path, now: float) -> Repaired:
+def repair(path: Path, now: float) -> RepairReport:
     """The file must have no other writer. Raises UsageError where it has, sqlite3.Error, OSError and Temporary."""
     with claim(path):
         aside, copied = None, 0
         if _has_bad_pages(path):
             aside, copied = replace_file(path, now)
         with closing(open_to_write(path)) as connection:
-            done = fix(connection, now, is_copied=aside is not None)
+            done = repair_rows(connection, now, is_copied=aside is not None)
             left = [damage.text for damage in find_damage(connection)] if done.found else []
     return structs.replace(done, aside=aside, copied=copied, left=left)
 
@@ -210,15 +210,15 @@ def _step_over(place: int, next_after: Callable[[int], int | None]) -> int | Non
     return good
 
 
-def fix(connection: sqlite3.Connection, now: float, *, is_copied: bool = False) -> Repaired:
+def repair_rows(connection: sqlite3.Connection, now: float, *, is_copied: bool = False) -> RepairReport:
     """Set the damaged rows of a sound file aside, and make again what can be. One transaction. `is_copied`: rows may be
     missing, because they could not be read."""
     found = list(find_damage(connection))
     if not found and not is_copied:
-        return Repaired()
+        return RepairReport()
     connection.execute("BEGIN IMMEDIATE")
     try:
-        fixing, left = _Fix(connection, now), found
+        fixing, left = _RowRepair(connection, now), found
         if fixing.correct(found):
             # What refers to a name that is lost now is found only now.
             left = list(find_damage(connection))
@@ -232,10 +232,10 @@ def fix(connection: sqlite3.Connection, now: float, *, is_copied: bool = False) 
         connection.execute("ROLLBACK")
         raise
     texts = dict.fromkeys(damage.text for damage in (*found, *left))
-    return Repaired(found=[*texts], rebuilt=fixing.rebuilt(), gone=fixing.gone())
+    return RepairReport(found=[*texts], rebuilt=fixing.rebuilt(), gone=fixing.gone())
 
 
-class _Fix:
+class _RowRepair:
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self._connection = connection
         self._ask = connection.execute
@@ -290,7 +290,7 @@ class _Fix:
                 self._move_entries(damage)
             elif damage.where:
                 self._move(damage.table, damage.where, damage.text)
-        self._keys = Keys(self._connection)
+        self._keys = KeyRegistry(self._connection)
         self._restore_sealed()
         for (key,) in self._ask("SELECT key FROM sealed"):
             host, start = split_key(key)

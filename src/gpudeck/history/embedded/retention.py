@@ -62,7 +62,7 @@ class _Deleted:
         self.count, self.first, self.last = self.count + count, min(self.first, first), max(self.last, last)
 
 
-class Upkeep:
+class HistoryRetention:
     def __init__(self, connection: sqlite3.Connection, settings: HistorySettings) -> None:
         self._connection = connection
         self._settings = settings

@@ -17,8 +17,8 @@ from msgspec import structs
 from gpudeck.history.accounting import RunPart, run_parts, uses
 from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.keys import HostKeys, Keys
-from gpudeck.history.embedded.open_hour import Tail
+from gpudeck.history.embedded.keys import HostKeys, KeyRegistry
+from gpudeck.history.embedded.open_hour import OpenHour
 from gpudeck.history.embedded.tables import checksum, is_sound, key_of, require_sound
 from gpudeck.history.hour import UNKNOWN, Hour, decode_hour, encode_hour, merge_hours
 from gpudeck.history.rollup import Quarters, encode_quarters, hour_totals, quarter_totals, roll_up
@@ -51,27 +51,27 @@ UseWords = dict[tuple[int, int], UsageAmounts]
 """By the numbers of user and model."""
 
 
-class Sealer:
+class HourSealer:
     """`keep_samples` is False where another store has them: then only sums and runs are kept here."""
 
-    def __init__(self, connection: sqlite3.Connection, keys: Keys, *, keep_samples: bool = True) -> None:
+    def __init__(self, connection: sqlite3.Connection, keys: KeyRegistry, *, keep_samples: bool = True) -> None:
         self._connection = connection
         self._keys = keys
         self._keep_samples = keep_samples
         self._fleet: dict[int, StepTotals] = {}
 
-    def seal(self, host: HostKeys, tail: Tail) -> None:
-        hour = tail.picture()
+    def seal(self, host: HostKeys, open_hour: OpenHour) -> None:
+        hour = open_hour.snapshot()
         if not len(hour.times):
             return
-        old = self._sealed(host, tail.start) if tail.is_late else None
+        old = self._sealed(host, open_hour.start) if open_hour.is_late else None
         if old is not None:
             hour = merge_hours(old, hour)
         quarters = roll_up(hour)
-        key = key_of(host.key, tail.start)
+        key = key_of(host.key, open_hour.start)
         ask = self._connection.execute
-        ask("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, tail.last_entry))
-        is_more = tail.is_late and old is None
+        ask("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, open_hour.last_entry))
+        is_more = open_hour.is_late and old is None
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
             row = key, encode_hour(hour)
@@ -189,14 +189,16 @@ class Sealer:
                 self._keys.see_gpu(gpu, float(hour.times[places[0]]), float(hour.times[places[-1]]))
 
 
-def uses_of(hour: Hour, keys: Keys, connection: sqlite3.Connection) -> dict[tuple[str | None, str], UsageAmounts]:
+def uses_of(
+    hour: Hour, keys: KeyRegistry, connection: sqlite3.Connection
+) -> dict[tuple[str | None, str], UsageAmounts]:
     """Who used that hour. May be called from any thread, with a connection of its own."""
     known = keys.gpus
     models = [known[gpu].model if gpu in known else NO_MODEL for gpu in hour.gpus]
     return uses(hour, models, find_owners({part.run for part in hour.runs}, keys, connection))
 
 
-def find_owners(runs: Iterable[int], keys: Keys, connection: sqlite3.Connection) -> dict[int, str | None]:
+def find_owners(runs: Iterable[int], keys: KeyRegistry, connection: sqlite3.Connection) -> dict[int, str | None]:
     found: dict[int, str | None] = {}
     for run in runs:
         if run in keys.owners:
@@ -213,12 +215,12 @@ def write_quarters(connection: sqlite3.Connection, key: int, quarters: Quarters)
     connection.execute(statement, (*row, checksum(*row)))
 
 
-def write_host_hour(connection: sqlite3.Connection, keys: Keys, host: int, totals: StepTotals) -> None:
+def write_host_hour(connection: sqlite3.Connection, keys: KeyRegistry, host: int, totals: StepTotals) -> None:
     row = totals.start, host, keys.layout(totals.names), encode_totals(totals, totals.names)
     connection.execute("INSERT OR REPLACE INTO host_hours (hour, host, layout, body) VALUES (?, ?, ?, ?)", row)
 
 
-def write_fleet_quarter(connection: sqlite3.Connection, keys: Keys, whole: StepTotals) -> None:
+def write_fleet_quarter(connection: sqlite3.Connection, keys: KeyRegistry, whole: StepTotals) -> None:
     observed = float(whole.states[UNKNOWN + 1 :].sum())
     row = whole.start, keys.layout(whole.names), observed, encode_totals(whole, whole.names)
     connection.execute("INSERT OR REPLACE INTO fleet_quarters (start, layout, observed, body) VALUES (?, ?, ?, ?)", row)

@@ -17,6 +17,8 @@ from gpudeck.history.base import (
     Heat,
     HeatAsk,
     HistoryRefused,
+    KnownGpu,
+    KnownHost,
     Run,
     Runs,
     RunsAsk,
@@ -24,13 +26,12 @@ from gpudeck.history.base import (
     UsageAsk,
 )
 from gpudeck.history.embedded.journal import read_journal
-from gpudeck.history.embedded.keys import Keys, split_gpus
-from gpudeck.history.embedded.open_hour import Tail
+from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
+from gpudeck.history.embedded.open_hour import OpenHour
 from gpudeck.history.embedded.tables import key_of, open_to_read
-from gpudeck.history.embedded.view import View
-from gpudeck.history.embedded.writer import Writer
+from gpudeck.history.embedded.view import HistoryView
+from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.past import KnownGpu, KnownHost
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
@@ -50,16 +51,16 @@ _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
 
 
-class Reader:
+class ViewPool:
     """Opens views of one moment. Each thread has a connection of its own."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: EmbeddedWriter) -> None:
         self._writer = writer
         self._mine = threading.local()
         self._all: list[sqlite3.Connection] = []
 
     @contextmanager
-    def view(self) -> "Iterator[View]":
+    def view(self) -> "Iterator[HistoryView]":
         """Raises Temporary while the file cannot be read."""
         try:
             with self._view() as view:
@@ -69,14 +70,14 @@ class Reader:
             raise Temporary(f"the history cannot be read: {error}.", hint) from error
 
     @contextmanager
-    def _view(self) -> "Iterator[View]":
+    def _view(self) -> "Iterator[HistoryView]":
         connection = self._connection()
         with self._writer.lock:
             connection.execute("BEGIN")
             connection.execute("SELECT value FROM meta").fetchone()  # the moment begins with the first look
-            tails = dict(self._writer.tails)
+            open_hours = dict(self._writer.open_hours)
         try:
-            yield View(connection, self._writer.keys, tails, self._writer.damage)
+            yield HistoryView(connection, self._writer.keys, open_hours, self._writer.damage)
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -95,12 +96,12 @@ class Reader:
 
 
 @contextmanager
-def view_file(path: Path) -> "Iterator[View]":
+def view_file(path: Path) -> "Iterator[HistoryView]":
     """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
     with closing(open_to_read(path)) as connection:
         connection.execute("BEGIN")
-        keys = Keys(connection)
-        tails: dict[tuple[int, int], Tail] = {}
+        keys = KeyRegistry(connection)
+        open_hours: dict[tuple[int, int], OpenHour] = {}
         for row, entry, layout in read_journal(connection):
             at = float(row.own[0])
             start = int(at // SECONDS) * SECONDS
@@ -109,14 +110,14 @@ def view_file(path: Path) -> "Iterator[View]":
             if host is None:
                 continue
             host.first, host.last = min(host.first, at), max(host.last, at)
-            if key not in tails:
+            if key not in open_hours:
                 found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
-                tails[key] = Tail(start, None, entry, is_late=found is not None)
-            tails[key].append(row, at, entry, layout)
-        yield View(connection, keys, tails)
+                open_hours[key] = OpenHour(start, None, entry, is_late=found is not None)
+            open_hours[key].append(row, at, entry, layout)
+        yield HistoryView(connection, keys, open_hours)
 
 
-class _Told(NamedTuple):
+class _RunRow(NamedTuple):
     """The first of `_FIELDS`; the others are those of RunPart."""
 
     id: int
@@ -133,7 +134,7 @@ class _Told(NamedTuple):
     ended: int
 
 
-def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
+def find_runs(view: HistoryView, ask: RunsAsk, now: float) -> Runs:
     """Raises HistoryRefused."""
     if ask.start is not None and ask.end is not None and ask.end <= ask.start:
         raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
@@ -149,7 +150,7 @@ def find_runs(view: View, ask: RunsAsk, now: float) -> Runs:
     return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > ask.limit else None)
 
 
-def find_run(view: View, key: int, now: float) -> Run | None:
+def find_run(view: HistoryView, key: int, now: float) -> Run | None:
     row = view.connection.execute(f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,)).fetchone()  # noqa: S608
     return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
 
@@ -186,25 +187,25 @@ def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int,
     return " AND ".join(clauses), values
 
 
-def _open_parts(view: View, host: int) -> dict[int, RunPart]:
+def _open_parts(view: HistoryView, host: int) -> dict[int, RunPart]:
     parts: dict[int, RunPart] = {}
-    for tail in view.open_hours(host):
-        for run, part in run_parts(tail.picture(_FOR_RUNS)).items():
+    for open_hour in view.open_hours_of(host):
+        for run, part in run_parts(open_hour.snapshot(_FOR_RUNS)).items():
             parts.setdefault(run, RunPart()).add(part)
     return parts
 
 
 def _make_run(
     row: tuple[Any, ...],
-    view: View,
+    view: HistoryView,
     places: tuple[Mapping[int, KnownHost], Mapping[int, KnownGpu]],
     open_parts: Mapping[int, RunPart],
     now: float,
 ) -> Run | None:
     """None where its row is damaged."""
     try:
-        told = msgspec.convert(row[: len(_Told._fields)], _Told)
-        numbers = msgspec.convert(row[len(_Told._fields) :], tuple[float, ...])
+        told = msgspec.convert(row[: len(_RunRow._fields)], _RunRow)
+        numbers = msgspec.convert(row[len(_RunRow._fields) :], tuple[float, ...])
     except msgspec.ValidationError as error:
         view.damage.note(f"run {row[0]}", error)
         return None
@@ -272,8 +273,10 @@ class EmbeddedStore:
         self._now = now
         self._prices = prices or UsageSettings()
         self._find_group = find_group
-        self._writer = Writer(path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention)
-        self._reader = Reader(self._writer)
+        self._writer = EmbeddedWriter(
+            path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention
+        )
+        self._reader = ViewPool(self._writer)
 
     @property
     def waiting(self) -> int:
@@ -289,7 +292,8 @@ class EmbeddedStore:
     def has_room(self) -> bool:
         """Whether it keeps up: few samples wait to be written, and few hours that are over wait to be sealed."""
         return (
-            self._writer.waiting < _FEW_SAMPLES and len(self._writer.tails) < len(self._writer.keys.hosts) + _FEW_HOURS
+            self._writer.waiting < _FEW_SAMPLES
+            and len(self._writer.open_hours) < len(self._writer.keys.hosts) + _FEW_HOURS
         )
 
     @property

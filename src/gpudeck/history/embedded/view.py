@@ -11,14 +11,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gpudeck.history.base import UsageAmounts, UseKey
+from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.keys import Keys, OpenRun, split_gpus
-from gpudeck.history.embedded.open_hour import Tail
+from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
+from gpudeck.history.embedded.open_hour import OpenHour
 from gpudeck.history.embedded.seal import NO_MODEL, read_layout, uses_of
 from gpudeck.history.embedded.tables import WRONG, columns_of, is_damage, is_sound, keys_between, split_key
 from gpudeck.history.hour import QUARTER, SECONDS, Hour, decode_hour, merge_hours
-from gpudeck.history.past import KnownGpu, KnownHost, KnownRun
 from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import (
     FLEET,
@@ -41,7 +40,7 @@ _MOST: Final = 10_000
 T = TypeVar("T")
 
 
-class DamageFound:
+class DamageLog:
     """May be told from any thread."""
 
     def __init__(self) -> None:
@@ -69,7 +68,7 @@ class DamageFound:
         )
 
 
-class _RunRow(NamedTuple):
+class _ViewRunRow(NamedTuple):
     id: int
     host: int
     gpus: str
@@ -90,20 +89,20 @@ _SUMS_OF_USES: Final = ", ".join(
 )
 
 
-class View:
+class HistoryView:
     """`history.past.Past` at one moment."""
 
     def __init__(
         self,
         connection: sqlite3.Connection,
-        keys: Keys,
-        tails: dict[tuple[int, int], Tail],
-        damage: DamageFound | None = None,
+        keys: KeyRegistry,
+        open_hours: dict[tuple[int, int], OpenHour],
+        damage: DamageLog | None = None,
     ) -> None:
         self.connection = connection
-        self.damage = damage or DamageFound()
+        self.damage = damage or DamageLog()
         self._keys = keys
-        self._tails = tails
+        self._open_hours = open_hours
 
     def gpus(self) -> dict[int, KnownGpu]:
         return dict(self._keys.gpus)
@@ -121,7 +120,7 @@ class View:
         if row is None:
             return None
         try:
-            _, host, gpus, user, first, last, pid = msgspec.convert(row, _RunRow)
+            _, host, gpus, user, first, last, pid = msgspec.convert(row, _ViewRunRow)
         except msgspec.ValidationError as error:
             self.damage.note(f"run {key}", error)
             return None
@@ -133,7 +132,7 @@ class View:
     def raw_since(self) -> float:
         """The oldest sample of any host."""
         found = (self._oldest(host) for host in list(self._keys.by_key))
-        starts = [*(start for _, start in self._tails), *(start for start in found if start is not None)]
+        starts = [*(start for _, start in self._open_hours), *(start for start in found if start is not None)]
         return float(min(starts, default=0))
 
     def _oldest(self, host: int) -> int | None:
@@ -159,15 +158,15 @@ class View:
         for key, body in paced(self._bodies("chunks", host, start, end)):
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
-                yield open_hours.pop(earlier).picture(metrics, runs=runs)
-            tail = open_hours.pop(begin, None)
-            late = None if tail is None else tail.picture(metrics, runs=runs)
+                yield open_hours.pop(earlier).snapshot(metrics, runs=runs)
+            open_hour = open_hours.pop(begin, None)
+            late = None if open_hour is None else open_hour.snapshot(metrics, runs=runs)
             hour = self._read_or_leave("samples", host, begin, partial(decode_hour, body, metrics, runs=runs))
             found = merge_hours(hour, late) if hour is not None and late is not None else hour or late
             if found is not None:
                 yield found
-        for tail in paced(open_hours.values()):
-            yield tail.picture(metrics, runs=runs)
+        for open_hour in paced(open_hours.values()):
+            yield open_hour.snapshot(metrics, runs=runs)
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         open_hours = self._open(host, start, end)
@@ -177,20 +176,20 @@ class View:
                 found = self._read_or_leave("quarter hours", host, begin, partial(decode_quarters, body, metrics))
                 if found is not None:
                     yield found
-        for begin, tail in paced(open_hours.items()):
-            if tail.is_late:
+        for begin, open_hour in paced(open_hours.items()):
+            if open_hour.is_late:
                 for hour in self.hours(host, begin, begin + SECONDS, metrics):
                     yield roll_up(hour)
             else:
-                yield roll_up(tail.picture(metrics, runs=False))
+                yield roll_up(open_hour.snapshot(metrics, runs=False))
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         more, sealed_too = {}, set()
-        for key, tail in paced(self._tails.items()):
+        for key, open_hour in paced(self._open_hours.items()):
             if start <= key[1] < end:
-                late = self._late_hour(*key, tail, metrics)
+                late = self._late_hour(*key, open_hour, metrics)
                 sealed_too |= {key} if late is None else set()
-                more[key] = _hour_of(tail, metrics) if late is None else hour_totals(roll_up(late[1]))
+                more[key] = _hour_of(open_hour, metrics) if late is None else hour_totals(roll_up(late[1]))
         columns = f"host, hour, layout, body, {self._crc}"
         question = f"SELECT {columns} FROM host_hours WHERE hour >= ? AND hour < ? ORDER BY hour"  # noqa: S608
         rows = self._span(question, start, end, SECONDS, column=1)
@@ -204,10 +203,10 @@ class View:
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         more: dict[_Place, StepTotals] = {}
         less: dict[_Place, StepTotals] = {}
-        for (host, hour), tail in paced(self._tails.items()):
+        for (host, hour), open_hour in paced(self._open_hours.items()):
             if start - SECONDS < hour < end:
-                late = self._late_hour(host, hour, tail, metrics)
-                _add_quarters(more, _quarters_of(tail, metrics) if late is None else _quarters_in(late[1]))
+                late = self._late_hour(host, hour, open_hour, metrics)
+                _add_quarters(more, _quarters_of(open_hour, metrics) if late is None else _quarters_in(late[1]))
                 if late is not None:
                     _add_quarters(less, _quarters_in(late[0]))
         for key in [key for key in more if not start <= key[1] < end]:
@@ -222,15 +221,17 @@ class View:
         whole = self._only_sound(rows, lambda _, begin, layout, body, observed: (begin, layout, observed, body))
         return self._stack(whole, more, join_late, metrics, QUARTER)
 
-    def _late_hour(self, host: int, start: int, tail: Tail, metrics: Collection[str]) -> tuple[Hour, Hour] | None:
+    def _late_hour(
+        self, host: int, start: int, open_hour: OpenHour, metrics: Collection[str]
+    ) -> tuple[Hour, Hour] | None:
         """An hour that was sealed and got late samples since: as it was, and as it is with them. None where it was not
         sealed, or where nobody knows its samples any more."""
-        if not tail.is_late:
+        if not open_hour.is_late:
             return None
         body = next((body for _, body in self._bodies("chunks", host, start, start + 1)), None)
         read = partial(decode_hour, body, metrics, runs=False) if body is not None else None
         sealed = None if read is None else self._read_or_leave("samples", host, start, read)
-        return None if sealed is None else (sealed, merge_hours(sealed, tail.picture(metrics, runs=False)))
+        return None if sealed is None else (sealed, merge_hours(sealed, open_hour.snapshot(metrics, runs=False)))
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
@@ -261,11 +262,11 @@ class View:
     def observed(self, start: int, end: int) -> float:
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
         seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
-        for (_, hour), tail in paced(self._tails.items()):
+        for (_, hour), open_hour in paced(self._open_hours.items()):
             if start - SECONDS < hour < end:
-                picture = tail.work_out("observed", partial(tail.picture, (), runs=False))
-                is_inside = (picture.times >= start) & (picture.times < end)
-                seconds += float((picture.observed * is_inside).sum())
+                snapshot = open_hour.cached("observed", partial(open_hour.snapshot, (), runs=False))
+                is_inside = (snapshot.times >= start) & (snapshot.times < end)
+                seconds += float((snapshot.observed * is_inside).sum())
         return seconds
 
     def owner(self, run: int) -> str | None:
@@ -278,24 +279,24 @@ class View:
         run = None if known is None else known.runs.get(pid)
         return run if run is not None and run.key == key else None
 
-    def open_hours(self, host: int) -> list[Tail]:
+    def open_hours_of(self, host: int) -> list[OpenHour]:
         """What of that host is not sealed yet."""
-        return [tail for (of, _), tail in self._tails.items() if of == host]
+        return [open_hour for (of, _), open_hour in self._open_hours.items() if of == host]
 
-    def _open(self, host: int, start: float, end: float) -> dict[int, Tail]:
+    def _open(self, host: int, start: float, end: float) -> dict[int, OpenHour]:
         """That host's open hours in the span, in order."""
-        found = {begin: tail for (of, begin), tail in self._tails.items() if of == host}
+        found = {begin: open_hour for (of, begin), open_hour in self._open_hours.items() if of == host}
         return {begin: found[begin] for begin in sorted(found) if start - SECONDS < begin < end}
 
     def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], UsageAmounts]]:
         """The host, the hour, who used what model and how, of hours that are not sealed yet."""
-        for (host, hour), tail in paced(self._tails.items()):
+        for (host, hour), open_hour in paced(self._open_hours.items()):
             if start <= hour < end:
-                found = tail.work_out("uses", partial(self._uses_of, tail))
+                found = open_hour.cached("uses", partial(self._uses_of, open_hour))
                 yield from ((host, hour, key, use) for key, use in found.items())
 
-    def _uses_of(self, tail: Tail) -> dict[tuple[str | None, str], UsageAmounts]:
-        return uses_of(tail.picture(_FOR_USES), self._keys, self.connection)
+    def _uses_of(self, open_hour: OpenHour) -> dict[tuple[str | None, str], UsageAmounts]:
+        return uses_of(open_hour.snapshot(_FOR_USES), self._keys, self.connection)
 
     @cached_property
     def _words(self) -> dict[int, str]:
@@ -411,17 +412,19 @@ class View:
         self.damage.note(f"the {what} of {name} from {show_utc(start)} on", why)
 
 
-def _hour_of(tail: Tail, metrics: Collection[str]) -> StepTotals:
+def _hour_of(open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
     """An open hour's totals, worked out once a sample."""
-    return tail.work_out(
+    return open_hour.cached(
         ("hour", *sorted(metrics)),
-        lambda: hour_totals(roll_up(tail.picture(metrics, runs=False))),
+        lambda: hour_totals(roll_up(open_hour.snapshot(metrics, runs=False))),
     )
 
 
-def _quarters_of(tail: Tail, metrics: Collection[str]) -> list[StepTotals]:
+def _quarters_of(open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
     """Those of its quarters."""
-    return tail.work_out(("quarters", *sorted(metrics)), lambda: _quarters_in(tail.picture(metrics, runs=False)))
+    return open_hour.cached(
+        ("quarters", *sorted(metrics)), lambda: _quarters_in(open_hour.snapshot(metrics, runs=False))
+    )
 
 
 def _quarters_in(hour: Hour) -> list[StepTotals]:

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpudeck.history.embedded.journal import Layout, Row, encode, join_layout, read_journal
-from gpudeck.history.embedded.keys import Intake, Keys
-from gpudeck.history.embedded.open_hour import Tail
-from gpudeck.history.embedded.repair import fix, replace_file
-from gpudeck.history.embedded.retention import Upkeep
-from gpudeck.history.embedded.seal import Sealer
+from gpudeck.history.embedded.journal import MetricLayout, SampleRow, encode_entry, join_layout, read_journal
+from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
+from gpudeck.history.embedded.open_hour import OpenHour
+from gpudeck.history.embedded.repair import repair_rows, replace_file
+from gpudeck.history.embedded.retention import HistoryRetention
+from gpudeck.history.embedded.seal import HourSealer
 from gpudeck.history.embedded.tables import claim, is_damage, key_of, open_to_write, set_file_aside
-from gpudeck.history.embedded.view import DamageFound
+from gpudeck.history.embedded.view import DamageLog
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
@@ -51,12 +51,12 @@ _AHEAD: Final = 3600.0
 """What lies so far ahead of a clock that is confirmed was written by one that was wrong."""
 
 
-TailKey = tuple[int, int]
+HourKey = tuple[int, int]
 """The host and when the hour begins."""
 
 
-class Writer:
-    """`tails` are the open hours; `lock` is held while one is exchanged for its sealed row.
+class EmbeddedWriter:
+    """`open_hours` are the open hours; `lock` is held while one is exchanged for its sealed row.
 
     `problem` says why nothing can be written at the moment, None when all is well.
     """
@@ -72,7 +72,7 @@ class Writer:
     ) -> None:
         self.path = path
         self.lock = threading.RLock()
-        self.tails: dict[TailKey, Tail] = {}
+        self.open_hours: dict[HourKey, OpenHour] = {}
         self.problem: str | None = None
         self.taken = self.dropped = self.late = self.rows = 0
         self._settings = settings
@@ -81,7 +81,7 @@ class Writer:
         self._queue: queue.SimpleQueue[list[HostSample] | threading.Lock | None] = queue.SimpleQueue()
         self._waiting = 0
         self._keep_samples = keep_samples
-        self.damage = DamageFound()
+        self.damage = DamageLog()
         self.opened = 0
         """How often the file was opened: whoever reads has to open it again then."""
         self.set_aside: str | None = None
@@ -113,11 +113,11 @@ class Writer:
         self._connection = open_to_write(self.path)
         try:
             self._inode = self.path.stat().st_ino
-            self.keys = Keys(self._connection)
-            self._intake = Intake(self.keys, self._now)
-            self._sealer = Sealer(self._connection, self.keys, keep_samples=self._keep_samples)
+            self.keys = KeyRegistry(self._connection)
+            self._intake = BatchBuilder(self.keys, self._now)
+            self._sealer = HourSealer(self._connection, self.keys, keep_samples=self._keep_samples)
             self._layout = self._own_layout()
-            self._upkeep = Upkeep(self._connection, self._settings)
+            self._upkeep = HistoryRetention(self._connection, self._settings)
             self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
             self._recover()
             self.opened += 1
@@ -132,13 +132,13 @@ class Writer:
         aside, copied = replace_file(self.path, began, self._settings.min_free)
         try:
             with contextlib.closing(open_to_write(self.path)) as connection:
-                for sentence in fix(connection, began, is_copied=True).gone[:_MOST_TOLD]:
+                for sentence in repair_rows(connection, began, is_copied=True).gone[:_MOST_TOLD]:
                     log.error("gone from the history: %s", sentence)
             self._open()
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             log.warning("what could be read of %s cannot be used either: %s", aside, error)
             copied = 0
-            self.tails.clear()
+            self.open_hours.clear()
             set_file_aside(self.path, began)
             self._open()
         self.set_aside = (
@@ -154,7 +154,7 @@ class Writer:
             return
         with self.lock:
             self._connection.close()
-            self.tails.clear()
+            self.open_hours.clear()
             self._replace(why)
 
     @property
@@ -274,7 +274,7 @@ class Writer:
             self._connection.execute("BEGIN IMMEDIATE")
             taken = self._intake.take(batch)
             cursor = self._connection.execute(
-                "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode(taken))
+                "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode_entry(taken))
             )
             self._connection.execute("COMMIT")
         except BaseException:
@@ -286,30 +286,30 @@ class Writer:
         for row, at in zip(taken.rows(), moments, strict=True):
             self._append(row, at, entry, now)
 
-    def _append(self, row: Row, at: float, entry: int, now: float, layout: Layout | None = None) -> None:
+    def _append(self, row: SampleRow, at: float, entry: int, now: float, layout: MetricLayout | None = None) -> None:
         start = int(at // SECONDS) * SECONDS
-        tail = self.tails.get((row.host, start))
-        if tail is None:
-            tail = self._open_tail(row.host, start, entry)
-        self.late += tail.is_late
+        open_hour = self.open_hours.get((row.host, start))
+        if open_hour is None:
+            open_hour = self._begin_hour(row.host, start, entry)
+        self.late += open_hour.is_late
         self.rows += len(row.table)
-        tail.append(row, at, entry, layout)
-        tail.touched_at = now
+        open_hour.append(row, at, entry, layout)
+        open_hour.touched_at = now
 
-    def _open_tail(self, host: int, start: int, entry: int) -> Tail:
+    def _begin_hour(self, host: int, start: int, entry: int) -> OpenHour:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
         # What is not packed takes ten times the room: of a large fleet it has to be little, for a small one packing
         # does not pay.
         rows_in_piece = max(6, _LOOSE_ROWS // len(self.keys.hosts))
         before = self._last_before(host, start)
-        tail = Tail(start, before, entry, is_late=found is not None, rows_in_piece=rows_in_piece)
+        open_hour = OpenHour(start, before, entry, is_late=found is not None, rows_in_piece=rows_in_piece)
         with self.lock:
-            self.tails[host, start] = tail
-        return tail
+            self.open_hours[host, start] = open_hour
+        return open_hour
 
     def _last_before(self, host: int, start: int) -> float | None:
         """When that host was last sampled before this hour, as far as it is at hand."""
-        previous = self.tails.get((host, start - SECONDS))
+        previous = self.open_hours.get((host, start - SECONDS))
         if previous is not None:
             return previous.newest
         last = self._sealed_last.get(host)
@@ -318,7 +318,9 @@ class Writer:
     def _seal_due(self) -> None:
         """The oldest first, for as long as the budget lasts: so hosts are sealed one after another, not all at once."""
         now = self._now()
-        due = sorted((key for key, tail in self.tails.items() if _is_due(tail, now)), key=lambda key: key[1])
+        due = sorted(
+            (key for key, open_hour in self.open_hours.items() if _is_due(open_hour, now)), key=lambda key: key[1]
+        )
         began = time.perf_counter()
         self._rest = _WAIT
         for key in due:
@@ -328,7 +330,7 @@ class Writer:
                 self._rest = spent * _REST
                 break
 
-    def _seal_or_leave(self, key: TailKey) -> None:
+    def _seal_or_leave(self, key: HourKey) -> None:
         """An hour that cannot be sealed is given up, so that it keeps no other one waiting. What fails for the whole
         file is tried again."""
         try:
@@ -338,24 +340,26 @@ class Writer:
         except Exception:
             log.exception("an hour of %s from %d on cannot be kept", self.keys.by_key[key[0]].name, key[1])
             with self.lock:
-                self.dropped += len(self.tails.pop(key).picture((), runs=False).times)
+                self.dropped += len(self.open_hours.pop(key).snapshot((), runs=False).times)
 
-    def _seal(self, key: TailKey) -> None:
+    def _seal(self, key: HourKey) -> None:
         """One hour's transaction. Whoever reads sees the open hour or the sealed row, never both or neither."""
-        host, tail = self.keys.by_key[key[0]], self.tails[key]
+        host, open_hour = self.keys.by_key[key[0]], self.open_hours[key]
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            self._sealer.seal(host, tail)
+            self._sealer.seal(host, open_hour)
             self.keys.write_seen(host)
-            others = (other.first_entry for other in self.tails.values() if other is not tail)
-            self._connection.execute("DELETE FROM journal WHERE id < ?", (min(others, default=tail.last_entry + 1),))
+            others = (other.first_entry for other in self.open_hours.values() if other is not open_hour)
+            self._connection.execute(
+                "DELETE FROM journal WHERE id < ?", (min(others, default=open_hour.last_entry + 1),)
+            )
             with self.lock:
                 self._connection.execute("COMMIT")
-                del self.tails[key]
+                del self.open_hours[key]
         except BaseException:
             self._roll_back()
             raise
-        self._sealed_last[host.key] = max(self._sealed_last.get(host.key, 0.0), tail.newest)
+        self._sealed_last[host.key] = max(self._sealed_last.get(host.key, 0.0), open_hour.newest)
 
     def _transact(self, step: Callable[[], None]) -> None:
         try:
@@ -372,10 +376,10 @@ class Writer:
             self._connection.execute("ROLLBACK")
         self.keys.load()
         self._sealer.forget()
-        for (host, _), tail in self.tails.items():
+        for (host, _), open_hour in self.open_hours.items():
             known = self.keys.by_key.get(host)
             if known is not None:
-                known.last = max(known.last, tail.newest)
+                known.last = max(known.last, open_hour.newest)
 
     def _keep_up(self) -> None:
         """Now and then: what is too old or too much goes."""
@@ -435,7 +439,7 @@ class Writer:
 
         def find() -> None:
             nonlocal key
-            key = self.keys.layout(join_layout(Layout()))
+            key = self.keys.layout(join_layout(MetricLayout()))
 
         self._transact(find)
         return key
@@ -451,7 +455,7 @@ class Writer:
             host.last = max(host.last, at)
 
 
-def _is_due(tail: Tail, now: float) -> bool:
+def _is_due(open_hour: OpenHour, now: float) -> bool:
     """Its hour is over, or lies in a future that a wrong clock told of; and nothing more has come for a while."""
-    is_over = tail.start + SECONDS + _GRACE <= now or tail.start > now + SECONDS
-    return is_over and not now - _QUIET < tail.touched_at <= now
+    is_over = open_hour.start + SECONDS + _GRACE <= now or open_hour.start > now + SECONDS
+    return is_over and not now - _QUIET < open_hour.touched_at <= now

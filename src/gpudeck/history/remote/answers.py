@@ -27,9 +27,9 @@ from gpudeck.history.base import (
     Series,
 )
 from gpudeck.history.codec import Floats
+from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.metrics import HistoryMetric, Subject, find_metric, suggest
-from gpudeck.history.remote.client import MOST_STEPS, Found, Reader
-from gpudeck.history.remote.ledger import Ledger
+from gpudeck.history.remote.client import MOST_STEPS, PromReader, SeriesStats
 from gpudeck.history.remote.promql import (
     HELD,
     OBSERVED,
@@ -59,25 +59,26 @@ MOST_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""
 
 
-def spread_out(reader: Reader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[Found]:
-    """As `Reader.stats`, of devices of these hosts, with the steps that a later sample tells of."""
-    longer, told_by = find_reach(reader, grid, hosts)
+def stats_with_lookback(reader: PromReader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[SeriesStats]:
+    """As `PromReader.stats`, of devices of these hosts, with the steps that a later sample tells of."""
+    longer, told_by = find_lookback(reader, grid, hosts)
     return [
-        Found(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by]) for one in reader.stats(asked, longer)
+        SeriesStats(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by])
+        for one in reader.stats(asked, longer)
     ]
 
 
-def find_reach(reader: Reader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
+def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
     """A grid that is long enough to be asked for, and for each step of `grid` the one in that whose values it has."""
     if grid.step >= QUARTER or not hosts:
         return grid, np.arange(grid.count)
     longer = Grid(grid.start, grid.step, grid.count + math.ceil(_FARTHEST / grid.step))
     stood_for = over(select(OBSERVED, {}, any_of("host_id", list(hosts))), grid.step)
     found = [values for _, values in reader.values(f"max(max_over_time({stood_for}))", longer)]
-    return longer, tellers(found[0], grid.step)[: grid.count] if found else np.arange(grid.count)
+    return longer, lookback_steps(found[0], grid.step)[: grid.count] if found else np.arange(grid.count)
 
 
-def tellers(seconds: Floats, step: int) -> NDArray[np.int64]:
+def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
     """For each step the one whose sample tells of it: itself, or a later one. `seconds` are what samples stand for."""
     places = np.arange(len(seconds))
     is_sampled = ~np.isnan(seconds)
@@ -86,7 +87,7 @@ def tellers(seconds: Floats, step: int) -> NDArray[np.int64]:
     return np.where(following - places <= back[following], following, places)
 
 
-def choose_for_all(reader: Reader, start: float, end: float, points: int) -> Grid:
+def choose_for_all(reader: PromReader, start: float, end: float, points: int) -> Grid:
     """As `choose_grid`, with steps in which every host has a sample: a host without one would be missing in a sum."""
     grid = choose_grid(start, end, points)
     if grid.step >= QUARTER:
@@ -98,15 +99,15 @@ def choose_for_all(reader: Reader, start: float, end: float, points: int) -> Gri
     return grid if beat <= grid.step * _ALIKE else choose_grid(start, end, points, math.ceil(beat / _ALIKE))
 
 
-class KnownHost(Struct, frozen=True):
+class RemoteHost(Struct, frozen=True):
     host_id: str
     name: str
 
 
-class Roster:
+class DeviceDirectory:
     """One thread notes samples, others ask."""
 
-    def __init__(self, reader: Reader, clock: Clock) -> None:
+    def __init__(self, reader: PromReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
         self._names: dict[str, str] = {}
@@ -122,20 +123,20 @@ class Roster:
             if sample.host_id not in (hosts := self._hosts.setdefault(gpu.uuid, set())):
                 self._hosts[gpu.uuid] = {*hosts, sample.host_id}
 
-    def find_host(self, name: str) -> KnownHost:
+    def find_host(self, name: str) -> RemoteHost:
         """By id or by name. Raises HistoryRefused for one that was never there."""
         known = dict(self._names)
         if name in known:
-            return KnownHost(name, known[name])
+            return RemoteHost(name, known[name])
         named = [host_id for host_id, shown in known.items() if shown == name]
         if named:
-            return KnownHost(named[-1], name)
+            return RemoteHost(named[-1], name)
         found = self._ask([select(OBSERVED, {"host_id": name}), select(OBSERVED, {"host": name})])
         found.sort(key=lambda labels: labels.get("host_id") == name)
         if not found:
             hint = suggest(name, known.values(), "It knows")
             raise HistoryRefused("unknown_host", f"the history knows no host {name[:80]!r}", hint)
-        return KnownHost(found[-1]["host_id"], found[-1].get("host", ""))
+        return RemoteHost(found[-1]["host_id"], found[-1].get("host", ""))
 
     def find_gpu(self, uuid: str) -> str:
         """Its label. Raises HistoryRefused for one that was never there."""
@@ -173,7 +174,7 @@ class Roster:
         return self._reader.labels(selectors, 1.0, self._clock() + _DAY)
 
 
-def user_series(reader: Reader, ask: Ask) -> tuple[Grid, list[Series]]:
+def user_series(reader: PromReader, ask: Ask) -> tuple[Grid, list[Series]]:
     """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
     grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
     hours = Grid(grid.start, HOUR, (grid.end - grid.start) // HOUR)
@@ -189,12 +190,14 @@ def user_series(reader: Reader, ask: Ask) -> tuple[Grid, list[Series]]:
     return grid, [Series(points, user=ask.user)]
 
 
-def memory_by_user(reader: Reader, roster: Roster, ask: Ask, measure: HistoryMetric) -> tuple[Grid, list[Series]]:
+def memory_by_user(
+    reader: PromReader, devices: DeviceDirectory, ask: Ask, metric: HistoryMetric
+) -> tuple[Grid, list[Series]]:
     """A moment at which the GPU was seen without somebody counts as none of its memory for them."""
-    label = roster.find_gpu(ask.gpu or "")
+    label = devices.find_gpu(ask.gpu or "")
     grid = choose_grid(ask.start, ask.end, ask.points)
     where = {"gpu": ask.gpu or ""}
-    longer, told_by = find_reach(reader, grid, roster.hosts_of([ask.gpu or ""]))
+    longer, told_by = find_lookback(reader, grid, devices.hosts_of([ask.gpu or ""]))
     at = over(select(USER_MEMORY, where), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
     users: dict[str, dict[str, Floats]] = {}
@@ -203,23 +206,23 @@ def memory_by_user(reader: Reader, roster: Roster, ask: Ask, measure: HistoryMet
     known = over(select(STATE, where, 'state!="unknown"'), grid.step)
     seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", longer), longer)[told_by]
     order = sorted(users, key=lambda user: (not user, user))
-    points = {user: _memory_of(users[user], seen, grid, measure) for user in order}
+    points = {user: _memory_of(users[user], seen, grid, metric) for user in order}
     return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]
 
 
 _OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))
 
 
-def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, measure: HistoryMetric) -> list[Point]:
+def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, metric: HistoryMetric) -> list[Point]:
     nothing = np.full(grid.count, np.nan)
     total, count, low, high = (found.get(stat, nothing) for stat, _, _ in _OF_MEMORY)
     moments = np.fmax(seen, count)
     mean = np.divide(total, moments, out=nothing.copy(), where=moments > 0)
-    points = make_points(grid, mean, np.where(count < moments, 0.0, low), high, measure.digits)
+    points = make_points(grid, mean, np.where(count < moments, 0.0, low), high, metric.digits)
     return [point for point in points if point[3]]
 
 
-def _grown(reader: Reader, counter: str, user: str, hours: Grid) -> Floats:
+def _grown(reader: PromReader, counter: str, user: str, hours: Grid) -> Floats:
     """By how much a user's counters grew in each hour, added up; NaN while there was none.
 
     The hour before the first is asked for too, to know where the first began.
@@ -243,7 +246,7 @@ def _differences(lasts: Floats, firsts: Floats) -> Floats:
     return grown
 
 
-def _observed(reader: Reader, hours: Grid) -> Floats:
+def _observed(reader: PromReader, hours: Grid) -> Floats:
     """For how long the hosts were observed in each hour, on average."""
     quarters = Grid(hours.start, QUARTER, hours.count * (HOUR // QUARTER))
     asked = f"avg(sum by (host_id) (sum_over_time({over(select(OBSERVED), QUARTER)})))"
@@ -264,82 +267,82 @@ def _sum_of_known(rows: list[Floats], count: int) -> Floats:
     return np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
 
 
-class Answers:
-    """Asks `reader`. `ledger` knows the runs; without one there are none."""
+class RemoteAnswers:
+    """Asks `reader`. `usage_store` knows the runs; without one there are none."""
 
-    def __init__(self, reader: Reader, roster: Roster, ledger: Ledger | None) -> None:
+    def __init__(self, reader: PromReader, devices: DeviceDirectory, usage_store: EmbeddedStore | None) -> None:
         self._reader = reader
-        self._roster = roster
-        self._ledger = ledger
+        self._devices = devices
+        self._usage_store = usage_store
 
     def series(self, ask: Ask, now: float) -> Answer:
         check_range(ask.start, ask.end)
         check_points(ask.points)
-        subject, measure = check_ask(ask)
+        subject, metric = check_ask(ask)
         if subject == "user":
-            return _answer(ask, measure, *user_series(self._reader, ask), "hour")
+            return _answer(ask, metric, *user_series(self._reader, ask), "hour")
         if ask.by == "user":
-            return _answer(ask, measure, *memory_by_user(self._reader, self._roster, ask, measure))
-        return self._of_devices(ask, subject, measure, now)
+            return _answer(ask, metric, *memory_by_user(self._reader, self._devices, ask, metric))
+        return self._of_devices(ask, subject, metric, now)
 
     def heat(self, ask: HeatAsk) -> Heat:
         check_range(ask.start, ask.end)
-        measure = find_metric(ask.metric, "host")
+        metric = find_metric(ask.metric, "host")
         grid = cut_map(ask)
         names = self._names_within(grid)
-        stats = {"mean": of_all(measure, {}, _fine(measure, grid, HOUR).step, by="host_id")["mean"]}
-        found = {one.labels.get("host_id", ""): one.mean for one in self._ask_whole(measure, stats, grid, HOUR)}
+        stats = {"mean": of_all(metric, {}, _fine(metric, grid, HOUR).step, by="host_id")["mean"]}
+        found = {one.labels.get("host_id", ""): one.mean for one in self._ask_whole(metric, stats, grid, HOUR)}
         nothing = np.full(grid.count, np.nan)
         rows = [
-            HeatRow(host_id, name, tell(found.get(host_id, nothing), measure.digits))
+            HeatRow(host_id, name, tell(found.get(host_id, nothing), metric.digits))
             for host_id, name in sorted(names.items(), key=lambda item: (item[1], item[0]))
         ]
-        return Heat(measure.name, measure.unit, grid.step, grid.times(), rows)
+        return Heat(metric.name, metric.unit, grid.step, grid.times(), rows)
 
-    def _of_devices(self, ask: Ask, subject: Subject, measure: HistoryMetric, now: float) -> Answer:
+    def _of_devices(self, ask: Ask, subject: Subject, metric: HistoryMetric, now: float) -> Answer:
         if subject == "gpu":
-            label = self._roster.find_gpu(ask.gpu or "")
+            label = self._devices.find_gpu(ask.gpu or "")
             grid = choose_grid(ask.start, ask.end, ask.points)
-            hosts = self._roster.hosts_of([ask.gpu or ""])
-            found = self._stats(measure, of_each(measure, {"gpu": ask.gpu or ""}, grid.step), grid, hosts)
-            series = [Series(_points(one, grid, measure), gpu=ask.gpu, label=label) for one in found]
-            return _answer(ask, measure, grid, series)
+            hosts = self._devices.hosts_of([ask.gpu or ""])
+            found = self._stats(metric, of_each(metric, {"gpu": ask.gpu or ""}, grid.step), grid, hosts)
+            series = [Series(_points(one, grid, metric), gpu=ask.gpu, label=label) for one in found]
+            return _answer(ask, metric, grid, series)
         if subject == "host":
-            return self._of_host(ask, measure)
+            return self._of_host(ask, metric)
         if subject == "run":
-            return self._of_run(ask, measure, now)
+            return self._of_run(ask, metric, now)
         grid = choose_for_all(self._reader, ask.start, ask.end, ask.points)
-        stats = of_all(measure, {}, _fine(measure, grid, QUARTER).step)
-        found = self._ask_whole(measure, stats, grid, QUARTER)
-        return _answer(ask, measure, grid, [Series(_points_of_one(found, grid, measure), fleet=True)])
+        stats = of_all(metric, {}, _fine(metric, grid, QUARTER).step)
+        found = self._ask_whole(metric, stats, grid, QUARTER)
+        return _answer(ask, metric, grid, [Series(_points_of_one(found, grid, metric), fleet=True)])
 
-    def _of_host(self, ask: Ask, measure: HistoryMetric) -> Answer:
-        host = self._roster.find_host(ask.host or "")
+    def _of_host(self, ask: Ask, metric: HistoryMetric) -> Answer:
+        host = self._devices.find_host(ask.host or "")
         where = {"host_id": host.host_id}
         if ask.by == "gpu":
-            count = self._roster.count_gpus(host.host_id)
-            return self._by_gpu(ask, measure, where, among=count, hosts=[host.host_id])
+            count = self._devices.count_gpus(host.host_id)
+            return self._by_gpu(ask, metric, where, among=count, hosts=[host.host_id])
         grid = choose_grid(ask.start, ask.end, ask.points)
-        stats = (of_each if measure.is_of_host else of_all)(measure, where, grid.step)
-        points = _points_of_one(self._stats(measure, stats, grid, [host.host_id]), grid, measure)
-        return _answer(ask, measure, grid, [Series(points, host=host.host_id, label=host.name)])
+        stats = (of_each if metric.is_of_host else of_all)(metric, where, grid.step)
+        points = _points_of_one(self._stats(metric, stats, grid, [host.host_id]), grid, metric)
+        return _answer(ask, metric, grid, [Series(points, host=host.host_id, label=host.name)])
 
-    def _of_run(self, ask: Ask, measure: HistoryMetric, now: float) -> Answer:
+    def _of_run(self, ask: Ask, metric: HistoryMetric, now: float) -> Answer:
         """Its GPUs, in the steps of which it was there for at least a part."""
         run = self._find_run(ask.run or 0)
-        its_gpus, hosts = any_of("gpu", run.gpus), self._roster.hosts_of(run.gpus)
+        its_gpus, hosts = any_of("gpu", run.gpus), self._devices.hosts_of(run.gpus)
         within = (run.seen_at, now if run.ended_at is None else run.ended_at)
         if ask.by == "gpu":
-            return self._by_gpu(ask, measure, {}, its_gpus, among=len(run.gpus), hosts=hosts, within=within)
+            return self._by_gpu(ask, metric, {}, its_gpus, among=len(run.gpus), hosts=hosts, within=within)
         grid = choose_grid(ask.start, ask.end, ask.points)
-        stats = (of_each if len(run.gpus) == 1 else of_all)(measure, {}, grid.step, its_gpus)
-        points = _points_of_one(self._stats(measure, stats, grid, hosts), grid, measure)
-        return _answer(ask, measure, grid, [Series(_only(points, grid, within), run=run.id)])
+        stats = (of_each if len(run.gpus) == 1 else of_all)(metric, {}, grid.step, its_gpus)
+        points = _points_of_one(self._stats(metric, stats, grid, hosts), grid, metric)
+        return _answer(ask, metric, grid, [Series(_only(points, grid, within), run=run.id)])
 
     def _by_gpu(
         self,
         ask: Ask,
-        measure: HistoryMetric,
+        metric: HistoryMetric,
         where: Mapping[str, str],
         *more: str,
         among: int,
@@ -350,35 +353,35 @@ class Answers:
             count = f"{among:,} GPUs are too many to be told apart"
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
         grid = choose_grid(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
-        asked = of_each(measure, where, grid.step, *more)
-        found = {one.labels["gpu"]: one for one in self._stats(measure, asked, grid, hosts)}
-        labels = self._roster.labels_of(found)
+        asked = of_each(metric, where, grid.step, *more)
+        found = {one.labels["gpu"]: one for one in self._stats(metric, asked, grid, hosts)}
+        labels = self._devices.labels_of(found)
         named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
         return _answer(
             ask,
-            measure,
+            metric,
             grid,
             [
-                Series(_only(_points(found[uuid], grid, measure), grid, within), gpu=uuid, label=label)
+                Series(_only(_points(found[uuid], grid, metric), grid, within), gpu=uuid, label=label)
                 for label, uuid in named
             ],
         )
 
-    def _stats(self, measure: HistoryMetric, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[Found]:
+    def _stats(self, metric: HistoryMetric, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[SeriesStats]:
         """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two."""
-        found = spread_out(self._reader, asked, grid, hosts)
-        if measure.state is not None:
+        found = stats_with_lookback(self._reader, asked, grid, hosts)
+        if metric.state is not None:
             # That no GPU was in a state all the time, or at all, is a number too.
             for one in found:
                 is_seen = ~np.isnan(one.mean)
                 one.low, one.high = (np.where(is_seen, np.nan_to_num(band), np.nan) for band in (one.low, one.high))
         return found
 
-    def _ask_whole(self, measure: HistoryMetric, stats: Stats, grid: Grid, part: int) -> list[Found]:
+    def _ask_whole(self, metric: HistoryMetric, stats: Stats, grid: Grid, part: int) -> list[SeriesStats]:
         """Of what is added up over devices a long step is the mean of its parts, so that a device that was there for
         some of them counts for these only."""
-        fine = _fine(measure, grid, part)
-        return [_fold(one, fine, grid) for one in self._stats(measure, stats, fine)]
+        fine = _fine(metric, grid, part)
+        return [_fold(one, fine, grid) for one in self._stats(metric, stats, fine)]
 
     def _names_within(self, grid: Grid) -> dict[str, str]:
         """The hosts that were seen, with the last name of each."""
@@ -388,24 +391,24 @@ class Answers:
         return {labels["host_id"]: labels.get("host", "") for labels, _ in found}
 
     def _find_run(self, key: int) -> Run:
-        run = self._ledger.run(key) if self._ledger is not None and 0 < key < 2**63 else None
+        run = self._usage_store.run(key) if self._usage_store is not None and 0 < key < 2**63 else None
         if run is None:
             raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
         return run
 
 
 def _answer(
-    ask: Ask, measure: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution = "raw"
+    ask: Ask, metric: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution = "raw"
 ) -> Answer:
-    return Answer(measure.name, measure.unit, grid.step, ask.start, ask.end, resolution, series)
+    return Answer(metric.name, metric.unit, grid.step, ask.start, ask.end, resolution, series)
 
 
-def _points(found: Found, grid: Grid, measure: HistoryMetric) -> list[Point]:
-    return make_points(grid, found.mean, found.low, found.high, measure.digits)
+def _points(found: SeriesStats, grid: Grid, metric: HistoryMetric) -> list[Point]:
+    return make_points(grid, found.mean, found.low, found.high, metric.digits)
 
 
-def _points_of_one(found: list[Found], grid: Grid, measure: HistoryMetric) -> list[Point]:
-    return _points(found[0], grid, measure) if found else []
+def _points_of_one(found: list[SeriesStats], grid: Grid, metric: HistoryMetric) -> list[Point]:
+    return _points(found[0], grid, metric) if found else []
 
 
 def _only(points: list[Point], grid: Grid, within: tuple[float, float] | None) -> list[Point]:
@@ -415,17 +418,17 @@ def _only(points: list[Point], grid: Grid, within: tuple[float, float] | None) -
     return [point for point in points if first < point[0] + grid.step and point[0] <= last]
 
 
-def _fine(measure: HistoryMetric, grid: Grid, part: int) -> Grid:
+def _fine(metric: HistoryMetric, grid: Grid, part: int) -> Grid:
     """The steps in which it is asked for: parts of the grid's where that matters and is not too much."""
-    if measure.rollup is not Rollup.SUM or grid.step <= part or (grid.end - grid.start) // part > MOST_STEPS:
+    if metric.rollup is not Rollup.SUM or grid.step <= part or (grid.end - grid.start) // part > MOST_STEPS:
         return grid
     return Grid(grid.start, part, (grid.end - grid.start) // part)
 
 
-def _fold(found: Found, fine: Grid, grid: Grid) -> Found:
+def _fold(found: SeriesStats, fine: Grid, grid: Grid) -> SeriesStats:
     if fine is grid:
         return found
     rows = [values.reshape(grid.count, -1) for values in (found.mean, found.low, found.high)]
     count = (~np.isnan(rows[0])).sum(axis=1)
     mean = np.divide(np.nansum(rows[0], axis=1), count, out=np.full(grid.count, np.nan), where=count > 0)
-    return Found(found.labels, mean, np.fmin.reduce(rows[1], axis=1), np.fmax.reduce(rows[2], axis=1))
+    return SeriesStats(found.labels, mean, np.fmin.reduce(rows[1], axis=1), np.fmax.reduce(rows[2], axis=1))

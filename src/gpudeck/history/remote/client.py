@@ -47,7 +47,7 @@ _CHECK: Final = "Look at the store, and at history.read_url."
 _T = TypeVar("_T")
 
 
-class Reply(Struct, frozen=True):
+class PromResponse(Struct, frozen=True):
     """What the store answered. `body` is whole."""
 
     status: int
@@ -55,7 +55,7 @@ class Reply(Struct, frozen=True):
     body: bytes
 
 
-class Door:
+class PromClient:
     """To one address of the store. Several threads may ask at once. `close` when done.
 
     Raises UsageError for an address or a file that cannot be used. Secrets are read again after a refusal, so that a
@@ -77,7 +77,7 @@ class Door:
             ssl_context=trust_from(settings.ca_file) if settings.ca_file else None,
         )
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int = _PIECE) -> Reply:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int = _PIECE) -> PromResponse:
         """Raises Temporary when there is no answer, or one of more than `bytes_at_most`."""
         try:
             answer = self._pool.request(
@@ -89,7 +89,7 @@ class Door:
                 preload_content=False,
             )
             try:
-                return Reply(answer.status, answer.headers, self._read(answer, bytes_at_most))
+                return PromResponse(answer.status, answer.headers, self._read(answer, bytes_at_most))
             finally:
                 answer.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -129,7 +129,7 @@ class Door:
         return headers | settings.headers
 
 
-def describe(reply: Reply) -> str:
+def describe(reply: PromResponse) -> str:
     """The status and, for everybody to read, no more than the kind of error or of content: what the store says goes
     into the log."""
     log.debug("the store answers %d: %s", reply.status, quote(reply.body))
@@ -189,15 +189,15 @@ class _Rows(Struct):
     result: list[_Row]
 
 
-class _Range(Struct):
+class _RangeAnswer(Struct):
     data: _Rows
 
 
-class _Labels(Struct):
+class _SeriesAnswer(Struct):
     data: list[dict[str, str]]
 
 
-class Found(Struct):
+class SeriesStats(Struct):
     """What was found under some labels: arrays along the steps, NaN where nothing was observed."""
 
     labels: dict[str, str]
@@ -206,21 +206,21 @@ class Found(Struct):
     high: Floats
 
 
-class Reader:
+class PromReader:
     """Questions to one store. Several threads may ask at once."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, client: PromClient) -> None:
+        self._client = client
 
-    def stats(self, stats: Stats, grid: Grid) -> list[Found]:
+    def stats(self, stats: Stats, grid: Grid) -> list[SeriesStats]:
         """Mean, low and high of each series, by step."""
-        found: dict[frozenset[tuple[str, str]], Found] = {}
+        found: dict[frozenset[tuple[str, str]], SeriesStats] = {}
         for labels, values in self.values(at_once(stats), grid):
             stat = labels.pop("stat", "mean")
             key = frozenset(labels.items())
             into = found.get(key)
             if into is None:
-                into = found[key] = Found(labels, *(np.full(grid.count, np.nan) for _ in range(3)))
+                into = found[key] = SeriesStats(labels, *(np.full(grid.count, np.nan) for _ in range(3)))
             setattr(into, stat, values)
         return list(found.values())
 
@@ -253,7 +253,7 @@ class Reader:
         pieces = _cut(body, b'"result":[', b']},{"', b"]}}")
         try:
             for piece in pieces:
-                for row in self._decode(piece, _Range).data.result:
+                for row in self._decode(piece, _RangeAnswer).data.result:
                     yield row.metric, _read_values(row.values, grid)
         except ValueError as error:
             raise self._strange() from error
@@ -262,16 +262,16 @@ class Reader:
         """The labels of all series that had samples at some time in between."""
         asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
         pieces = _cut(self._ask("/api/v1/series", asked), b'"data":[', b'"},{"', b"]}")
-        return [labels for piece in pieces for labels in self._decode(piece, _Labels).data]
+        return [labels for piece in pieces for labels in self._decode(piece, _SeriesAnswer).data]
 
     def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
         body = urlencode(form, errors="replace").encode()
-        reply = self._door.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
+        reply = self._client.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
         if reply.status in {401, 403}:
-            self._door.read_secrets_again()
-            reply = self._door.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
+            self._client.read_secrets_again()
+            reply = self._client.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
         if reply.status != 200:
-            raise Temporary(f"{self._door.shown} answers {describe(reply)}.", _CHECK)
+            raise Temporary(f"{self._client.shown} answers {describe(reply)}.", _CHECK)
         return reply.body
 
     def _decode(self, body: bytes, kind: type[_T]) -> _T:
@@ -281,7 +281,7 @@ class Reader:
             raise self._strange() from error
 
     def _strange(self) -> Temporary:
-        return Temporary(f"{self._door.shown} does not answer as a Prometheus would.", _CHECK)
+        return Temporary(f"{self._client.shown} does not answer as a Prometheus would.", _CHECK)
 
 
 _decode_values = msgspec.json.Decoder(list[tuple[float, str]]).decode

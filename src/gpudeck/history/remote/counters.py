@@ -15,7 +15,14 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.history.remote.encoder import MOST_VALUES, Part, encode_head, encode_series, encode_time, memory_by_user
+from gpudeck.history.remote.encoder import (
+    MOST_VALUES,
+    EncodedSeries,
+    encode_head,
+    encode_series,
+    encode_time,
+    memory_by_user,
+)
 from gpudeck.history.remote.promql import COUNTERS
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, GpuSample, HostSample
 
@@ -52,7 +59,7 @@ class _Saved(Struct):
     totals: list[tuple[_Key, Amounts]]
 
 
-class Counters:
+class UsageCounters:
     """One thread owns it. `file` keeps the totals while no hub runs."""
 
     def __init__(self, file: Path) -> None:
@@ -67,7 +74,7 @@ class Counters:
             for user, amounts in use_of(gpu, seconds):
                 self._add((user, sample.host_id, sample.name, gpu.model), amounts, sample.at - seconds)
 
-    def tell(self, now: float, *, at_last: bool = False) -> list[Part]:
+    def tell(self, now: float, *, at_last: bool = False) -> list[EncodedSeries]:
         """What has changed, as series, once in EVERY seconds or `at_last`: nobody may be sent it before `save`.
 
         `now` is the time of the newest sample.
@@ -106,12 +113,12 @@ class Counters:
             count.changed_from = since
         count.totals = [_grow(total, amount) for total, amount in zip(count.totals, amounts, strict=True)]
 
-    def _write(self, changed: list[tuple[_Key, _Count]], now: float) -> list[Part]:
+    def _write(self, changed: list[tuple[_Key, _Count]], now: float) -> list[EncodedSeries]:
         series = [one for key, count in changed for one in _encode(key, count, now)]
         for _, count in changed:
             count.told, count.told_at = count.totals, now
         pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
-        return [Part(b"".join(piece), len(piece), now) for piece in pieces]
+        return [EncodedSeries(b"".join(piece), len(piece), now) for piece in pieces]
 
 
 def _load(file: Path) -> dict[_Key, _Count]:

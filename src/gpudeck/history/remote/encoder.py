@@ -73,7 +73,7 @@ def _encode_text(tag: int, text: str) -> bytes:
     return bytes((tag,)) + varint(len(raw)) + raw
 
 
-class Part(Struct, frozen=True):
+class EncodedSeries(Struct, frozen=True):
     """Some series of one host at one moment: bytes that can stand in a request, and how many values they are."""
 
     body: bytes
@@ -81,7 +81,7 @@ class Part(Struct, frozen=True):
     at: float
 
 
-class _Labels(Struct):
+class _SeriesHeads(Struct):
     """Encoded heads of the series of a host or a GPU: one a metric, and others as they turn up."""
 
     own: dict[str, str]
@@ -101,17 +101,17 @@ _GpuKey = tuple[str, str, str]
 
 
 class _Host(Struct):
-    labels: _Labels
-    gpus: dict[_GpuKey, _Labels] = field(default_factory=dict)
+    labels: _SeriesHeads
+    gpus: dict[_GpuKey, _SeriesHeads] = field(default_factory=dict)
 
 
-class Scribe:
+class SeriesEncoder:
     """Knows the labels of every host by heart: to encode them each time would cost ten times as much as the values."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
 
-    def write(self, sample: HostSample, seconds: float) -> list[Part]:
+    def write(self, sample: HostSample, seconds: float) -> list[EncodedSeries]:
         """`seconds` is what the sample stands for."""
         host = self._host(sample)
         time = encode_time(sample.at)
@@ -123,7 +123,7 @@ class Scribe:
             labels = host.gpus[key] = known.get(key) or _label_gpu(host.labels.own, gpu)
             series += _encode_gpu(labels, gpu, time)
         pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
-        return [Part(b"".join(piece), len(piece), sample.at) for piece in pieces]
+        return [EncodedSeries(b"".join(piece), len(piece), sample.at) for piece in pieces]
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
         """The labels of hosts that are no more."""
@@ -134,17 +134,17 @@ class Scribe:
         own = {"host": sample.name, "host_id": sample.host_id}
         host = self._hosts.get(sample.host_id)
         if host is None or host.labels.own != own:
-            labels = _Labels(own, [encode_head(series.name, own) for series in HOST_SERIES])
+            labels = _SeriesHeads(own, [encode_head(series.name, own) for series in HOST_SERIES])
             host = self._hosts[sample.host_id] = _Host(labels)
         return host
 
 
-def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _Labels:
+def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _SeriesHeads:
     own = host | {"gpu": gpu.uuid, "index": gpu.label, "model": gpu.model}
-    return _Labels(own, [encode_head(series.name, own) for series in GPU_SERIES])
+    return _SeriesHeads(own, [encode_head(series.name, own) for series in GPU_SERIES])
 
 
-def _encode_gpu(labels: _Labels, gpu: GpuSample, time: bytes) -> list[bytes]:
+def _encode_gpu(labels: _SeriesHeads, gpu: GpuSample, time: bytes) -> list[bytes]:
     series = _encode_values(labels.metrics, GPU_SERIES, gpu.values, time)
     if gpu.state >= _UNKNOWN:
         series.append(encode_series(labels.head(STATE, "state", STATES[gpu.state]), 1.0, time))

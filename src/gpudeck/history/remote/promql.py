@@ -67,31 +67,31 @@ def any_of(label: str, values: list[str]) -> str:
     return f"{label}=~{quoted('|'.join(map(_as_pattern, values)))}"
 
 
-def of_each(measure: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
+def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
     """Each device by itself: GPUs by `gpu`, hosts by `host_id`."""
-    by = _device(measure)
-    if measure.state is not None:
-        return _states(measure, where, window, more, by)
-    series = series_of(measure)
+    by = _device(metric)
+    if metric.state is not None:
+        return _states(metric, where, window, more, by)
+    series = series_of(metric)
     at = over(select(series.name, where, *more), window)
     stats = _each(at, by)
-    if measure.rollup is Rollup.LAST:
+    if metric.rollup is Rollup.LAST:
         stats["mean"] = f"max by ({by}) (last_over_time({at}))"
     return _in_our_unit(stats, series)
 
 
-def of_all(measure: HistoryMetric, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
+def of_all(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
     """All devices as one, or with `by` as one a host, put together as the metric's roll-up says."""
-    if measure.state is not None:
-        return _states(measure, where, window, more, by)
-    series = series_of(measure)
+    if metric.state is not None:
+        return _states(metric, where, window, more, by)
+    series = series_of(metric)
     at = over(select(series.name, where, *more), window)
-    if measure.rollup is Rollup.SUM:
-        each = _each(at, _together(by, _device(measure)))
+    if metric.rollup is Rollup.SUM:
+        each = _each(at, _together(by, _device(metric)))
         return _in_our_unit({stat: f"sum by ({by}) ({asked})" for stat, asked in each.items()}, series)
     stats = _each(at, by)
     weighted = f"sum by ({by}) (sum_over_time({at})) / sum by ({by}) (count_over_time({at}))"
-    return _in_our_unit(stats | {"mean": stats["high"] if measure.rollup is Rollup.MAX else weighted}, series)
+    return _in_our_unit(stats | {"mean": stats["high"] if metric.rollup is Rollup.MAX else weighted}, series)
 
 
 def at_once(stats: Stats) -> str:
@@ -99,8 +99,8 @@ def at_once(stats: Stats) -> str:
     return " or ".join(f'label_replace({asked}, "stat", "{stat}", "", "")' for stat, asked in stats.items())
 
 
-def series_of(measure: HistoryMetric) -> Exposed:
-    return expose((HOST_METRICS if measure.is_of_host else GPU_METRICS)[measure.plain])
+def series_of(metric: HistoryMetric) -> Exposed:
+    return expose((HOST_METRICS if metric.is_of_host else GPU_METRICS)[metric.plain])
 
 
 def _in_our_unit(stats: Stats, series: Exposed) -> Stats:
@@ -119,12 +119,12 @@ def _each(at: str, by: str) -> Stats:
     }
 
 
-def _states(measure: HistoryMetric, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
+def _states(metric: HistoryMetric, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
     """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
     those that were in it at all. `low` and `high` are left out where they are 0."""
     each = f"by ({_together(by, 'gpu')})"
     seen = f"sum {each} (count_over_time({over(select(STATE, where, *more), window)}))"
-    in_it = select(STATE, {**where, "state": STATE_WORDS[measure.name]}, *more)
+    in_it = select(STATE, {**where, "state": STATE_WORDS[metric.name]}, *more)
     inside = f"sum {each} (count_over_time({over(in_it, window)}))"
     return {
         "mean": f"(sum by ({by}) ({inside} / {seen}) or 0 * sum by ({by}) ({seen}))",
@@ -137,8 +137,8 @@ def _together(*labels: str) -> str:
     return ", ".join(dict.fromkeys(filter(None, labels)))
 
 
-def _device(measure: HistoryMetric) -> str:
-    return "host_id" if measure.is_of_host else "gpu"
+def _device(metric: HistoryMetric) -> str:
+    return "host_id" if metric.is_of_host else "gpu"
 
 
 def _as_pattern(value: str) -> str:

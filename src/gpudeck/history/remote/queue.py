@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 import zstandard
 from msgspec import Struct
 
-from gpudeck.history.remote.encoder import Part
+from gpudeck.history.remote.encoder import EncodedSeries
 
 _HEAD = struct.Struct("<4sIIId")
 """A mark, the body's length and checksum, how many values it has, and their time."""
@@ -32,13 +32,13 @@ Place = tuple[int, int]
 """The number of a segment, and how many bytes of it come before."""
 
 
-def encode_record(part: Part, packer: zstandard.ZstdCompressor) -> bytes:
+def encode_record(part: EncodedSeries, packer: zstandard.ZstdCompressor) -> bytes:
     """`packer` is the caller's: to make one takes longer than to use it, and no two threads may."""
     body = packer.compress(part.body)
     return _HEAD.pack(_MARK, len(body), zlib.crc32(body), part.values, part.at) + body
 
 
-def read_records(file: Path, begin: int = 0, end: int | None = None) -> Iterator[tuple[Part, int]]:
+def read_records(file: Path, begin: int = 0, end: int | None = None) -> Iterator[tuple[EncodedSeries, int]]:
     """The records from `begin` until `end`, and where each ends; stops early at one that is torn or damaged.
 
     A file that is gone has none.
@@ -56,7 +56,7 @@ def read_records(file: Path, begin: int = 0, end: int | None = None) -> Iterator
             yield part, opened.tell()
 
 
-def _decode_record(file: BinaryIO) -> Part | None:
+def _decode_record(file: BinaryIO) -> EncodedSeries | None:
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
@@ -66,17 +66,17 @@ def _decode_record(file: BinaryIO) -> Part | None:
     body = file.read(length)
     if len(body) < length or zlib.crc32(body) != checksum:
         return None
-    return Part(zstandard.ZstdDecompressor().decompress(body, max_output_size=_LONGEST), values, at)
+    return EncodedSeries(zstandard.ZstdDecompressor().decompress(body, max_output_size=_LONGEST), values, at)
 
 
-class Waiting(Struct, frozen=True):
+class QueuedRecord(Struct, frozen=True):
     """A record, and the place behind it."""
 
-    part: Part
+    part: EncodedSeries
     after: Place
 
 
-class Queue:
+class DiskQueue:
     """`append` is for one thread, `peek` and `done` for one other. Raises OSError when the folder cannot be used.
 
     `most_bytes` bounds it on the disk. `dropped` counts records that were not sent and never will be; `lost` is from
@@ -108,7 +108,7 @@ class Queue:
         with self._lock:
             return self._sent == self._end()
 
-    def append(self, parts: Sequence[Part]) -> None:
+    def append(self, parts: Sequence[EncodedSeries]) -> None:
         """Raises OSError when there is no room; then nothing of `parts` is kept, and whoever calls counts it."""
         body = b"".join(encode_record(part, self._packer) for part in parts)
         with self._lock:
@@ -126,9 +126,9 @@ class Queue:
             self._sizes[number] = length + len(body)
         self._keep_to_size()
 
-    def peek(self, values: int) -> list[Waiting]:
+    def peek(self, values: int) -> list[QueuedRecord]:
         """The oldest records, left in their place: as many as have `values` values together, at least one."""
-        found: list[Waiting] = []
+        found: list[QueuedRecord] = []
         total = 0
         for waiting in self._read():
             total += waiting.part.values
@@ -219,13 +219,13 @@ class Queue:
         for segment in gone:
             self._file(segment).unlink(missing_ok=True)
 
-    def _read(self) -> Iterator[Waiting]:
+    def _read(self) -> Iterator[QueuedRecord]:
         with self._lock:
             (number, offset), sizes = self._sent, dict(self._sizes)
         for segment in sorted(sizes):
             begin = offset if segment == number else 0
             for part, end in read_records(self._file(segment), begin, sizes[segment]):
-                yield Waiting(part, (segment, end))
+                yield QueuedRecord(part, (segment, end))
 
     def _end(self) -> Place:
         last = max(self._sizes)

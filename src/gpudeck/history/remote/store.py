@@ -17,12 +17,12 @@ from gpudeck.history.base import (
     StoreStats,
     UsageAsk,
 )
-from gpudeck.history.remote.answers import Answers, Roster
-from gpudeck.history.remote.client import SECONDS, Door, Reader
-from gpudeck.history.remote.counters import Counters
-from gpudeck.history.remote.ledger import Ledger
-from gpudeck.history.remote.queue import Queue
-from gpudeck.history.remote.writer import Sender, Sent, Writer
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
+from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
+from gpudeck.history.remote.counters import UsageCounters
+from gpudeck.history.remote.queue import DiskQueue
+from gpudeck.history.remote.writer import RemoteWriter, RemoteWriteSender, SendStats
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
@@ -35,38 +35,38 @@ _WRITE_SECONDS: Final = 20.0
 _READERS: Final = 4
 _LATE_SECONDS: Final = 60.0
 """A store that takes samples later than this is behind."""
-_NO_LEDGER: Final = "Who used what is not kept here."
+_NO_USAGE_STORE: Final = "Who used what is not kept here."
 
 
 class RemoteStore:
     """`history.base.Store` over a Prometheus-compatible store. Starts two threads; `close` ends them.
 
-    What waits to be sent lies in `data_dir`. `ledger` gets every sample too, answers who used what and which runs there
-    were, and is closed with it. Raises UsageError for addresses and files that cannot be used; a store that is away is
-    no error.
+    Samples that are not sent yet are in `data_dir`. `usage_store` gets every sample too, answers questions about usage
+    and runs, and is closed with this store. Raises UsageError for addresses and files that cannot be used; a store that
+    does not answer is no error.
     """
 
     def __init__(
         self,
         settings: HistorySettings,
         data_dir: Path,
-        ledger: Ledger | None = None,
+        usage_store: EmbeddedStore | None = None,
         clock: clocks.Clock = clocks.wall,
     ) -> None:
         self._clock = clock
-        self._ledger = ledger
-        self._write_door = Door(settings.write_url or "", settings, name="write_url", seconds=_WRITE_SECONDS)
-        self._read_door = Door(
+        self._usage_store = usage_store
+        self._write_client = PromClient(settings.write_url or "", settings, name="write_url", seconds=_WRITE_SECONDS)
+        self._read_client = PromClient(
             settings.read_url or "", settings, name="read_url", seconds=SECONDS + 5, connections=_READERS
         )
         self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
         self._stop, self._more = threading.Event(), threading.Event()
-        reader = Reader(self._read_door)
-        roster = Roster(reader, clock)
-        self._answers = Answers(reader, roster, ledger)
-        self._counters = Counters(data_dir / FOLDER / "counters")
-        self._writer = Writer(self._queue, self._counters, roster, self._more, clock)
-        self._sender = Sender(self._queue, self._write_door)
+        reader = PromReader(self._read_client)
+        devices = DeviceDirectory(reader, clock)
+        self._answers = RemoteAnswers(reader, devices, usage_store)
+        self._counters = UsageCounters(data_dir / FOLDER / "counters")
+        self._writer = RemoteWriter(self._queue, self._counters, devices, self._more, clock)
+        self._sender = RemoteWriteSender(self._queue, self._write_client)
         self._threads = [
             threading.Thread(target=self._writer.run, args=(self._stop,), name="history-writer", daemon=True),
             threading.Thread(
@@ -87,10 +87,10 @@ class RemoteStore:
         """The same, and whether anything is lost by it. Reads no file."""
         sent = self._sender.sent
         own = self._writer.problem or self._counters.problem or (None if sent.is_later else sent.problem)
-        own = own or (None if self._ledger is None else self._ledger.problem)
+        own = own or (None if self._usage_store is None else self._usage_store.problem)
         return judge_problem(own) if own else self._judge_backlog(sent)
 
-    def _judge_backlog(self, sent: Sent) -> HistoryTrouble | None:
+    def _judge_backlog(self, sent: SendStats) -> HistoryTrouble | None:
         behind = 0.0 if sent.oldest is None else max(0.0, self._clock() - sent.oldest)
         if sent.oldest is None or (sent.problem is None and behind < _LATE_SECONDS):
             return None
@@ -108,12 +108,12 @@ class RemoteStore:
     @property
     def damage(self) -> str | None:
         """What of the usage that the hub keeps itself cannot be read, or was set aside."""
-        return None if self._ledger is None else self._ledger.damage
+        return None if self._usage_store is None else self._usage_store.damage
 
     def take(self, samples: list[HostSample]) -> None:
         self._writer.take(samples)
-        if self._ledger is not None:
-            self._ledger.take(samples)
+        if self._usage_store is not None:
+            self._usage_store.take(samples)
 
     def series(self, ask: Ask) -> Answer:
         return self._answers.series(ask, self._clock())
@@ -122,17 +122,17 @@ class RemoteStore:
         return self._answers.heat(ask)
 
     def usage(self, ask: UsageAsk) -> Usage:
-        if self._ledger is None:
-            raise HistoryRefused("no_accounting", _NO_LEDGER)
-        return self._ledger.usage(ask)
+        if self._usage_store is None:
+            raise HistoryRefused("no_accounting", _NO_USAGE_STORE)
+        return self._usage_store.usage(ask)
 
     def runs(self, ask: RunsAsk) -> Runs:
-        if self._ledger is None:
-            raise HistoryRefused("no_accounting", _NO_LEDGER)
-        return self._ledger.runs(ask)
+        if self._usage_store is None:
+            raise HistoryRefused("no_accounting", _NO_USAGE_STORE)
+        return self._usage_store.runs(ask)
 
     def run(self, key: int) -> Run | None:
-        return None if self._ledger is None else self._ledger.run(key)
+        return None if self._usage_store is None else self._usage_store.run(key)
 
     def stats(self) -> StoreStats:
         """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is
@@ -166,7 +166,7 @@ class RemoteStore:
         self._writer.write()
         while not self._queue.is_empty():
             if time.monotonic() > deadline:
-                raise Temporary(f"{self._write_door.shown} has not taken everything within {seconds:g} s.")
+                raise Temporary(f"{self._write_client.shown} has not taken everything within {seconds:g} s.")
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -176,16 +176,16 @@ class RemoteStore:
         for thread in self._threads:
             # A request that hangs is not waited for: what it carries will be sent again.
             thread.join(5.0)
-        if self._ledger is not None:
-            self._ledger.close()
+        if self._usage_store is not None:
+            self._usage_store.close()
         self._queue.close()
-        self._write_door.close()
-        self._read_door.close()
+        self._write_client.close()
+        self._read_client.close()
 
 
-def _open_queue(folder: Path, most_bytes: int) -> Queue:
+def _open_queue(folder: Path, most_bytes: int) -> DiskQueue:
     try:
-        return Queue(folder, most_bytes)
+        return DiskQueue(folder, most_bytes)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"the folder {folder} cannot be used: {reason}.", "Check data_dir.") from error

@@ -12,11 +12,11 @@ from typing import Final
 import cramjam
 from msgspec import Struct
 
-from gpudeck.history.remote.answers import Roster
-from gpudeck.history.remote.client import Door, Reply, describe, quote
-from gpudeck.history.remote.counters import CLOCK_WAS_WRONG, Counters
-from gpudeck.history.remote.encoder import Part, Scribe
-from gpudeck.history.remote.queue import Queue, Waiting
+from gpudeck.history.remote.answers import DeviceDirectory
+from gpudeck.history.remote.client import PromClient, PromResponse, describe, quote
+from gpudeck.history.remote.counters import CLOCK_WAS_WRONG, UsageCounters
+from gpudeck.history.remote.encoder import EncodedSeries, SeriesEncoder
+from gpudeck.history.remote.queue import DiskQueue, QueuedRecord
 from gpudeck.history.sample import HostSample
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
@@ -44,18 +44,20 @@ _LATE_WORDS: Final = ("out of order", "out-of-order", "out of bounds", "too old"
 """What Prometheus, Mimir and Thanos say of a sample that comes after a newer one."""
 
 
-class Writer:
+class RemoteWriter:
     """`take` is for the event loop; `run` is for a thread of its own. `more` is set when there is something to send."""
 
-    def __init__(self, queue: Queue, counters: Counters, roster: Roster, more: threading.Event, clock: Clock) -> None:
+    def __init__(
+        self, queue: DiskQueue, counters: UsageCounters, devices: DeviceDirectory, more: threading.Event, clock: Clock
+    ) -> None:
         self._queue = queue
         self._counters = counters
-        self._roster = roster
+        self._devices = devices
         self._more = more
         self._clock = clock
-        self._scribe = Scribe()
+        self._encoder = SeriesEncoder()
         self._waiting: deque[HostSample] = deque()
-        self._told: list[Part] = []
+        self._told: list[EncodedSeries] = []
         self._last: dict[str, float] = {}
         self._newest = -math.inf
         self._is_writing = threading.Lock()
@@ -100,7 +102,7 @@ class Writer:
                 self._append(sorted(parts, key=lambda part: part.at), len(samples))
             self._forget()
 
-    def _encode_safely(self, sample: HostSample) -> list[Part]:
+    def _encode_safely(self, sample: HostSample) -> list[EncodedSeries]:
         try:
             return self._encode(sample)
         except Exception:
@@ -109,7 +111,7 @@ class Writer:
             self.dropped += 1
             return []
 
-    def _encode(self, sample: HostSample) -> list[Part]:
+    def _encode(self, sample: HostSample) -> list[EncodedSeries]:
         before = self._last.get(sample.host_id, -math.inf)
         seconds = _cover(sample, before)
         # What was used up to the hour is told before the next begins: hours are what people ask for.
@@ -118,10 +120,10 @@ class Writer:
         if sample.at > self._newest or self._newest > self._clock() + CLOCK_WAS_WRONG:
             self._newest = sample.at
         self._counters.count(sample, seconds)
-        self._roster.note(sample)
-        return self._scribe.write(sample, seconds)
+        self._devices.note(sample)
+        return self._encoder.write(sample, seconds)
 
-    def _append(self, parts: list[Part], samples: int) -> None:
+    def _append(self, parts: list[EncodedSeries], samples: int) -> None:
         try:
             self._queue.append(parts)
         except OSError as error:
@@ -139,7 +141,7 @@ class Writer:
             return
         self._looked_at = self._newest
         self._last = {host: at for host, at in self._last.items() if self._newest - at < _GONE_AFTER}
-        self._scribe.forget(lambda host: host not in self._last)
+        self._encoder.forget(lambda host: host not in self._last)
 
 
 def _cover(sample: HostSample, before: float) -> float:
@@ -148,7 +150,7 @@ def _cover(sample: HostSample, before: float) -> float:
     return sample.interval if seconds <= 0 or seconds > 3 * sample.interval else seconds
 
 
-class _Later(Temporary):
+class _RetryLater(Temporary):
     """It could not be sent now. `pause` is what the store asked for, if it did."""
 
     def __init__(self, message: str, pause: float | None = None) -> None:
@@ -156,17 +158,17 @@ class _Later(Temporary):
         self.pause = pause
 
 
-class _Refused(Exception):
+class _WriteRefused(Exception):
     """The store will never take this. Its text is what the store says, which is for the log alone."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: PromResponse) -> None:
         super().__init__(quote(reply.body))
         self.status = reply.status
         self.shown = describe(reply)
         self.is_late = any(word in str(self).lower() for word in _LATE_WORDS)
 
 
-class Sent(Struct):
+class SendStats(Struct):
     """What became of the records, and of the values in them. `problem` is what stands in the way now; with `is_later`
     nothing is lost by it. `oldest` is when the first that waits was taken, in Unix seconds."""
 
@@ -180,16 +182,16 @@ class Sent(Struct):
     oldest: float | None = None
 
 
-class Sender:
-    """Empties a queue into the store behind `door`. `run` is for a thread of its own."""
+class RemoteWriteSender:
+    """Empties a queue into the store behind `client`. `run` is for a thread of its own."""
 
-    def __init__(self, queue: Queue, door: Door, rng: random.Random | None = None) -> None:
+    def __init__(self, queue: DiskQueue, client: PromClient, rng: random.Random | None = None) -> None:
         self._queue = queue
-        self._door = door
+        self._client = client
         self._rng = rng or random.Random()  # noqa: S311
         self._failures = 0
         self._has_said: set[str] = set()
-        self.sent = Sent()
+        self.sent = SendStats()
 
     def run(self, stop: threading.Event, more: threading.Event) -> None:
         """Send until `stop` is set. `more` is set whenever something was put into the queue, and with `stop`."""
@@ -201,18 +203,18 @@ class Sender:
                 pause = self.send(waiting) if waiting else 0.0
             except Exception:
                 # A bug, or a disk that fails: neither may end the thread for good.
-                log.exception("what waits for %s cannot be sent", self._door.shown)
+                log.exception("what waits for %s cannot be sent", self._client.shown)
                 waiting, pause = [], LONGEST_PAUSE
             if pause:
                 stop.wait(pause)
             elif not waiting:
                 more.wait(1.0)
 
-    def send(self, waiting: Sequence[Waiting]) -> float:
+    def send(self, waiting: Sequence[QueuedRecord]) -> float:
         """Send some records; returns how long to pause."""
         try:
             self._deliver(waiting)
-        except _Later as later:
+        except _RetryLater as later:
             self._note_trouble(later.message)
             return self._back_off(later.pause)
         except Temporary as trouble:
@@ -221,10 +223,10 @@ class Sender:
         self._failures = 0
         return 0.0
 
-    def _deliver(self, waiting: Sequence[Waiting]) -> None:
+    def _deliver(self, waiting: Sequence[QueuedRecord]) -> None:
         try:
             self._post(b"".join(one.part.body for one in waiting))
-        except _Refused as refused:
+        except _WriteRefused as refused:
             if len(waiting) > 1:
                 middle = len(waiting) // 2
                 self._deliver(waiting[:middle])
@@ -237,31 +239,33 @@ class Sender:
 
     def _post(self, body: bytes) -> None:
         packed = bytes(cramjam.snappy.compress_raw(body))
-        reply = self._door.post("", packed, _HEADERS)
+        reply = self._client.post("", packed, _HEADERS)
         if 200 <= reply.status < 300:
             return
-        told = f"{self._door.shown} answers {describe(reply)}"
+        told = f"{self._client.shown} answers {describe(reply)}"
         if reply.status in _FOR_A_PERSON:
-            self._door.read_secrets_again()
-            raise _Later(told, 15.0)
+            self._client.read_secrets_again()
+            raise _RetryLater(told, 15.0)
         if reply.status in _LATER or not 400 <= reply.status < 500:
-            raise _Later(told, _retry_after(reply.headers.get("Retry-After")))
-        raise _Refused(reply)
+            raise _RetryLater(told, _retry_after(reply.headers.get("Retry-After")))
+        raise _WriteRefused(reply)
 
-    def _give_up(self, refused: _Refused) -> None:
+    def _give_up(self, refused: _WriteRefused) -> None:
         if refused.is_late:
             self.sent.refused_late += 1
-            self._say_once("late", f"{self._door.shown} takes no samples that come late: {refused}. They are counted.")
+            self._say_once(
+                "late", f"{self._client.shown} takes no samples that come late: {refused}. They are counted."
+            )
         else:
             self.sent.refused += 1
-            self.sent.problem = f"{self._door.shown} refuses samples with {refused.shown}."
+            self.sent.problem = f"{self._client.shown} refuses samples with {refused.shown}."
             self.sent.is_later = False
             self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted. It says: {refused}")
 
-    def _note_success(self, waiting: Sequence[Waiting]) -> None:
+    def _note_success(self, waiting: Sequence[QueuedRecord]) -> None:
         sent = self.sent
         if sent.problem is not None:
-            log.info("%s takes samples again", self._door.shown)
+            log.info("%s takes samples again", self._client.shown)
         sent.problem = None
         sent.last_success = time.time()
         sent.records += len(waiting)

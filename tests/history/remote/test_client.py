@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.history.remote.client import Door, Reader
+from gpudeck.history.remote.client import PromClient, PromReader
 from gpudeck.history.remote.promql import any_of, quoted, select
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
@@ -18,8 +18,8 @@ EMPTY: Answer = (200, {}, b'{"status": "success", "data": {"resultType": "matrix
 
 def read(answer: Answer, path: str = "") -> list[object]:
     with scripted_server(in_turn(answer)) as server:
-        door = Door(server.url + path, HistorySettings(), name="read_url", seconds=5.0)
-        return [Reader(door).values("up", GRID), *server.asked]
+        client = PromClient(server.url + path, HistorySettings(), name="read_url", seconds=5.0)
+        return [PromReader(client).values("up", GRID), *server.asked]
 
 
 def test_question_goes_below_the_path_of_a_cluster() -> None:
@@ -68,7 +68,7 @@ def test_store_that_is_not_there_is_temporary() -> None:
     with scripted_server(in_turn(EMPTY)) as server:
         url = server.url
     with pytest.raises(Temporary, match="refused"):
-        Reader(Door(url, HistorySettings(), name="read_url", seconds=5.0)).values("up", GRID)
+        PromReader(PromClient(url, HistorySettings(), name="read_url", seconds=5.0)).values("up", GRID)
 
 
 def test_values_are_put_into_the_steps_that_they_are_of() -> None:
@@ -81,13 +81,13 @@ def test_values_are_put_into_the_steps_that_they_are_of() -> None:
 def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpudeck.history.remote.client._PIECE_BYTES", 100)
     decoded: list[int] = []
-    decode = Reader._decode
+    decode = PromReader._decode
 
-    def count(reader: Reader, body: bytes, kind: type[object]) -> object:
+    def count(reader: PromReader, body: bytes, kind: type[object]) -> object:
         decoded.append(len(body))
         return decode(reader, body, kind)
 
-    monkeypatch.setattr(Reader, "_decode", count)
+    monkeypatch.setattr(PromReader, "_decode", count)
     names = [f"{number}" for number in range(20)] + [']},{"metric":{}', '"},{"', "a},{b", "", "\\", '\\"},{\\"']
     labels = [{"gpu": name, "host": name} for name in names]
     rows = [{"metric": each, "values": [[1789996409.999, str(at)]]} for at, each in enumerate(labels)]
@@ -97,8 +97,8 @@ def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(decoded) > 10
     assert max(decoded) < 400
     with scripted_server(in_turn((200, {}, msgspec.json.encode({"status": "success", "data": labels})))) as server:
-        door = Door(server.url, HistorySettings(), name="read_url", seconds=5.0)
-        assert Reader(door).labels(["up"], 0.0, 1.0) == labels
+        client = PromClient(server.url, HistorySettings(), name="read_url", seconds=5.0)
+        assert PromReader(client).labels(["up"], 0.0, 1.0) == labels
     assert len(decoded) > 15
 
 

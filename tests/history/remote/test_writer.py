@@ -8,10 +8,10 @@ import pytest
 
 from fakes.certificates import Authority
 from fakes.waiting import wait_until
-from gpudeck.history.remote.client import Door
-from gpudeck.history.remote.encoder import Part
-from gpudeck.history.remote.queue import Queue, Waiting
-from gpudeck.history.remote.writer import MOST_VALUES, Sender
+from gpudeck.history.remote.client import PromClient
+from gpudeck.history.remote.encoder import EncodedSeries
+from gpudeck.history.remote.queue import DiskQueue, QueuedRecord
+from gpudeck.history.remote.writer import MOST_VALUES, RemoteWriteSender
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from history.remote.servers import TAKEN, Answer, Asked, in_turn, scripted_server
@@ -20,25 +20,25 @@ LATE: Answer = (400, {}, b"out of order sample\n")
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
-    made = Queue(tmp_path / "queue", 10**6)
+def queue(tmp_path: Path) -> Iterator[DiskQueue]:
+    made = DiskQueue(tmp_path / "queue", 10**6)
     yield made
     made.close()
 
 
-def fill(queue: Queue, *bodies: bytes, values: int = 1) -> None:
-    queue.append([Part(body, values, 1.0) for body in bodies])
+def fill(queue: DiskQueue, *bodies: bytes, values: int = 1) -> None:
+    queue.append([EncodedSeries(body, values, 1.0) for body in bodies])
 
 
-def sender_to(url: str, queue: Queue, settings: HistorySettings | None = None) -> Sender:
-    return Sender(queue, Door(url, settings or HistorySettings(), name="write_url", seconds=5.0))
+def sender_to(url: str, queue: DiskQueue, settings: HistorySettings | None = None) -> RemoteWriteSender:
+    return RemoteWriteSender(queue, PromClient(url, settings or HistorySettings(), name="write_url", seconds=5.0))
 
 
-def send_all(sender: Sender, queue: Queue) -> float:
+def send_all(sender: RemoteWriteSender, queue: DiskQueue) -> float:
     return sender.send(queue.peek(MOST_VALUES))
 
 
-def test_request_is_as_remote_write_wants_it(queue: Queue) -> None:
+def test_request_is_as_remote_write_wants_it(queue: DiskQueue) -> None:
     with scripted_server(in_turn(TAKEN)) as server:
         fill(queue, b"one", b"two")
         assert send_all(sender_to(f"{server.url}/insert/0/prometheus/api/v1/write", queue), queue) == 0
@@ -51,13 +51,13 @@ def test_request_is_as_remote_write_wants_it(queue: Queue) -> None:
     assert queue.is_empty()
 
 
-def test_no_request_has_more_than_ten_thousand_values(queue: Queue) -> None:
+def test_no_request_has_more_than_ten_thousand_values(queue: DiskQueue) -> None:
     fill(queue, b"a", b"b", b"c", values=4_000)
     assert [waiting.part.body for waiting in queue.peek(MOST_VALUES)] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 301, 408, 401, 403, 404])
-def test_what_may_be_taken_later_stays(queue: Queue, status: int) -> None:
+def test_what_may_be_taken_later_stays(queue: DiskQueue, status: int) -> None:
     with scripted_server(in_turn((status, {}, b"not now"), TAKEN)) as server:
         fill(queue, b"one")
         sender = sender_to(server.url, queue)
@@ -70,7 +70,7 @@ def test_what_may_be_taken_later_stays(queue: Queue, status: int) -> None:
     assert sender.sent.last_success is not None
 
 
-def test_store_says_how_long_to_wait(queue: Queue) -> None:
+def test_store_says_how_long_to_wait(queue: DiskQueue) -> None:
     with scripted_server(in_turn((429, {"Retry-After": "40"}, b""))) as server:
         fill(queue, b"one")
         pause = send_all(sender_to(server.url, queue), queue)
@@ -78,7 +78,7 @@ def test_store_says_how_long_to_wait(queue: Queue) -> None:
     assert not queue.is_empty()
 
 
-def test_pauses_grow_up_to_half_a_minute(queue: Queue) -> None:
+def test_pauses_grow_up_to_half_a_minute(queue: DiskQueue) -> None:
     with scripted_server(in_turn((503, {}, b""))) as server:
         fill(queue, b"one")
         sender = sender_to(server.url, queue)
@@ -87,7 +87,7 @@ def test_pauses_grow_up_to_half_a_minute(queue: Queue) -> None:
     assert 15 <= pauses[-1] <= 30
 
 
-def test_store_that_is_not_there_is_waited_for(queue: Queue) -> None:
+def test_store_that_is_not_there_is_waited_for(queue: DiskQueue) -> None:
     with scripted_server(in_turn(TAKEN)) as server:
         url = server.url
     fill(queue, b"one")
@@ -101,7 +101,7 @@ def refuse_bad(answer: Answer) -> object:
     return lambda asked: answer if b"bad" in asked.series else TAKEN
 
 
-def test_refused_record_costs_itself_only(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_record_costs_itself_only(queue: DiskQueue, caplog: pytest.LogCaptureFixture) -> None:
     with scripted_server(refuse_bad((422, {}, b"label too long"))) as server:  # type: ignore[arg-type]
         fill(queue, b"a", b"b", b"bad", b"c", b"bad", b"d", b"e")
         sender = sender_to(server.url, queue)
@@ -113,7 +113,7 @@ def test_refused_record_costs_itself_only(queue: Queue, caplog: pytest.LogCaptur
     assert caplog.text.count("label too long") == 1
 
 
-def test_store_that_refuses_everything_is_a_problem_that_is_told(queue: Queue) -> None:
+def test_store_that_refuses_everything_is_a_problem_that_is_told(queue: DiskQueue) -> None:
     with scripted_server(in_turn((400, {}, b"unsupported path requested: /"))) as server:
         fill(queue, b"a", b"b")
         sender = sender_to(server.url, queue)
@@ -123,7 +123,7 @@ def test_store_that_refuses_everything_is_a_problem_that_is_told(queue: Queue) -
 
 
 def test_late_samples_that_a_store_refuses_are_counted_and_said_once(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+    queue: DiskQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     with scripted_server(refuse_bad(LATE)) as server:  # type: ignore[arg-type]
         fill(queue, b"a", b"bad", b"b", b"bad")
@@ -133,7 +133,7 @@ def test_late_samples_that_a_store_refuses_are_counted_and_said_once(
     assert caplog.text.count("come late") == 1
 
 
-def test_trouble_in_the_middle_sends_nothing_twice_that_was_taken_apart(queue: Queue) -> None:
+def test_trouble_in_the_middle_sends_nothing_twice_that_was_taken_apart(queue: DiskQueue) -> None:
     def answer(asked: Asked) -> Answer:
         return LATE if len(asked.series) > 1 else (503, {}, b"") if asked.series == b"c" else TAKEN
 
@@ -143,7 +143,7 @@ def test_trouble_in_the_middle_sends_nothing_twice_that_was_taken_apart(queue: Q
     assert [waiting.part.body for waiting in queue.peek(MOST_VALUES)] == [b"c", b"d"]
 
 
-def test_new_token_needs_no_restart(queue: Queue, tmp_path: Path) -> None:
+def test_new_token_needs_no_restart(queue: DiskQueue, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
 
@@ -159,7 +159,7 @@ def test_new_token_needs_no_restart(queue: Queue, tmp_path: Path) -> None:
     assert queue.is_empty()
 
 
-def test_name_password_and_tenant_go_with_every_request(queue: Queue, tmp_path: Path) -> None:
+def test_name_password_and_tenant_go_with_every_request(queue: DiskQueue, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     settings = HistorySettings(user="hub", password_file=str(tmp_path / "password"), headers={"X-Scope-OrgID": "gpus"})
     with scripted_server(in_turn(TAKEN)) as server:
@@ -170,7 +170,7 @@ def test_name_password_and_tenant_go_with_every_request(queue: Queue, tmp_path: 
     assert asked.headers["x-scope-orgid"] == "gpus"
 
 
-def test_certificate_of_a_private_authority(queue: Queue, tmp_path: Path) -> None:
+def test_certificate_of_a_private_authority(queue: DiskQueue, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with scripted_server(in_turn(TAKEN), authority.server_context()) as server:
         fill(queue, b"one")
@@ -185,26 +185,26 @@ def test_certificate_of_a_private_authority(queue: Queue, tmp_path: Path) -> Non
 )
 def test_wrong_address_is_a_mistake_of_the_configuration(url: str) -> None:
     with pytest.raises(UsageError) as wrong:
-        Door(url, HistorySettings(), name="write_url", seconds=1.0)
+        PromClient(url, HistorySettings(), name="write_url", seconds=1.0)
     assert "secret" not in str(wrong.value)
 
 
 @pytest.mark.parametrize("header", [{"X-Tenant": "a\nb"}, {"no name": "x"}, {"X": "ü"}])
 def test_header_that_cannot_be_sent_is_a_mistake_of_the_configuration(header: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="headers"):
-        Door("http://store", HistorySettings(headers=header), name="write_url", seconds=1.0)
+        PromClient("http://store", HistorySettings(headers=header), name="write_url", seconds=1.0)
 
 
 def test_missing_secret_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="token"):
-        Door("http://store", HistorySettings(token_file=str(tmp_path / "none")), name="write_url", seconds=1.0)
+        PromClient("http://store", HistorySettings(token_file=str(tmp_path / "none")), name="write_url", seconds=1.0)
 
 
-def test_thread_survives_what_it_cannot_send(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_survives_what_it_cannot_send(queue: DiskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpudeck.history.remote.writer.LONGEST_PAUSE", 0.01)
     stop, more, tries = threading.Event(), threading.Event(), []
 
-    def fail(values: int) -> list[Waiting]:
+    def fail(values: int) -> list[QueuedRecord]:
         tries.append(values)
         raise RuntimeError("broken")
 
@@ -216,7 +216,7 @@ def test_thread_survives_what_it_cannot_send(queue: Queue, monkeypatch: pytest.M
     thread.join(10)
 
 
-def test_thread_sends_what_comes_and_ends_when_told(queue: Queue) -> None:
+def test_thread_sends_what_comes_and_ends_when_told(queue: DiskQueue) -> None:
     stop, more = threading.Event(), threading.Event()
     with scripted_server(in_turn((503, {}, b""), TAKEN)) as server:
         thread = threading.Thread(target=sender_to(server.url, queue).run, args=(stop, more))
