@@ -18,7 +18,6 @@ from gpudeck.history.rollup import (
     decode_quarters,
     encode_quarters,
     hour_totals,
-    join_quarters,
     quarter_totals,
     roll_up,
 )
@@ -153,10 +152,11 @@ def test_a_metric_that_the_catalog_does_not_know_keeps_its_values() -> None:
     )
 
 
-def test_a_days_metrics_come_back_one_by_one() -> None:
-    day = join_quarters([roll_up(make_hour(8, 60, seed, START + 3600 * seed)) for seed in range(24)])
-    body = encode_quarters(day)
-    for name, roll in day.metrics.items():
+def test_metrics_of_many_gpus_come_back_one_by_one() -> None:
+    """They are too many values for one block."""
+    hour = roll_up(make_hour(200, 60))
+    body = encode_quarters(hour)
+    for name, roll in hour.metrics.items():
         assert_kept(decode_quarters(body, {name}).metrics[name], roll, GPU_METRICS[name].precision)
 
 
@@ -176,35 +176,6 @@ def test_changed_bytes_of_quarter_hours_are_damaged(data: st.DataObject) -> None
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(Damaged):
         decode_quarters(bytes(body))
-
-
-def test_joined_hours_keep_gaps_and_gpus_apart() -> None:
-    one, other = roll_up(make_hour(2, 60)), roll_up(make_hour(2, 60, 2, START + 7200))
-    other.gpus = [12, 99]
-    day = join_quarters([one, other])
-    assert (day.start, day.count, day.gpus) == (START, 12, [11, 12, 99])
-    power = day.metrics["power_watts"]
-    assert_same(power.sum[:2, :4], one.metrics["power_watts"].sum)
-    assert_same(power.sum[1:, 8:], other.metrics["power_watts"].sum)
-    assert not power.seconds[:, 4:8].any()
-    assert not power.seconds[0, 8:].any()
-    assert not power.seconds[2, :4].any()
-    assert np.isnan(power.low[:, 4:8]).all()
-    assert_same(day.states[:, 1:, 8:], other.states)
-    assert_same(day.host["cpu_percent"].last[:, 8:], other.host["cpu_percent"].last)
-
-
-def test_a_metric_that_only_one_hour_has_is_unknown_in_the_other() -> None:
-    one, other = roll_up(make_hour(1, 60)), roll_up(make_hour(1, 60, 2, START + 3600))
-    del one.metrics["power_watts"]
-    power = join_quarters([one, other]).metrics["power_watts"]
-    assert np.isnan(power.low[:, :4]).all()
-    assert_same(power.low[:, 4:], other.metrics["power_watts"].low)
-
-
-def test_nothing_cannot_be_joined() -> None:
-    with pytest.raises(ValueError, match="nothing to join"):
-        join_quarters([])
 
 
 def line(totals: StepTotals, name: str) -> list[float]:
@@ -257,13 +228,6 @@ def test_a_quarter_hour_without_any_sample_has_no_totals() -> None:
     late = Hour(START, hour.times[kept], hour.covered[kept], hour.gpus, hour.states[:, kept])
     late.metrics = {name: values[:, kept] for name, values in hour.metrics.items()}
     assert [totals.start - START for totals in quarter_totals(roll_up(late))] == [0, 900]
-
-
-def test_an_hour_of_a_day_has_the_totals_of_that_hour() -> None:
-    parts = [roll_up(make_hour(3, 60, seed, START + 3600 * seed)) for seed in range(3)]
-    found, expected = hour_totals(join_quarters(parts), 2), hour_totals(parts[2])
-    assert found.start == expected.start
-    assert_same(found.table, expected.table, 1e-3)
 
 
 def make_totals(seed: int, gpus: int = 2) -> StepTotals:

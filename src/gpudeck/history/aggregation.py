@@ -1,29 +1,31 @@
-"""Readings of many moments and many devices become one point a step.
+"""Readings of many moments and devices become one point per step.
 
-A `Block` is a stretch of readings of some devices. It is folded into the steps of a grid device by device, and then the
-devices are put together as the metric's roll-up says:
+A `Block` holds readings of some devices over some time. It is folded into the steps of a grid device by device, and
+then the devices are combined by the metric's roll-up:
 
     MEAN    the mean, weighted by the seconds that each device was observed
-    SUM     the sum of the devices' means; the band is the sum of their bands
-    MAX     the largest value that any of them had
+    SUM     the sum of the devices' means; low and high are the sums of theirs
+    MAX     the largest value of any device
     LAST    of one device the last value, of several as MEAN
 
-An unknown reading is NaN and weighs nothing. A step that nobody observed is NaN and gives no point.
+An unknown reading is NaN and has no weight. A step without readings is NaN and has no point. A state is read as 1 while
+the GPU is in it, 0 in another, unknown while the GPU is absent.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from gpudeck.history.base import Point
 from gpudeck.history.codec import Floats
 from gpudeck.history.hour import ABSENT, QUARTER, Hour
 from gpudeck.history.metrics import HistoryMetric
-from gpudeck.history.rollup import Quarters, Roll
+from gpudeck.history.rollup import Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
 from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack
 from gpudeck.model.catalog import Rollup
@@ -40,38 +42,11 @@ CAPACITY: Final = "memory_total_bytes"
 
 
 class Block(Struct):
-    """Readings in order of time, a row a device. `sums` are value × seconds; `seconds` may be one row for all."""
+    """Readings in order of time, a row per device. `roll.seconds` may be one row for all."""
 
     devices: list[int]
     times: Floats
-    sums: Floats
-    seconds: Floats
-    lows: Floats
-    highs: Floats
-    lasts: Floats
-
-
-class Steps(Struct):
-    """What came out of each step: arrays with the steps along the last axis."""
-
-    sums: Floats
-    seconds: Floats
-    lows: Floats
-    highs: Floats
-    lasts: Floats
-
-    @classmethod
-    def nothing(cls, *shape: int) -> Self:
-        zeros, unknown = np.zeros(shape), np.full(shape, np.nan)
-        return cls(zeros, zeros.copy(), unknown, unknown.copy(), unknown.copy())
-
-    def add(self, at: NDArray[np.int64], later: "Steps", row: int) -> None:
-        """Takes in what `later`, folded from a later stretch of time, has of one device in the steps `at`."""
-        self.sums[at] += later.sums[row]
-        self.seconds[at] += later.seconds[row]
-        self.lows[at] = np.fmin(self.lows[at], later.lows[row])
-        self.highs[at] = np.fmax(self.highs[at], later.highs[row])
-        self.lasts[at] = np.where(np.isnan(later.lasts[row]), self.lasts[at], later.lasts[row])
+    roll: Roll
 
 
 class Whole(Struct):
@@ -96,26 +71,36 @@ class Whole(Struct):
     def means(self, metric: HistoryMetric) -> Floats:
         if metric.rollup is Rollup.SUM:
             return self.totals
-        return self.highs if metric.rollup is Rollup.MAX else _divide(self.sums, self.seconds)
+        return self.highs if metric.rollup is Rollup.MAX else divide(self.sums, self.seconds)
 
     def points(self, grid: Grid, metric: HistoryMetric) -> list[Point]:
         return make_points(grid, self.means(metric), self.lows, self.highs, metric.digits)
 
 
-def fold(blocks: Iterable[Block], grid: Grid, span: tuple[float, float] | None = None) -> dict[int, Steps]:
-    """Each device's steps; only readings from within `span`, where it is given. Blocks come in
-    order of time."""
+def fold(blocks: Iterable[Block], grid: Grid, span: tuple[float, float] | None = None) -> dict[int, Roll]:
+    """The steps of each device. With `span`, only of readings within it. Blocks come in order of time."""
     start, end = span or (grid.start, grid.end)
     limits = max(start, grid.start), min(end, grid.end)
-    found: dict[int, Steps] = {}
+    found: dict[int, Roll] = {}
     for block in map(_in_order, blocks):
         first, end = np.searchsorted(block.times, limits)
         if first >= end:
             continue
         at, steps = _fold_block(block, grid, slice(first, end))
         for row, device in enumerate(block.devices):
-            found.setdefault(device, Steps.nothing(grid.count)).add(at, steps, row)
+            if device not in found:
+                found[device] = unknown_roll((grid.count,))
+            _add_later(found[device], at, steps, row)
     return {device: steps for device, steps in found.items() if steps.seconds.any()}
+
+
+def _add_later(into: Roll, at: NDArray[np.int64], later: Roll, row: int) -> None:
+    """Add one device's row of `later`, folded from later readings, to the steps `at`."""
+    into.sum[at] += later.sum[row]
+    into.seconds[at] += later.seconds[row]
+    into.low[at] = np.fmin(into.low[at], later.low[row])
+    into.high[at] = np.fmax(into.high[at], later.high[row])
+    into.last[at] = np.where(np.isnan(later.last[row]), into.last[at], later.last[row])
 
 
 def _in_order(block: Block) -> Block:
@@ -123,21 +108,17 @@ def _in_order(block: Block) -> Block:
     if (np.diff(block.times) >= 0).all():
         return block
     order = np.argsort(block.times, kind="stable")
-    seconds = block.seconds[..., order]
-    rows = (table[:, order] for table in (block.lows, block.highs, block.lasts))
-    return Block(block.devices, block.times[order], block.sums[:, order], seconds, *rows)
+    return Block(block.devices, block.times[order], Roll(*(rows[..., order] for rows in astuple(block.roll))))
 
 
-def _fold_block(block: Block, grid: Grid, part: slice) -> tuple[NDArray[np.int64], Steps]:
+def _fold_block(block: Block, grid: Grid, part: slice) -> tuple[NDArray[np.int64], Roll]:
     numbers = ((block.times[part] - grid.start) // grid.step).astype(np.int64)
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    lows, highs, lasts = block.lows[:, part], block.highs[:, part], block.lasts[:, part]
+    sums, seconds, lows, highs, lasts = (rows[..., part] for rows in astuple(block.roll))
     is_known = ~np.isnan(lows)
-    seconds = np.where(is_known, block.seconds[..., part], 0.0)
-    sums = np.where(is_known, block.sums[:, part], 0.0)
-    steps = Steps(
-        np.add.reduceat(sums, firsts, axis=1),
-        np.add.reduceat(seconds, firsts, axis=1),
+    steps = Roll(
+        np.add.reduceat(np.where(is_known, sums, 0.0), firsts, axis=1),
+        np.add.reduceat(np.where(is_known, seconds, 0.0), firsts, axis=1),
         np.fmin.reduceat(lows, firsts, axis=1),
         np.fmax.reduceat(highs, firsts, axis=1),
         _last_known(lasts, is_known, firsts),
@@ -151,25 +132,25 @@ def _last_known(values: Floats, is_known: NDArray[np.bool_], firsts: NDArray[np.
     return np.where(places < firsts, np.nan, lasts)
 
 
-def put_together(devices: Iterable[Steps], grid: Grid, rollup: Rollup) -> Whole:
+def put_together(devices: Iterable[Roll], grid: Grid, rollup: Rollup) -> Whole:
     """Several devices as one."""
-    every = list(devices) or [Steps.nothing(grid.count)]
-    sums, seconds = np.array([steps.sums for steps in every]), np.array([steps.seconds for steps in every])
-    lows, highs = np.array([steps.lows for steps in every]), np.array([steps.highs for steps in every])
+    every = list(devices) or [unknown_roll((grid.count,))]
+    sums, seconds = np.array([steps.sum for steps in every]), np.array([steps.seconds for steps in every])
+    lows, highs = np.array([steps.low for steps in every]), np.array([steps.high for steps in every])
     is_sum = rollup is Rollup.SUM
     return Whole(
         sums.sum(axis=0),
         seconds.sum(axis=0),
-        _sum_of_known(lows) if is_sum else np.fmin.reduce(lows, axis=0),
-        _sum_of_known(highs) if is_sum else np.fmax.reduce(highs, axis=0),
-        _sum_of_known(_divide(sums, seconds)),
+        sum_of_known(lows) if is_sum else np.fmin.reduce(lows, axis=0),
+        sum_of_known(highs) if is_sum else np.fmax.reduce(highs, axis=0),
+        sum_of_known(divide(sums, seconds)),
     )
 
 
-def points_of_one(steps: Steps, grid: Grid, metric: HistoryMetric) -> list[Point]:
+def points_of_one(steps: Roll, grid: Grid, metric: HistoryMetric) -> list[Point]:
     """The points of a single device."""
-    means = steps.lasts if metric.rollup is Rollup.LAST else _divide(steps.sums, steps.seconds)
-    return make_points(grid, means, steps.lows, steps.highs, metric.digits)
+    means = steps.last if metric.rollup is Rollup.LAST else divide(steps.sum, steps.seconds)
+    return make_points(grid, means, steps.low, steps.high, metric.digits)
 
 
 def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: int) -> list[Point]:
@@ -186,12 +167,13 @@ def tell(values: Floats, digits: int) -> list[float | None]:
     return [None if value != value else value for value in told] if np.isnan(values).any() else told  # noqa: PLR0124
 
 
-def _divide(sums: Floats, seconds: Floats) -> Floats:
+def divide(sums: Floats, seconds: Floats) -> Floats:
+    """Means; NaN where there are no seconds."""
     means: Floats = np.divide(sums, seconds, out=np.full(np.shape(sums), np.nan), where=seconds > 0)
     return means
 
 
-def _sum_of_known(rows: Floats) -> Floats:
+def sum_of_known(rows: Floats) -> Floats:
     """Column by column; NaN where nothing is known."""
     return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))
 
@@ -264,7 +246,7 @@ def make_block(devices: list[int], times: Floats, values: Floats, seconds: Float
         which = np.repeat(np.arange(len(times)), copies)
         back = np.cumsum(copies)[which] - 1 - np.arange(len(which))
         times, values, seconds = times[which] - back * step, values[:, which], (seconds / copies)[which]
-    return Block(devices, times, values * seconds, seconds, values, values, values)
+    return Block(devices, times, Roll(values * seconds, seconds, values, values, values))
 
 
 def _values(hour: Hour, metric: HistoryMetric, rows: list[int], mask: Mask | None) -> Floats:
@@ -283,8 +265,8 @@ def _values(hour: Hour, metric: HistoryMetric, rows: list[int], mask: Mask | Non
 def _join_quarters(parts: list[Quarters], metric: HistoryMetric, devices: list[int], rows: list[int]) -> Block:
     times = np.concatenate([part.start + QUARTER * np.arange(part.count, dtype=np.float64) for part in parts])
     rolls = [_roll(part, metric, rows) for part in parts]
-    columns = ([getattr(roll, name) for roll in rolls] for name in ("sum", "seconds", "low", "high", "last"))
-    return Block(devices, times, *(np.concatenate(column, axis=1) for column in columns))
+    columns = zip(*(astuple(roll) for roll in rolls), strict=True)
+    return Block(devices, times, Roll(*(np.concatenate(column, axis=1) for column in columns)))
 
 
 def _roll(part: Quarters, metric: HistoryMetric, rows: list[int]) -> Roll:
@@ -292,55 +274,37 @@ def _roll(part: Quarters, metric: HistoryMetric, rows: list[int]) -> Roll:
         return _roll_of_state(part.states[:, rows], metric.state)
     table, name = (part.host, metric.plain) if metric.is_of_host else (part.metrics, metric.name)
     if name not in table:
-        return _nothing(len(rows), part.count)
+        return unknown_roll((len(rows), part.count))
     roll = table[name]
-    return Roll(*(getattr(roll, field)[rows] for field in ("sum", "seconds", "low", "high", "last")))
+    return Roll(*(values[rows] for values in astuple(roll)))
 
 
 def _roll_of_state(states: Floats, state: int) -> Roll:
     """What was seen at the quarter's end is not kept of a state: its share stands for it."""
     inside = np.nan_to_num(states[state])
     seconds = np.nan_to_num(states[ABSENT + 1 :]).sum(axis=0)
-    share = np.divide(inside, seconds, out=np.full(seconds.shape, np.nan), where=seconds > 0)
+    share = divide(inside, seconds)
     is_seen = seconds > 0
     low = np.where(is_seen, share > 1 - 1e-6, np.nan)
     return Roll(inside, seconds, low, np.where(is_seen, share > 1e-6, np.nan), share)
 
 
-def _nothing(rows: int, count: int) -> Roll:
-    zeros, unknown = np.zeros((rows, count)), np.full((rows, count), np.nan)
-    return Roll(zeros, zeros, unknown, unknown, unknown)
-
-
-class TotalsTable(Struct):
-    """A row a step of the store, columns as of Totals: sum, seconds, low, high, total."""
-
-    times: Floats
-    rows: Floats
-
-    def fold(self, at: NDArray[np.int64], count: int) -> Whole:
-        """`at` is the place among `count` to which each row belongs. A total is the mean of those it is made of."""
-        rows = self.rows
-        is_known = rows[:, SECONDS] > 0
-        at, rows = at[is_known], rows[is_known]
-        sums, seconds, totals = (
-            np.bincount(at, rows[:, column], count).astype(np.float64) for column in (SUM, SECONDS, TOTAL)
-        )
-        made_of = np.bincount(at, minlength=count)
-        lows, highs = np.full(count, np.nan), np.full(count, np.nan)
-        np.fmin.at(lows, at, rows[:, LOW])
-        np.fmax.at(highs, at, rows[:, HIGH])
-        means = np.divide(totals, made_of, out=np.full(count, np.nan), where=made_of > 0)
-        return Whole(sums, seconds, lows, highs, means)
+def fold_totals(stack: TotalsStack, metric: HistoryMetric, now: float, at: NDArray[np.int64], count: int) -> Whole:
+    """`at` is the place among `count` to which each step of the stack belongs. A total is the mean of its steps'."""
+    rows = stack.lines(metric.name) if metric.state is None else _count_states(stack, metric.state, now)
+    is_known = rows[:, SECONDS] > 0
+    at, rows = at[is_known], rows[is_known]
+    sums, seconds, totals = (
+        np.bincount(at, rows[:, column], count).astype(np.float64) for column in (SUM, SECONDS, TOTAL)
+    )
+    lows, highs = np.full(count, np.nan), np.full(count, np.nan)
+    np.fmin.at(lows, at, rows[:, LOW])
+    np.fmax.at(highs, at, rows[:, HIGH])
+    return Whole(sums, seconds, lows, highs, divide(totals, np.bincount(at, minlength=count).astype(np.float64)))
 
 
 def wanted_for(metric: HistoryMetric) -> tuple[str, ...]:
     return metric.wanted if metric.state is None else (CAPACITY,)
-
-
-def read_table(stack: TotalsStack, metric: HistoryMetric, now: float) -> TotalsTable:
-    lines = stack.lines(metric.name) if metric.state is None else _count_states(stack, metric.state, now)
-    return TotalsTable(stack.starts.astype(np.float64), lines)
 
 
 def observed_seconds(stack: TotalsStack, now: float) -> Floats:

@@ -20,16 +20,15 @@ from gpudeck.history.aggregation import (
     CAPACITY,
     Block,
     Mask,
-    Steps,
     Whole,
     fold,
+    fold_totals,
     make_block,
     observed_seconds,
     points_of_one,
     put_together,
     read_quarters,
     read_samples,
-    read_table,
     tell,
     wanted_for,
 )
@@ -53,6 +52,7 @@ from gpudeck.history.base import (
 from gpudeck.history.codec import Flags, Floats
 from gpudeck.history.hour import BUSY, HELD, UNKNOWN, Hour
 from gpudeck.history.metrics import SUBJECTS, HistoryMetric, Subject, find_metric, suggest
+from gpudeck.history.rollup import Roll
 from gpudeck.history.time_range import DAY, HOUR, QUARTER, Grid, align, check_points, check_range, choose_grid
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _find_run(view: "HistoryView", key: int) -> KnownRun:
 
 def _fold_host(
     view: "HistoryView", host: int, metric: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
-) -> dict[int, Steps]:
+) -> dict[int, Roll]:
     read = read_samples if grid.step < QUARTER else read_quarters
     return fold(read(view, host, metric, grid, only=only), grid)
 
@@ -189,12 +189,10 @@ def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: History
 
 def _fold_fleet(view: "HistoryView", metric: HistoryMetric, grid: Grid, now: float) -> Whole:
     stack = view.fleet_quarters(grid.start, grid.end, wanted_for(metric))
-    table = read_table(stack, metric, now)
-    at = ((table.times - grid.start) // grid.step).astype(np.int64)
-    return table.fold(at, grid.count)
+    return fold_totals(stack, metric, now, (stack.starts - grid.start) // grid.step, grid.count)
 
 
-def _each(found: dict[int, Steps], gpus: dict[int, KnownGpu], grid: Grid, metric: HistoryMetric) -> list[Series]:
+def _each(found: dict[int, Roll], gpus: dict[int, KnownGpu], grid: Grid, metric: HistoryMetric) -> list[Series]:
     known = sorted((gpus[key].label, key) for key in found if key in gpus)
     return [
         Series(points_of_one(found[key], grid, metric), gpu=gpus[key].uuid, label=label, model=gpus[key].model)
@@ -202,7 +200,7 @@ def _each(found: dict[int, Steps], gpus: dict[int, KnownGpu], grid: Grid, metric
     ]
 
 
-def _together(found: dict[int, Steps], grid: Grid, metric: HistoryMetric, *, is_one: bool) -> list[Point]:
+def _together(found: dict[int, Roll], grid: Grid, metric: HistoryMetric, *, is_one: bool) -> list[Point]:
     if is_one and len(found) == 1:
         return points_of_one(next(iter(found.values())), grid, metric)
     return put_together(found.values(), grid, metric.rollup).points(grid, metric)
@@ -237,7 +235,7 @@ def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float
     is_seen = is_known & (seconds > 0)
     values = np.divide(amounts, seconds, out=np.full((1, len(seconds)), np.nan), where=is_seen)
     times = grid.start + HOUR * np.arange(len(seconds), dtype=np.float64)
-    block = Block([0], times, amounts[None], seconds, values, values, values)
+    block = Block([0], times, Roll(amounts[None], seconds, values, values, values))
     points = [points_of_one(steps, grid, metric) for steps in fold([block], grid).values()]
     return make_answer(ask, metric, grid, [Series(points[0] if points else [], user=ask.user)], "hour")
 
@@ -421,6 +419,6 @@ def _fill(
     stack = view.host_hours(grid.start, grid.end, wanted_for(metric))
     stack = stack.only(np.isin(stack.hosts, list(rows)))
     places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
-    table = read_table(stack, metric, now)
-    whole = table.fold(places * grid.count + (stack.starts - grid.start) // grid.step, len(rows) * grid.count)
+    at = places * grid.count + (stack.starts - grid.start) // grid.step
+    whole = fold_totals(stack, metric, now, at, len(rows) * grid.count)
     return tell(whole.means(metric), metric.digits)

@@ -1,12 +1,13 @@
-"""A matrix of readings as bytes and back: one metric of one host's hour, a row a GPU, a column a sample.
+"""A matrix of readings as bytes and back: one metric of one host's hour, a row per GPU, a column per sample.
 
-A value becomes a whole number of its precision, a row its first value and the steps from one sample to the next (or,
-where the values are noise, its smallest value and what is above it), a step an unsigned number, numbers become planes
-of their first, second … bytes, and each plane is deflated by itself: planes differ too much to share one code. Rows
-that never change have no steps at all. Whatever is not known is kept as bits.
+Values become integer multiples of their precision. A row becomes its first value and the differences between samples
+or, where values are noise, its minimum and the differences to it. Numbers are split into planes of their first, second
+… bytes, and each plane is deflated separately. Constant rows need no differences. Unknown values are a bit mask.
 
     byte 0      the version
     the rest    msgpack: `_PackedMatrix`
+
+Hours, quarter hours and journal entries are framed by `add_checksum`: version, CRC-32 of the content, content.
 """
 
 import math
@@ -24,7 +25,7 @@ from gpudeck.model.catalog import Metric
 
 MATRIX_VERSION: Final = 1
 MOST_VALUES: Final = 1 << 22
-"""More than any host's hour has: 512 GPUs sampled each second are half of it. Nothing larger is made or read."""
+"""Largest matrix that is written or read: twice the hour of 512 GPUs sampled each second."""
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -34,22 +35,19 @@ _Unsigned = NDArray[np.uint64]
 
 _NOTHING, _GAPS, _ONE_BASE, _AS_STEPS, _ALL_VARY = 1, 2, 4, 8, 16
 _LARGEST: Final = 2.0**61
-"""Of such numbers the steps still fit into 64 bits. What is beyond is no reading and is kept as unknown."""
+"""Differences of such numbers fit into 64 bits. Larger values are kept as unknown."""
 _LEAST_DEFLATED: Final = 24
-"""Bytes: of less, nothing is gained."""
+"""Bytes: deflating less gains nothing."""
 _ESTIMATED: Final = 1000
-"""So many numbers, or a few more, tell how well the rest can be packed."""
+"""Numbers that are looked at to estimate the size of all."""
 _LEVEL: Final = 1
 """Of deflating: 6 takes a sixth longer for a whole hour and saves 4 % of its bytes."""
 _Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
 _Planes = Annotated[list[bytes], Meta(max_length=8)]
-HOST_PREFIX: Final = "host_"
-"""Stands before the name of a metric of the host itself wherever GPUs' metrics are named too."""
 
 _MOST_NAMES: Final = 1 << 16
 """Bytes that a list of names may have."""
-# What the deflater knows before it begins. Every file written so far needs it as it is: never change it. A metric that
-# is not in it costs its name.
+# The deflater's dictionary for names. Never change it: every existing file needs it.
 _WORDS: Final = msgspec.msgpack.encode(
     """
     utilization_percent memory_utilization_percent memory_used_bytes memory_total_bytes temperature_celsius
@@ -66,7 +64,7 @@ _SMALLEST: Final = 1e-6
 
 
 class Damaged(ValueError):
-    """Bytes that nobody here wrote, or that have changed since."""
+    """Bytes that are not what was written."""
 
 
 class _PackedMatrix(Struct, array_like=True, frozen=True):
@@ -88,7 +86,6 @@ _FIRST: Final = bytes([MATRIX_VERSION])
 _min, _max = np.minimum.reduce, np.maximum.reduce
 _NO_ENDS: Final = np.array([np.nan, np.nan])
 _WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2 * _ESTIMATED + 1), 1))
-"""n · log2 n: so many times a byte is there that often."""
 
 
 def encode_matrix(matrix: Floats, precision: float, *, level: int = _LEVEL) -> bytes:

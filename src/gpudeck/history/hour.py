@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Struct, field
 
 from gpudeck.history.codec import (
-    HOST_PREFIX,
     MOST_VALUES,
     Bytes,
     Damaged,
@@ -30,7 +29,7 @@ from gpudeck.history.codec import (
     to_steps,
     unpack_names,
 )
-from gpudeck.history.sample import STATE_NUMBERS
+from gpudeck.history.sample import HOST_PREFIX, STATE_NUMBERS
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 
 SECONDS: Final = 3600
@@ -152,11 +151,6 @@ def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bo
     if runs and packed.runs is not None:
         hour.runs = _unpack_runs(packed.runs, shape)
     return hour
-
-
-def verify(body: bytes) -> None:
-    """Reads everything there is. Raises Damaged if a single bit has changed."""
-    decode_hour(body)
 
 
 def _since_before(times: Floats) -> Floats:

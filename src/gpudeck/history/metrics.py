@@ -11,10 +11,9 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from gpudeck.history.base import STATE_METRICS, USER_METRICS, HistoryRefused
-from gpudeck.history.sample import STATE_NUMBERS
+from gpudeck.history.sample import HOST_PREFIX, STATE_NUMBERS
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Rollup
 
-HOST_PREFIX: Final = "host_"
 Subject = Literal["gpu", "host", "user", "run", "fleet"]
 SUBJECTS: Final[tuple[Subject, ...]] = ("gpu", "host", "user", "run", "fleet")
 _DIGITS_OF_A_SHARE: Final = 4

@@ -1,8 +1,10 @@
-"""An hour summed up: quarter hours of each GPU, and the host's and the fleet's share, which can be added and taken out.
+"""Roll-ups: an hour's samples as quarter hours of each GPU, which are kept for years, and as totals of host and fleet.
 
-A mean is never kept by itself: a sum of value x seconds and the seconds are, so that what nobody observed weighs
-nothing. The way on: Hour → `roll_up` → Quarters (`rolls`) → `hour_totals`, `quarter_totals` → Totals (`sums`; many at
-once: `stacks`).
+    Hour → `roll_up` → Quarters → `hour_totals`, `quarter_totals` → StepTotals
+
+Means are kept as a sum of value × seconds and the seconds, so that unobserved time has no weight. As bytes, metrics
+share a block while they have few values, as those of an hour do. A block holds the minimum of each quarter hour and,
+above it, maximum, mean and last value; seconds are the same for most metrics and are kept once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +16,6 @@ from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
 from gpudeck.history.codec import (
-    HOST_PREFIX,
     MOST_VALUES,
     Damaged,
     Flags,
@@ -31,7 +32,7 @@ from gpudeck.history.codec import (
     unpack_names,
 )
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
-from gpudeck.history.sample import STATES
+from gpudeck.history.sample import HOST_PREFIX, STATES
 from gpudeck.history.totals import (
     UNKNOWN,
     StepTotals,
@@ -46,7 +47,6 @@ _FINER: Final = 8
 """A mean is kept so many times as exact as a value."""
 _BLOCK: Final = 4096
 """Values that metrics may have together to share a block."""
-_FIELDS: Final = ("sum", "seconds", "low", "high", "last")
 _Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
 _COUNT: Final = SECONDS // QUARTER
 _AT_ONCE: Final = 1 << 18
@@ -54,7 +54,8 @@ _AT_ONCE: Final = 1 << 18
 
 
 class Roll(Struct):
-    """A metric: (GPUs, quarter hours) each. `sum` is value x seconds; where `seconds` is 0 the others are NaN."""
+    """One metric, time along the last axis: (GPUs, quarter hours), or the steps of one device. `sum` is value ×
+    seconds; where `seconds` is 0, low, high and last are NaN."""
 
     sum: Floats
     seconds: Floats
@@ -125,45 +126,16 @@ def decode_quarters(body: bytes, metrics: Collection[str] | None = None) -> Quar
     return Quarters(packed.start, count, packed.gpus, gpus, states, host)
 
 
-def join_quarters(parts: Sequence[Quarters]) -> Quarters:
-    """All of them as one, from the first quarter hour to the last: gaps stay gaps, GPUs need not be the same."""
-    if not parts:
-        raise ValueError("there is nothing to join")
-    start = min(part.start for part in parts)
-    count = max((part.start - start) // QUARTER + part.count for part in parts)
-    gpus = list(dict.fromkeys(gpu for part in parts for gpu in part.gpus))
-    whole = Quarters(start, count, gpus, {}, np.zeros((len(STATES), len(gpus), count)))
-    places = {gpu: place for place, gpu in enumerate(gpus)}
-    for part in parts:
-        rows = np.array([places[gpu] for gpu in part.gpus], dtype=np.int64)
-        first = (part.start - start) // QUARTER
-        span = slice(first, first + part.count)
-        whole.states[:, rows, span] = part.states
-        _put(whole.metrics, part.metrics, (len(gpus), count), rows, span)
-        _put(whole.host, part.host, (1, count), np.zeros(1, dtype=np.int64), span)
-    return whole
-
-
-def stack_rolls(rolls: Sequence[Roll], kind: str, span: slice = slice(None)) -> Floats:
+def stack_rolls(rolls: Sequence[Roll], kind: str) -> Floats:
     """(metrics, GPUs, quarter hours) of one field. At least one."""
-    # np.stack would take five times as long for so small ones.
-    table = np.concatenate([getattr(roll, kind)[:, span] for roll in rolls])
+    # np.stack takes five times as long for small arrays.
+    table = np.concatenate([getattr(roll, kind) for roll in rolls])
     return table.reshape(len(rolls), -1, table.shape[1])
 
 
-def unknown_roll(shape: tuple[int, int]) -> Roll:
-    """A metric that nobody has observed."""
+def unknown_roll(shape: tuple[int, ...]) -> Roll:
+    """A metric without any reading."""
     return Roll(np.zeros(shape), np.zeros(shape), *(np.full(shape, np.nan) for _ in range(3)))
-
-
-def _put(
-    whole: dict[str, Roll], part: Mapping[str, Roll], shape: tuple[int, int], rows: NDArray[np.int64], span: slice
-) -> None:
-    for name, roll in part.items():
-        if name not in whole:
-            whole[name] = unknown_roll(shape)
-        for kind in _FIELDS:
-            getattr(whole[name], kind)[rows, span] = getattr(roll, kind)
 
 
 def _pack_section(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric], rows: int, count: int) -> _Section:
@@ -335,17 +307,15 @@ def _split(roll: Roll, names: list[str], rows: int) -> dict[str, Roll]:
     }
 
 
-def hour_totals(part: Quarters, place: int = 0) -> StepTotals:
-    """Four quarter hours of a host as one step; `place` is which hour of `part`."""
-    span = slice(place * _COUNT, (place + 1) * _COUNT)
-    names, tables = _tables(part, span, as_one=True)
-    start = part.start + place * SECONDS
-    return StepTotals(start, SECONDS, names, tables[0], part.states[:, :, span].sum(axis=(1, 2)))
+def hour_totals(part: Quarters) -> StepTotals:
+    """The quarter hours of a host's hour as one step."""
+    names, tables = _tables(part, as_one=True)
+    return StepTotals(part.start, SECONDS, names, tables[0], part.states.sum(axis=(1, 2)))
 
 
 def quarter_totals(part: Quarters) -> list[StepTotals]:
     """Each quarter hour in which anything was observed, of the GPUs or of the host."""
-    names, tables = _tables(part, slice(None), as_one=False)
+    names, tables = _tables(part, as_one=False)
     states = part.states.sum(axis=1)
     return [
         StepTotals(part.start + QUARTER * number, QUARTER, names, table, states[:, number])
@@ -354,13 +324,13 @@ def quarter_totals(part: Quarters) -> list[StepTotals]:
     ]
 
 
-def _tables(part: Quarters, span: slice, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:
+def _tables(part: Quarters, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:
     """(steps, names, columns of Totals)."""
     names = (*part.metrics, *(HOST_PREFIX + name for name in part.host))
     is_sum = which_sum(names)
     of_gpus, of_host = is_sum[: len(part.metrics)], is_sum[len(part.metrics) :]
     tables = [
-        _table(list(rolls.values()), flags, span, as_one=as_one)
+        _table(list(rolls.values()), flags, as_one=as_one)
         for rolls, flags in ((part.metrics, of_gpus), (part.host, of_host))
         if rolls
     ]
@@ -369,9 +339,9 @@ def _tables(part: Quarters, span: slice, *, as_one: bool) -> tuple[tuple[str, ..
     return names, np.concatenate(tables, axis=1)
 
 
-def _table(rolls: list[Roll], is_sum: Flags, span: slice, *, as_one: bool) -> Floats:
+def _table(rolls: list[Roll], is_sum: Flags, *, as_one: bool) -> Floats:
     """From (metrics, GPUs, quarter hours) to (steps, metrics, columns)."""
-    sums, seconds, low, high = (stack_rolls(rolls, kind, span) for kind in ("sum", "seconds", "low", "high"))
+    sums, seconds, low, high = (stack_rolls(rolls, kind) for kind in ("sum", "seconds", "low", "high"))
     if as_one:
         sums, seconds = sums.sum(axis=2, keepdims=True), seconds.sum(axis=2, keepdims=True)
         low, high = np.fmin.reduce(low, axis=2, keepdims=True), np.fmax.reduce(high, axis=2, keepdims=True)

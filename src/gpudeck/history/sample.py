@@ -1,8 +1,4 @@
-"""What the hub hands over to the history: one host at one moment, as plain tuples that nobody changes any more.
-
-Taking a sample is what happens on the hub's event loop (see hub.recorder), everything else is done by whoever keeps
-them.
-"""
+"""A sample: one host at one moment, as plain tuples. The hub's event loop makes it (hub.recorder), a store keeps it."""
 
 from typing import Final, NamedTuple
 
@@ -10,6 +6,8 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 
 GPU_NAMES: Final = tuple(GPU_METRICS)
 HOST_NAMES: Final = tuple(HOST_METRICS)
+HOST_PREFIX: Final = "host_"
+"""Precedes the names of a host's own metrics where they stand beside those of GPUs."""
 STATES: Final = ("absent", "unknown", "free", "busy", "held", "booked")
 """A GPU's availability by number. `absent`: it was not in the report at all."""
 STATE_NUMBERS: Final = {word: number for number, word in enumerate(STATES)}
@@ -18,7 +16,7 @@ Values = tuple[float | None, ...]
 
 
 class ProcessSample(NamedTuple):
-    """A program on one GPU. Display servers are no part of a sample."""
+    """A process on one GPU. Display servers are left out."""
 
     pid: int
     started_at: float | None
@@ -31,7 +29,7 @@ class ProcessSample(NamedTuple):
 
 
 class GpuSample(NamedTuple):
-    """`values` are in the order of GPU_NAMES. `processes` is None when nobody knows who is on it."""
+    """`values` are in the order of GPU_NAMES. `processes` is None if unknown."""
 
     uuid: str
     label: str
@@ -53,4 +51,4 @@ class HostSample(NamedTuple):
 
 
 NOTHING: Final[Values] = (None,) * len(GPU_NAMES)
-"""The values of a GPU of which none is of now."""
+"""The values of a GPU without current readings."""

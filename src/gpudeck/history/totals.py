@@ -7,11 +7,11 @@ bytes are read by the thousand for a single metric, so nothing is deflated and e
     states       the seconds in each
     seconds      those that metrics have: nearly all have the same ones
     bits         a bit a name of the layout: whether anything is known
-    lines        `_LINE` for each that is known: sum, total, low, high, which seconds
+    lines        `LINES` for each that is known: sum, total, low, high, which seconds
 """
 
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,8 +19,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.codec import HOST_PREFIX, Damaged, Flags, Floats
-from gpudeck.history.sample import STATES
+from gpudeck.history.codec import Damaged, Flags, Floats
+from gpudeck.history.sample import HOST_PREFIX, STATES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
 SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
@@ -30,8 +30,6 @@ UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
 
 TOTALS_VERSION: Final = 1
 HEAD: Final = struct.Struct("<BqIH")
-_STATES_BYTES: Final = 8 * len(STATES)
-_LINE: Final = struct.Struct("<ddffH")
 LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
 _NO_TIME: Final = 1e-6
 """Seconds. What is left when as much was taken out as was put in is not always exactly 0."""
@@ -146,40 +144,25 @@ def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] |
 
     Low and high have the seven digits of a float32. Raises Damaged.
     """
-    wanted, places = _find_places(layout, None if names is None else tuple(names))
     try:
         version, start, step, count = HEAD.unpack_from(body)
         if version != TOTALS_VERSION:
             raise Damaged(f"version {version} of totals; this release reads version {TOTALS_VERSION}")
-        at = HEAD.size + _STATES_BYTES + 8 * count
-        first = at + (len(layout) + 7) // 8
-        bits = int.from_bytes(body[at:first], "little")
-        if len(body) != first + bits.bit_count() * _LINE.size:
-            raise Damaged(f"totals of {len(body)} bytes do not fit a layout of {len(layout)} names")
-        lines = [_read_line(body, place, bits, first, count) for place in places]
-    except struct.error as error:
+        times = np.frombuffer(body, "<f8", len(STATES) + count, HEAD.size)
+        at, width = HEAD.size + times.nbytes, (len(layout) + 7) // 8
+        bits = np.unpackbits(np.frombuffer(body, np.uint8, width, at), count=len(layout), bitorder="little")
+        lines = np.frombuffer(body, LINES, offset=at + width)
+    except (struct.error, ValueError) as error:
         raise Damaged(f"the bytes of totals are damaged: {error}") from error
-    table = np.array(lines) if lines else np.empty((0, 5))
-    return StepTotals(start, step, wanted, table, np.frombuffer(body, "<f8", len(STATES), HEAD.size))
-
-
-def _read_line(body: bytes, place: int, bits: int, first: int, count: int) -> tuple[float, ...]:
-    if not bits >> place & 1:
-        return UNKNOWN
-    before = (bits & (1 << place) - 1).bit_count()
-    line_sum, total, low, high, which = _LINE.unpack_from(body, first + before * _LINE.size)
-    if which >= count:
-        raise Damaged(f"seconds number {which} of {count}")
-    return line_sum, _read_seconds(body, HEAD.size + _STATES_BYTES + 8 * which)[0], low, high, total
-
-
-_read_seconds: Final[Callable[[bytes, int], tuple[float]]] = struct.Struct("<d").unpack_from
-
-
-@lru_cache(maxsize=256)
-def _find_places(layout: tuple[str, ...], names: tuple[str, ...] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    wanted = tuple(name for name in layout if names is None or name in names)
-    return wanted, tuple(layout.index(name) for name in wanted)
+    if len(lines) != np.count_nonzero(bits):
+        raise Damaged(f"totals of {len(body)} bytes do not fit a layout of {len(layout)} names")
+    if len(lines) and lines["which"].max() >= count:
+        raise Damaged(f"seconds number {lines['which'].max()} of {count}")
+    table = np.tile(np.array(UNKNOWN), (len(layout), 1))
+    seconds = times[len(STATES) :][lines["which"]]
+    table[bits == 1] = np.column_stack([lines["sum"], seconds, lines["low"], lines["high"], lines["total"]])
+    places = [place for place, name in enumerate(layout) if names is None or name in names]
+    return StepTotals(start, step, tuple(layout[place] for place in places), table[places], times[: len(STATES)])
 
 
 class TotalsStack(Struct):

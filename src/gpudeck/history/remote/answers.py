@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.aggregation import make_points, tell
+from gpudeck.history.aggregation import divide, make_points, sum_of_known, tell
 from gpudeck.history.answers import check_ask, cut_map
 from gpudeck.history.base import (
     MOST_SERIES,
@@ -182,9 +182,9 @@ def user_series(reader: PromReader, ask: Ask) -> tuple[Grid, list[Series]]:
     held, amounts = (_grown(reader, name, user, hours) for name in (HELD, OF_USERS[ask.metric]))
     amounts = np.where(np.isnan(amounts) & ~(held > 0), 0.0, amounts)
     seconds = np.where(np.isnan(amounts), 0.0, _observed(reader, hours))
-    values = np.divide(amounts, seconds, out=np.full(hours.count, np.nan), where=seconds > 0)
+    values = divide(amounts, seconds)
     total, weight = (_by_step(np.nansum, rows, grid) for rows in (np.where(seconds > 0, amounts, 0.0), seconds))
-    means = np.divide(total, weight, out=np.full(grid.count, np.nan), where=weight > 0)
+    means = divide(total, weight)
     lows, highs = (_by_step(fold, values, grid) for fold in (np.fmin.reduce, np.fmax.reduce))
     points = make_points(grid, means, lows, highs, find_metric(ask.metric, "user").digits)
     return grid, [Series(points, user=ask.user)]
@@ -217,7 +217,7 @@ def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, metric: Histo
     nothing = np.full(grid.count, np.nan)
     total, count, low, high = (found.get(stat, nothing) for stat, _, _ in _OF_MEMORY)
     moments = np.fmax(seen, count)
-    mean = np.divide(total, moments, out=nothing.copy(), where=moments > 0)
+    mean = divide(total, moments)
     points = make_points(grid, mean, np.where(count < moments, 0.0, low), high, metric.digits)
     return [point for point in points if point[3]]
 
@@ -233,7 +233,7 @@ def _grown(reader: PromReader, counter: str, user: str, hours: Grid) -> Floats:
         {"mean": f"max {_COUNTER} (last_over_time({at}))", "low": f"min {_COUNTER} (min_over_time({at}))"}, earlier
     )
     grown = [_differences(one.mean, one.low)[1:] for one in found]
-    return _sum_of_known(grown, hours.count)
+    return sum_of_known(np.array(grown).reshape(-1, hours.count))
 
 
 def _differences(lasts: Floats, firsts: Floats) -> Floats:
@@ -260,11 +260,6 @@ def _by_step(fold: np.ufunc | object, rows: Floats, grid: Grid) -> Floats:
 
 def _first(found: Iterable[tuple[dict[str, str], Floats]], grid: Grid) -> Floats:
     return next((values for _, values in found), np.full(grid.count, np.nan))
-
-
-def _sum_of_known(rows: list[Floats], count: int) -> Floats:
-    table = np.array(rows).reshape(len(rows), count)
-    return np.where(np.isnan(table).all(axis=0), np.nan, np.nansum(table, axis=0))
 
 
 class RemoteAnswers:
@@ -430,5 +425,5 @@ def _fold(found: SeriesStats, fine: Grid, grid: Grid) -> SeriesStats:
         return found
     rows = [values.reshape(grid.count, -1) for values in (found.mean, found.low, found.high)]
     count = (~np.isnan(rows[0])).sum(axis=1)
-    mean = np.divide(np.nansum(rows[0], axis=1), count, out=np.full(grid.count, np.nan), where=count > 0)
+    mean = divide(np.nansum(rows[0], axis=1), count.astype(np.float64))
     return SeriesStats(found.labels, mean, np.fmin.reduce(rows[1], axis=1), np.fmax.reduce(rows[2], axis=1))
