@@ -83,8 +83,8 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
         url = f"{victoria.url}/api/v1/write"
         settings = HistorySettings(kind="prometheus", write_url=url, read_url=victoria.url)
         queue = DiskQueue(Path(folder), 2_000_000_000)
-        door = PromClient(url, settings, name="write_url", seconds=60)
-        sender, scribe = RemoteWriteSender(queue, door), SeriesEncoder()
+        client = PromClient(url, settings, seconds=60)
+        sender, scribe = RemoteWriteSender(queue, client), SeriesEncoder()
         client = 0.0
         for tick in ticks:
             begun = time.thread_time()
@@ -102,7 +102,7 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
             begun = time.perf_counter()
             json.loads(victoria.ask("/api/v1/query_range", nocache="1", **form))
             times.append(time.perf_counter() - begun)
-        door.close()
+        client.close()
         return Cost(client, used, _settled_size(victoria), sender.sent.values, sorted(times)[10])
 
 

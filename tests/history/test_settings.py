@@ -6,7 +6,16 @@ GOOD = "https://metrics.example/insert/0/prometheus"
 
 
 @pytest.mark.parametrize(
-    "url", ["store.example", "ftp://store/x", "http://", "http://store:0/", "http://me:secret@store/", "http://[::1"]
+    "url",
+    [
+        "store.example",
+        "ftp://store/x",
+        "http://",
+        "http://store:0/",
+        "http://me:secret@store/",
+        "http://[::1",
+        f"{GOOD}#part",
+    ],
 )
 @pytest.mark.parametrize("name", ["write_url", "read_url"])
 def test_address_that_cannot_be_asked_is_a_mistake_and_no_password_is_told(name: str, url: str) -> None:

@@ -81,4 +81,10 @@ def _is_url(text: str) -> bool:
         is_port = parts.port is None or parts.port > 0
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_port and "@" not in parts.netloc
+    return (
+        parts.scheme in {"http", "https"}
+        and bool(parts.hostname)
+        and is_port
+        and not parts.fragment
+        and "@" not in parts.netloc
+    )

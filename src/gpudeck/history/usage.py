@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
@@ -183,28 +184,17 @@ def _gather(
 
 
 def _total(uses: list[UsageAmounts]) -> UsageAmounts:
-    return UsageAmounts(
-        held=sum([use.held for use in uses]),
-        worked=sum([use.worked for use in uses]),
-        idle=sum([use.idle for use in uses]),
-        measured=sum([use.measured for use in uses]),
-        metered=sum([use.metered for use in uses]),
-        joules=sum([use.joules for use in uses]),
-        peak=max([use.peak for use in uses]),
-    )
+    columns = list(zip(*map(astuple, uses), strict=True))
+    total = UsageAmounts(*map(sum, columns))
+    total.peak = max(columns[-1])
+    return total
 
 
 def _part_of(use: UsageAmounts, share: float) -> UsageAmounts:
-    """The peak is that of the hour: when in it that was, nobody knows any more."""
-    return UsageAmounts(
-        held=use.held * share,
-        worked=use.worked * share,
-        idle=use.idle * share,
-        measured=use.measured * share,
-        metered=use.metered * share,
-        joules=use.joules * share,
-        peak=use.peak,
-    )
+    """The peak is that of the whole hour."""
+    part = UsageAmounts(*(amount * share for amount in astuple(use)))
+    part.peak = use.peak
+    return part
 
 
 _Naming = tuple[Callable[[str, str | None, str], _RowKey], Callable[[str, str | None, str], bool]]

@@ -18,7 +18,7 @@ EMPTY: Answer = (200, {}, b'{"status": "success", "data": {"resultType": "matrix
 
 def read(answer: Answer, path: str = "") -> list[object]:
     with scripted_server(in_turn(answer)) as server:
-        client = PromClient(server.url + path, HistorySettings(), name="read_url", seconds=5.0)
+        client = PromClient(server.url + path, HistorySettings(), seconds=5.0)
         return [PromReader(client).values("up", GRID), *server.asked]
 
 
@@ -68,7 +68,7 @@ def test_store_that_is_not_there_is_temporary() -> None:
     with scripted_server(in_turn(EMPTY)) as server:
         url = server.url
     with pytest.raises(Temporary, match="refused"):
-        PromReader(PromClient(url, HistorySettings(), name="read_url", seconds=5.0)).values("up", GRID)
+        PromReader(PromClient(url, HistorySettings(), seconds=5.0)).values("up", GRID)
 
 
 def test_values_are_put_into_the_steps_that_they_are_of() -> None:
@@ -97,7 +97,7 @@ def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(decoded) > 10
     assert max(decoded) < 400
     with scripted_server(in_turn((200, {}, msgspec.json.encode({"status": "success", "data": labels})))) as server:
-        client = PromClient(server.url, HistorySettings(), name="read_url", seconds=5.0)
+        client = PromClient(server.url, HistorySettings(), seconds=5.0)
         assert PromReader(client).labels(["up"], 0.0, 1.0) == labels
     assert len(decoded) > 15
 

@@ -180,7 +180,7 @@ def test_series_that_the_store_scrapes_from_the_hub_are_not_mixed_up_with_those_
 ) -> None:
     head = encode_head("gpudeck_gpu_temperature_celsius", {"host": "gpu01", "gpu": "GPU-gpu01", "job": "gpudeck"})
     scraped = encode_series(head, 99.0, encode_time(START + 3))
-    client = PromClient(server.write_url, HistorySettings(), name="write_url", seconds=5.0)
+    client = PromClient(server.write_url, HistorySettings(), seconds=5.0)
     with contextlib.closing(client), opened(server, tmp_path) as store:
         assert (
             client.post("", bytes(cramjam.snappy.compress_raw(scraped)), {"Content-Encoding": "snappy"}).status == 204

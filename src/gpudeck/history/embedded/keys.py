@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -24,58 +24,24 @@ from gpudeck.model.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_Row = TypeVar("_Row", bound=NamedTuple)
+_Time = float | None
+_HostRow = tuple[int, str, str, _Time, _Time]
+_GpuRow = tuple[int, str, int, str, str, _Time, _Time]
+_RunRow = tuple[int, int, int, _Time, str | None, str, _Time, _Time]
+_TextRow = tuple[int, str]
+_HOST_COLUMNS: Final = "id, host_id, name, first, last"
+_GPU_COLUMNS: Final = "id, uuid, host, label, model, first, last"
+_RUN_COLUMNS: Final = "id, host, pid, started_at, user, gpus, first, last"
 _LAST: Final = 7e9
-"""Unix seconds that nothing is seen after."""
+"""Unix seconds: later times are damage."""
 _SAME_START = 2.0
-"""A host that sets its clock right says a slightly different start of the same process."""
+"""Seconds by which the start of one process may differ after its host corrected its clock."""
 _AHEAD: Final = 60.0
-"""A sample that lies so far ahead of the hub's clock was taken while that was wrong."""
-
-_Processes = tuple[tuple[ProcessSample, ...] | None, ...]
-
-
-class _HostRow(NamedTuple):
-    id: int
-    host_id: str
-    name: str
-    first: float | None
-    last: float | None
-
-
-class _GpuRow(NamedTuple):
-    id: int
-    uuid: str
-    host: int
-    label: str
-    model: str
-    first: float | None
-    last: float | None
-
-
-class _OpenRunRow(NamedTuple):
-    id: int
-    host: int
-    pid: int
-    started_at: float | None
-    user: str | None
-    gpus: str
-    first: float | None
-    last: float | None
-
-
-class _WordRow(NamedTuple):
-    id: int
-    text: str
-
-
-class _LayoutRow(NamedTuple):
-    id: int
-    names: str
+"""Seconds: a sample so far ahead of the hub's clock was taken while that clock was wrong."""
 
 
 class OpenRun(Struct):
-    """A run that was there when its host was last sampled, or that a late sample told of."""
+    """A run of the last sample of its host, or of a late sample."""
 
     key: int
     pid: int
@@ -120,37 +86,39 @@ class KeyRegistry:
         self.load()
 
     def load(self) -> None:
-        """Read everything again. A row that makes no sense is left out: what it names is unknown then."""
+        """Read everything again, without damaged rows."""
         self.hosts = {}
-        for key, host_id, name, first, last in self._read("hosts", _HostRow):
+        for key, host_id, name, first, last in self._read(_HostRow, _HOST_COLUMNS, "hosts"):
             self.hosts[host_id] = HostKeys(key, host_id, name, *_span(first, last))
         self.by_key = {host.key: host for host in self.hosts.values()}
         self.gpus, self._by_uuid = {}, {}
-        for key, uuid, host, label, model, first, last in self._read("gpus", _GpuRow):
+        for key, uuid, host, label, model, first, last in self._read(_GpuRow, _GPU_COLUMNS, "gpus"):
             self._put(KnownGpu(key, uuid, host, label, model, *_span(first, last)))
         self.owners = {}
-        for key, host, pid, started_at, user, gpus, first, last in self._read("runs", _OpenRunRow, "NOT ended"):
-            if host in self.by_key:
-                run = OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
-                self.by_key[host].runs[pid] = run
-                self.owners[key] = user
-        self._words = {text: key for key, text in self._read("words", _WordRow)}
+        for row in self._read(_RunRow, _RUN_COLUMNS, "runs", "NOT ended"):
+            if row[1] in self.by_key:
+                self.by_key[row[1]].runs[row[2]] = self._open_run(row)
+        self._words = {text: key for key, text in self._read(_TextRow, "id, text", "words")}
         self._layouts = {}
-        for key, names in self._read("layouts", _LayoutRow):
+        for key, names in self._read(_TextRow, "id, names", "layouts"):
             with contextlib.suppress(msgspec.DecodeError):
                 self._layouts[msgspec.json.decode(names, type=tuple[str, ...])] = key
         self._newest = {table: self._find_newest(table) for table in ("hosts", "gpus", "runs", "words", "layouts")}
 
-    def _read(self, table: str, kind: type[_Row], where: str = "1") -> Iterator[_Row]:
-        columns = ", ".join(kind.__annotations__)
+    def _open_run(self, row: _RunRow) -> OpenRun:
+        key, _, pid, started_at, user, gpus, first, last = row
+        self.owners[key] = user
+        return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
+
+    def _read(self, kind: object, columns: str, table: str, where: str = "1") -> Iterator[Any]:
         for row in self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}").fetchall():  # noqa: S608
             try:
-                yield msgspec.convert(row, kind)
+                yield msgspec.convert(row, type=kind)
             except msgspec.ValidationError as error:
                 _tell(f"a row of {table} is damaged and left out: {error}")
 
     def _find_newest(self, table: str) -> int:
-        """The largest number that was ever given out: that of a row that is gone must not become somebody else's."""
+        """The largest number ever assigned: the number of a lost row must not be used again."""
         ask = self._connection.execute
         found = [ask(f"SELECT max(id) FROM {table}").fetchone()[0]]  # noqa: S608
         found += [row[0] for row in ask("SELECT value FROM meta WHERE name = ?", (f"newest_{table}",))]
@@ -295,16 +263,14 @@ class KeyRegistry:
         if process.started_at is None:
             return None
         row = self._connection.execute(
-            "SELECT id, host, pid, started_at, user, gpus, first, last FROM runs WHERE host = ? AND pid = ? "
+            f"SELECT {_RUN_COLUMNS} FROM runs WHERE host = ? AND pid = ? "  # noqa: S608
             "AND abs(started_at - ?) <= ? ORDER BY last DESC",
             (host.key, process.pid, process.started_at, _SAME_START),
         ).fetchone()
         try:
-            key, _, pid, started_at, user, gpus, first, last = msgspec.convert(row, _OpenRunRow)
+            return self._open_run(msgspec.convert(row, _RunRow))
         except msgspec.ValidationError:
             return None
-        self.owners[key] = user
-        return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
 
     def see_gpu(self, key: int, first: float, last: float) -> None:
         """That GPU was there at these moments, and maybe between them."""

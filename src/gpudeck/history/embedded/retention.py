@@ -47,11 +47,6 @@ def set_aside(
     return len(rows)
 
 
-def count_set_aside(connection: sqlite3.Connection) -> int:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'").fetchone()
-    return 0 if found is None else int(connection.execute("SELECT count(*) FROM set_aside").fetchone()[0])
-
-
 class _Deleted:
     """What one run has deleted of one kind."""
 

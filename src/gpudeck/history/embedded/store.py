@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -51,50 +51,6 @@ _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
 
 
-class ViewPool:
-    """Opens views of one moment. Each thread has a connection of its own."""
-
-    def __init__(self, writer: EmbeddedWriter) -> None:
-        self._writer = writer
-        self._mine = threading.local()
-        self._all: list[sqlite3.Connection] = []
-
-    @contextmanager
-    def view(self) -> "Iterator[HistoryView]":
-        """Raises Temporary while the file cannot be read."""
-        try:
-            with self._view() as view:
-                yield view
-        except sqlite3.Error as error:
-            hint = "`gpudeck history verify`, on the hub's machine, tells what is wrong with it."
-            raise Temporary(f"the history cannot be read: {error}.", hint) from error
-
-    @contextmanager
-    def _view(self) -> "Iterator[HistoryView]":
-        connection = self._connection()
-        with self._writer.lock:
-            connection.execute("BEGIN")
-            connection.execute("SELECT value FROM meta").fetchone()  # the moment begins with the first look
-            open_hours = dict(self._writer.open_hours)
-        try:
-            yield HistoryView(connection, self._writer.keys, open_hours, self._writer.damage)
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-
-    def close(self) -> None:
-        for connection in self._all:
-            connection.close()
-
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
-        if connection is None or self._mine.opened != self._writer.opened:
-            self._mine.opened = self._writer.opened
-            connection = self._mine.connection = open_to_read(self._writer.path)
-            self._all.append(connection)
-        return connection
-
-
 @contextmanager
 def view_file(path: Path) -> "Iterator[HistoryView]":
     """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
@@ -117,21 +73,8 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
         yield HistoryView(connection, keys, open_hours)
 
 
-class _RunRow(NamedTuple):
-    """The first of `_FIELDS`; the others are those of RunPart."""
-
-    id: int
-    host: int
-    pid: int
-    started_at: float | None
-    user: str | None
-    command: str | None
-    container: str | None
-    job: str | None
-    gpus: str
-    first: float
-    last: float
-    ended: int
+_RunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str, float, float, int]
+"""The first 12 of `_FIELDS`; the others are those of RunPart."""
 
 
 def find_runs(view: HistoryView, ask: RunsAsk, now: float) -> Runs:
@@ -204,8 +147,8 @@ def _make_run(
 ) -> Run | None:
     """None where its row is damaged."""
     try:
-        told = msgspec.convert(row[: len(_RunRow._fields)], _RunRow)
-        numbers = msgspec.convert(row[len(_RunRow._fields) :], tuple[float, ...])
+        told = msgspec.convert(row[:12], _RunRow)
+        numbers = msgspec.convert(row[12:], tuple[float, ...])
     except msgspec.ValidationError as error:
         view.damage.note(f"run {row[0]}", error)
         return None
@@ -276,7 +219,8 @@ class EmbeddedStore:
         self._writer = EmbeddedWriter(
             path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention
         )
-        self._reader = ViewPool(self._writer)
+        self._thread = threading.local()
+        self._connections: list[sqlite3.Connection] = []
 
     @property
     def waiting(self) -> int:
@@ -321,28 +265,28 @@ class EmbeddedStore:
         return self._writer.flush(seconds)
 
     def series(self, ask: Ask) -> Answer:
-        with self._reader.view() as view:
+        with self._view() as view:
             return answers.answer_series(view, ask, self._now())
 
     def heat(self, ask: HeatAsk) -> Heat:
-        with self._reader.view() as view:
+        with self._view() as view:
             return answers.answer_heat(view, ask, self._now())
 
     def usage(self, ask: UsageAsk) -> Usage:
-        with self._reader.view() as view:
+        with self._view() as view:
             return usage(view, ask, self._prices, self._find_group, self._now())
 
     def runs(self, ask: RunsAsk) -> Runs:
-        with self._reader.view() as view:
+        with self._view() as view:
             return find_runs(view, ask, self._now())
 
     def run(self, key: int) -> Run | None:
-        with self._reader.view() as view:
+        with self._view() as view:
             return find_run(view, key, self._now())
 
     def stats(self) -> StoreStats:
         writer = self._writer
-        with self._reader.view() as view:
+        with self._view() as view:
             parts = {
                 name: int(view.connection.execute(f"SELECT total(length(body)) FROM {name}").fetchone()[0])  # noqa: S608
                 for name in ("chunks", "quarters", "host_hours", "fleet_quarters", "journal")
@@ -365,7 +309,36 @@ class EmbeddedStore:
 
     def close(self) -> None:
         self._writer.close()
-        self._reader.close()
+        for connection in self._connections:
+            connection.close()
+
+    @contextmanager
+    def _view(self) -> Iterator[HistoryView]:
+        """The file and the open hours at one moment. Raises Temporary while the file cannot be read."""
+        writer = self._writer
+        try:
+            connection = self._connection()
+            with writer.lock:
+                connection.execute("BEGIN")
+                connection.execute("SELECT value FROM meta").fetchone()  # the transaction begins with the first read
+                open_hours = dict(writer.open_hours)
+            try:
+                yield HistoryView(connection, writer.keys, open_hours, writer.damage)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            hint = "`gpudeck history verify`, on the hub's machine, tells what is wrong with it."
+            raise Temporary(f"the history cannot be read: {error}.", hint) from error
+
+    def _connection(self) -> sqlite3.Connection:
+        """This thread's own."""
+        connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
+        if connection is None or self._thread.opened != self._writer.opened:
+            self._thread.opened = self._writer.opened
+            connection = self._thread.connection = open_to_read(self.path)
+            self._connections.append(connection)
+        return connection
 
 
 def file_size(path: Path) -> int:

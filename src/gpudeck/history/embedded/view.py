@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -68,16 +68,7 @@ class DamageLog:
         )
 
 
-class _ViewRunRow(NamedTuple):
-    id: int
-    host: int
-    gpus: str
-    user: str | None
-    first: float
-    last: float
-    pid: int
-
-
+_RunRow = tuple[int, int, str, str | None, float, float, int]
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
@@ -120,7 +111,7 @@ class HistoryView:
         if row is None:
             return None
         try:
-            _, host, gpus, user, first, last, pid = msgspec.convert(row, _ViewRunRow)
+            _, host, gpus, user, first, last, pid = msgspec.convert(row, _RunRow)
         except msgspec.ValidationError as error:
             self.damage.note(f"run {key}", error)
             return None

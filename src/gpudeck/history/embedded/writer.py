@@ -1,7 +1,7 @@
-"""The one thread that writes: samples → journal → open hours → sealed hours.
+"""The thread that writes: samples → journal → open hours → sealed hours.
 
-A batch is in the journal before it is in an open hour, and an open hour is let go only with the transaction that seals
-it. So whenever the hub is killed, the journal holds what no sealed hour has: it is read again at the next start.
+A batch is in the journal before it is in an open hour, and an open hour is released only by the transaction that seals
+it. After a crash the journal holds everything that no sealed hour has; it is read at the next start.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -34,32 +34,27 @@ log = logging.getLogger(__name__)
 
 _WAIT: Final = 1.0
 _GRACE: Final = 90.0
-"""After an hour's end, for reports that were on their way."""
+"""Seconds after an hour's end, for reports on their way."""
 _QUIET: Final = 2.0
-"""A late hour is sealed when nothing more has come for it for so long."""
+"""Seconds without new samples after which a late hour is sealed."""
 _BUDGET: Final = 0.05
-"""Seconds of sealing at a time; what is left waits for the next time, so that the hub's own thread gets its turn."""
+"""Seconds of sealing at a time, so that the event loop's thread gets its turn."""
 _REST: Final = 2.0
-"""How many times longer than it sealed the thread then rests, where more is due: a third of the time is work."""
+"""While more is due, the thread rests this many times as long as it sealed."""
 _MOST_WAITING: Final = 50_000
 _LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
 _MOST_TOLD: Final = 100
-"""Lines in the log about what a damaged file has lost."""
+"""Log lines about what a damaged file has lost."""
 _AHEAD: Final = 3600.0
-"""What lies so far ahead of a clock that is confirmed was written by one that was wrong."""
-
-
+"""Seconds: data so far ahead of a confirmed clock was written while the clock was wrong."""
 HourKey = tuple[int, int]
 """The host and when the hour begins."""
 
 
 class EmbeddedWriter:
-    """`open_hours` are the open hours; `lock` is held while one is exchanged for its sealed row.
-
-    `problem` says why nothing can be written at the moment, None when all is well.
-    """
+    """`lock` is held while an open hour is replaced by its sealed row. `problem` is why nothing can be written now."""
 
     def __init__(
         self,
@@ -79,11 +74,11 @@ class EmbeddedWriter:
         self._now = now
         self._retention = retention or RetentionClock(now=now)
         self._queue: queue.SimpleQueue[list[HostSample] | threading.Lock | None] = queue.SimpleQueue()
-        self._waiting = 0
+        self.waiting = 0
         self._keep_samples = keep_samples
         self.damage = DamageLog()
         self.opened = 0
-        """How often the file was opened: whoever reads has to open it again then."""
+        """How often the file was opened: readers reopen it when this changes."""
         self.set_aside: str | None = None
         self._next_upkeep = self._next_look = 0.0
         self._upkept = 0
@@ -114,10 +109,10 @@ class EmbeddedWriter:
         try:
             self._inode = self.path.stat().st_ino
             self.keys = KeyRegistry(self._connection)
-            self._intake = BatchBuilder(self.keys, self._now)
+            self._batch_builder = BatchBuilder(self.keys, self._now)
             self._sealer = HourSealer(self._connection, self.keys, keep_samples=self._keep_samples)
             self._layout = self._own_layout()
-            self._upkeep = HistoryRetention(self._connection, self._settings)
+            self._retention_job = HistoryRetention(self._connection, self._settings)
             self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
             self._recover()
             self.opened += 1
@@ -126,8 +121,8 @@ class EmbeddedWriter:
             raise
 
     def _replace(self, why: sqlite3.Error) -> None:
-        """Set a damaged file aside and go on with a new one, with all that can be read of it; if that is damaged too,
-        with an empty one. Raises OSError, sqlite3.Error, UsageError and Temporary."""
+        """Set a damaged file aside and continue with a copy of its readable rows, or with an empty file if that fails
+        too. Raises OSError, sqlite3.Error, UsageError and Temporary."""
         began = time.time()
         aside, copied = replace_file(self.path, began, self._settings.min_free)
         try:
@@ -148,26 +143,21 @@ class EmbeddedWriter:
         log.error("%s", self.set_aside)
 
     def _heal(self, why: sqlite3.Error) -> None:
-        """The file turned out to be damaged while it was written. Once: a disk that damages it again needs a person."""
+        """Replace a file that turned out to be damaged. Only once: then the disk needs attention."""
         if self.set_aside is not None:
-            self._tell(f"the history's file is damaged again ({why}): check the disk, then restart the hub")
+            self._set_problem(f"the history's file is damaged again ({why}): check the disk, then restart the hub")
             return
         with self.lock:
             self._connection.close()
             self.open_hours.clear()
             self._replace(why)
 
-    @property
-    def waiting(self) -> int:
-        """Samples that are not in the journal yet."""
-        return self._waiting
-
     def take(self, samples: list[HostSample]) -> None:
         """From any thread; never blocks."""
-        if self._waiting + len(samples) > _MOST_WAITING:
+        if self.waiting + len(samples) > _MOST_WAITING:
             self.dropped += len(samples)
             return
-        self._waiting += len(samples)
+        self.waiting += len(samples)
         self._queue.put(samples)
 
     def flush(self, seconds: float = 60.0) -> bool:
@@ -197,13 +187,18 @@ class EmbeddedWriter:
                     batch += item
                 else:
                     done.append(item)
+            self.waiting -= len(batch)
             self._guard(self._store, batch)
             for waiting in done:
                 waiting.release()
             if is_open:
                 self._guard(self._seal_due)
-                self._guard(self._keep_up)
-        self._guard(self._transact, self.keys.write_all_seen)
+                self._guard(self._apply_retention)
+        self._guard(self._write_seen)
+
+    def _write_seen(self) -> None:
+        with self._transaction():
+            self.keys.write_all_seen()
 
     def _next_items(self) -> "list[list[HostSample] | threading.Lock | None]":
         """Whatever waits, or nothing after a rest."""
@@ -216,21 +211,21 @@ class EmbeddedWriter:
         return items
 
     def _guard(self, step: Callable[..., None], *arguments: object) -> None:
-        """One step that fails is told and the next one comes all the same: a history must never end the hub."""
+        """A failed step is logged, and the next one runs: the history must never end the hub."""
         try:
             step(*arguments)
         except sqlite3.Error as error:
             if is_damage(error):
                 self._guard(self._heal, error)
             else:
-                self._tell(f"the history cannot be written: {error}")
+                self._set_problem(f"the history cannot be written: {error}")
         except (OSError, GpudeckError) as error:
-            self._tell(f"the history cannot be written: {error}")
+            self._set_problem(f"the history cannot be written: {error}")
         except Exception:
             log.exception("the history stumbled")
             self.problem = "the history stumbled over something unforeseen: see the hub's log"
 
-    def _tell(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
         if problem != self.problem:
             if problem is None:
                 log.info("the history is written again")
@@ -241,7 +236,6 @@ class EmbeddedWriter:
     def _store(self, batch: list[HostSample]) -> None:
         if not batch:
             return
-        self._waiting -= len(batch)
         if not self._has_room():
             self.dropped += len(batch)
             return
@@ -254,32 +248,23 @@ class EmbeddedWriter:
             is_damaged = isinstance(error, sqlite3.Error) and is_damage(error)
             if isinstance(error, sqlite3.Error) and is_damaged and self.set_aside is None:
                 self._heal(error)
-                self._store_again(batch)
+                self._store(batch)
                 return
             if len(batch) == 1 or is_damaged:
                 self.dropped += len(batch)
                 raise
-            # One sample that cannot be written must not cost the others of its second.
+            # One sample that cannot be written must not cost the others of the batch.
             for sample in batch:
-                self._guard(self._store_again, [sample])
+                self._guard(self._store, [sample])
         else:
-            self._tell(None)
-
-    def _store_again(self, batch: list[HostSample]) -> None:
-        self._waiting += len(batch)
-        self._store(batch)
+            self._set_problem(None)
 
     def _write(self, batch: list[HostSample]) -> None:
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            taken = self._intake.take(batch)
+        with self._transaction():
+            taken = self._batch_builder.take(batch)
             cursor = self._connection.execute(
                 "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode_entry(taken))
             )
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
         self.taken += len(batch)
         entry, now = cursor.lastrowid or 0, self._now()
         moments: list[float] = taken.own[:, 0].tolist()
@@ -298,8 +283,7 @@ class EmbeddedWriter:
 
     def _begin_hour(self, host: int, start: int, entry: int) -> OpenHour:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
-        # What is not packed takes ten times the room: of a large fleet it has to be little, for a small one packing
-        # does not pay.
+        # Unpacked rows take ten times the memory: few for a large fleet; for a small one packing does not pay.
         rows_in_piece = max(6, _LOOSE_ROWS // len(self.keys.hosts))
         before = self._last_before(host, start)
         open_hour = OpenHour(start, before, entry, is_late=found is not None, rows_in_piece=rows_in_piece)
@@ -308,7 +292,7 @@ class EmbeddedWriter:
         return open_hour
 
     def _last_before(self, host: int, start: int) -> float | None:
-        """When that host was last sampled before this hour, as far as it is at hand."""
+        """When that host was last sampled before this hour, if known."""
         previous = self.open_hours.get((host, start - SECONDS))
         if previous is not None:
             return previous.newest
@@ -316,7 +300,7 @@ class EmbeddedWriter:
         return last if last is not None and last < start else None
 
     def _seal_due(self) -> None:
-        """The oldest first, for as long as the budget lasts: so hosts are sealed one after another, not all at once."""
+        """The oldest first, within the time budget."""
         now = self._now()
         due = sorted(
             (key for key, open_hour in self.open_hours.items() if _is_due(open_hour, now)), key=lambda key: key[1]
@@ -331,8 +315,7 @@ class EmbeddedWriter:
                 break
 
     def _seal_or_leave(self, key: HourKey) -> None:
-        """An hour that cannot be sealed is given up, so that it keeps no other one waiting. What fails for the whole
-        file is tried again."""
+        """An hour that cannot be sealed is dropped, so that others are not blocked. Errors of the file are retried."""
         try:
             self._seal(key)
         except sqlite3.Error:
@@ -343,10 +326,9 @@ class EmbeddedWriter:
                 self.dropped += len(self.open_hours.pop(key).snapshot((), runs=False).times)
 
     def _seal(self, key: HourKey) -> None:
-        """One hour's transaction. Whoever reads sees the open hour or the sealed row, never both or neither."""
+        """One hour's transaction. Readers see the open hour or the sealed row, never both or neither."""
         host, open_hour = self.keys.by_key[key[0]], self.open_hours[key]
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._sealer.seal(host, open_hour)
             self.keys.write_seen(host)
             others = (other.first_entry for other in self.open_hours.values() if other is not open_hour)
@@ -356,22 +338,21 @@ class EmbeddedWriter:
             with self.lock:
                 self._connection.execute("COMMIT")
                 del self.open_hours[key]
-        except BaseException:
-            self._roll_back()
-            raise
         self._sealed_last[host.key] = max(self._sealed_last.get(host.key, 0.0), open_hour.newest)
 
-    def _transact(self, step: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            step()
-            self._connection.execute("COMMIT")
+            yield
+            if self._connection.in_transaction:
+                self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
 
     def _roll_back(self) -> None:
-        """Numbers that were given out in the failed transaction are nobody's: read again whose are whose."""
+        """Numbers assigned in the failed transaction are free again: read those of the file."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self.keys.load()
@@ -381,29 +362,22 @@ class EmbeddedWriter:
             if known is not None:
                 known.last = max(known.last, open_hour.newest)
 
-    def _keep_up(self) -> None:
-        """Now and then: what is too old or too much goes."""
+    def _apply_retention(self) -> None:
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + _UPKEEP_EVERY
             if self._retention.is_confirmed:
                 self._set_future_aside(self._now())
             until = self._retention.deletion_time()
             if until is not None:
-                self._upkeep.run(until, list(self.keys.by_key))
+                self._retention_job.run(until, list(self.keys.by_key))
             self._upkept += 1
 
     def _set_future_aside(self, now: float) -> None:
-        """Hours of a clock that ran ahead, now that it is right again: they would be counted a second time when their
-        time comes."""
-        found = 0
-
-        def move() -> None:
-            nonlocal found
-            found = self._upkeep.set_future_aside(now, list(self.keys.by_key))
+        """Hours written while the clock was ahead would be counted twice when their time comes."""
+        with self._transaction():
+            found = self._retention_job.set_future_aside(now, list(self.keys.by_key))
             if found or any(host.last > now + _AHEAD for host in self.keys.by_key.values()):
                 self.keys.end_at(now)
-
-        self._transact(move)
         if found:
             self._sealer.forget()
             log.warning("%d rows of the history were of the future, from a clock that was ahead: set aside", found)
@@ -415,11 +389,11 @@ class EmbeddedWriter:
             problem = self._look()
             self._is_stopped = problem is not None
             if problem is not None:
-                self._tell(problem)
+                self._set_problem(problem)
         return not self._is_stopped
 
     def _look(self) -> str | None:
-        """Why nothing may be written at the moment: the file is not where it was, or the disk is nearly full."""
+        """Why nothing may be written now: the file is gone, or the disk is nearly full."""
         try:
             is_there = self.path.stat().st_ino == self._inode
             free = shutil.disk_usage(self.path.parent).free
@@ -435,14 +409,8 @@ class EmbeddedWriter:
         return None
 
     def _own_layout(self) -> int:
-        key = 0
-
-        def find() -> None:
-            nonlocal key
-            key = self.keys.layout(join_layout(MetricLayout()))
-
-        self._transact(find)
-        return key
+        with self._transaction():
+            return self.keys.layout(join_layout(MetricLayout()))
 
     def _recover(self) -> None:
         """The open hours of last time."""
@@ -456,6 +424,6 @@ class EmbeddedWriter:
 
 
 def _is_due(open_hour: OpenHour, now: float) -> bool:
-    """Its hour is over, or lies in a future that a wrong clock told of; and nothing more has come for a while."""
+    """Its hour is over, or in the future because of a wrong clock, and no sample has come for a while."""
     is_over = open_hour.start + SECONDS + _GRACE <= now or open_hour.start > now + SECONDS
     return is_over and not now - _QUIET < open_hour.touched_at <= now

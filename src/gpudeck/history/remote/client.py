@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 import numpy as np
@@ -62,10 +62,10 @@ class PromClient:
     new token needs no restart.
     """
 
-    def __init__(self, url: str, settings: HistorySettings, *, name: str, seconds: float, connections: int = 1) -> None:
-        """`name` is that of the setting that the address is from; `seconds` is how long to wait for an answer."""
+    def __init__(self, url: str, settings: HistorySettings, *, seconds: float, connections: int = 1) -> None:
+        """`seconds` is how long to wait for an answer."""
         self.shown = show_url(url)
-        self._url = _check_url(url, name)
+        self._url = url.strip().rstrip("/")
         self._settings = settings
         self._headers = self._make_headers()
         self._pool = urllib3.PoolManager(
@@ -146,21 +146,6 @@ def quote(body: bytes) -> str:
     )
     line = " ".join((found[1] if found else text).replace('\\"', '"').split())
     return "".join(letter for letter in line if letter.isprintable())[:_SHOWN].rstrip(" .")
-
-
-def _check_url(url: str, name: str) -> str:
-    hint = f"Give history.{name} as https://store.example/path."
-    try:
-        parts = urlsplit(url.strip())
-        is_right = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_right = False
-        parts = urlsplit("")
-    if not is_right or parts.fragment:
-        raise UsageError(f"{show_url(url)!r} is no address of http or https.", hint)
-    if parts.username is not None:
-        raise UsageError(f"history.{name} has a name or a password in it.", "Use history.user and password_file.")
-    return url.strip().rstrip("/")
 
 
 def _secret(file: str) -> str:

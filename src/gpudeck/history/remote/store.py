@@ -55,10 +55,8 @@ class RemoteStore:
     ) -> None:
         self._clock = clock
         self._usage_store = usage_store
-        self._write_client = PromClient(settings.write_url or "", settings, name="write_url", seconds=_WRITE_SECONDS)
-        self._read_client = PromClient(
-            settings.read_url or "", settings, name="read_url", seconds=SECONDS + 5, connections=_READERS
-        )
+        self._write_client = PromClient(settings.write_url or "", settings, seconds=_WRITE_SECONDS)
+        self._read_client = PromClient(settings.read_url or "", settings, seconds=SECONDS + 5, connections=_READERS)
         self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
         self._stop, self._more = threading.Event(), threading.Event()
         reader = PromReader(self._read_client)
