@@ -77,10 +77,7 @@ async def _connect(address: str, answers_in: float | None, connects_in: float) -
 
     try:
         return await asyncpg.connect(
-            address,
-            timeout=connects_in,
-            command_timeout=answers_in,
-            server_settings={"application_name": "gpudeck"},
+            address, timeout=connects_in, command_timeout=answers_in, server_settings={"application_name": "gpudeck"}
         )
     except FileNotFoundError as error:
         # Neither says which file: that of a server's socket, or a certificate.

@@ -234,10 +234,7 @@ outbox = Table(
 """Messages on their way to people, and for a while those that arrived."""
 
 mutes = Table(
-    "mutes",
-    metadata,
-    Column("account", String(64), primary_key=True),
-    Column("rule", String(64), primary_key=True),
+    "mutes", metadata, Column("account", String(64), primary_key=True), Column("rule", String(64), primary_key=True)
 )
 """What somebody does not want to hear of, beside what the settings say."""
 

@@ -1,16 +1,18 @@
-"""The way of an event: to everybody who watches at once, and into the database in batches, off the fleet's way.
+"""Events go to all listeners at once, and into the database in batches from a background task.
 
-Nothing here waits for the database. While it is away events wait, as many as there is room for, and a problem is said:
-in `spill`, a second database on this machine, where there is one, and else in memory.
+While the database is unavailable, events wait in `spill`, a second database on this machine, or else in memory, up to a
+limit, and `problem` says so.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from gpudeck.database.background import BackgroundWriter
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.settings import EventSettings
@@ -31,6 +33,11 @@ _AT_ONCE: Final = 500
 _AGAIN_SECONDS: Final = 5.0
 
 _UNREADABLE: Final = "some events of the past cannot be read from the hub's database: see the hub's log."
+
+_REASONS: Final = {
+    "unavailable": "the hub's database does not take them now;",
+    "bug": "the hub made a mistake, see its log;",
+}
 
 Listener = Callable[[Event], None]
 T = TypeVar("T")
@@ -63,22 +70,30 @@ class Events:
         self._retention = retention or RetentionClock(now=now)
         self._waiting: list[Event] = []
         self._dropped = 0
-        self._trouble: str | None = None
         self._failed: Callable[[], Awaitable[object]] | None = None
-        """What was asked of the past in vain: asked again until it is answered."""
-        self._lock = asyncio.Lock()
-        self._writing: asyncio.Task[None] | None = None
+        """A read that failed: repeated until it succeeds."""
+        self._writer = BackgroundWriter(
+            self._write,
+            failing="events wait: %s",
+            recovered="all events are in the database again",
+            every=WRITE_SECONDS,
+            retry=_AGAIN_SECONDS if self._spill is None else WRITE_SECONDS,
+            housekeeping=self._trim_and_reread,
+            after_failure=self._write_to_spill,
+        )
+        self._trim_at = self._again_at = 0.0
         self._listeners: list[Listener] = []
         self._failing: set[Listener] = set()
 
     @property
     def problem(self) -> str | None:
-        if self._trouble is None:
+        if self._writer.failure is None:
             return None if self._failed is None else _UNREADABLE
         lost = f", {self._dropped} were lost" if self._dropped else ""
         how = "wait in memory" if self._spill is None else "wait on the hub's disk"
-        told = f"events {how}: {self._trouble} {self.waiting} are waiting{lost}."
-        return told if self._failed is None else f"{told} {_UNREADABLE}"
+        # Without the database's address: everybody who may look at the hub sees this.
+        problem = f"events {how}: {_REASONS[self._writer.failure]} {self.waiting} are waiting{lost}."
+        return problem if self._failed is None else f"{problem} {_UNREADABLE}"
 
     @property
     def waiting(self) -> int:
@@ -111,7 +126,7 @@ class Events:
 
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first, with what was added just now. Raises Temporary."""
-        await self._flush()
+        await self._writer.flush()
         return await self._ask_past(partial(self._store.find, ask))
 
     async def known_hosts(self) -> dict[str, float | None]:
@@ -136,42 +151,24 @@ class Events:
             raise
 
     def start(self) -> None:
-        self._writing = asyncio.get_running_loop().create_task(self._write_forever())
+        self._writer.start()
 
     async def stop(self) -> None:
-        """Write what is left; what the database does not take now is lost, and said in the log."""
-        task, self._writing = self._writing, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        try:
-            await self._flush()
-        except Temporary as error:
+        """Write what is left. What neither database takes is lost, and logged."""
+        error = await self._writer.stop()
+        if error is not None:
             await self._write_to_spill()
             if self._waiting:
                 log.warning("%d events are lost: %s", len(self._waiting), error)
 
-    async def _write_forever(self) -> None:
-        loop = asyncio.get_running_loop()
-        trim_at = again_at = loop.time()
-        while True:
-            try:
-                await self._flush()
-                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
-                    trim_at = loop.time() + TRIM_SECONDS
-                    await self._look_back(partial(self._store.trim, time - self._keep))
-                if self._failed is not None and loop.time() >= again_at:
-                    again_at = loop.time() + _AGAIN_SECONDS
-                    await self._look_back(self._failed)
-            except Temporary as error:
-                self._note(error)
-                await self._write_to_spill()
-            except Exception:
-                log.exception("events could not be written")
-                self._trouble = "the hub made a mistake, see its log;"
-            # What happens together is written together.
-            is_kept = self._trouble is None or self._spill is not None
-            await asyncio.sleep(WRITE_SECONDS if is_kept else _AGAIN_SECONDS)
+    async def _trim_and_reread(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._trim_at and (time := self._retention.deletion_time()) is not None:
+            self._trim_at = now + TRIM_SECONDS
+            await self._look_back(partial(self._store.trim, time - self._keep))
+        if self._failed is not None and now >= self._again_at:
+            self._again_at = now + _AGAIN_SECONDS
+            await self._look_back(self._failed)
 
     async def _look_back(self, ask: Callable[[], Awaitable[object]]) -> None:
         """What fails of the past keeps no new event from being written."""
@@ -181,33 +178,32 @@ class Events:
                 log.info("events of the past can be read again")
                 self._failed = None
 
-    async def _flush(self) -> None:
-        """Write all that waits, in order. What fails waits on. Raises Temporary."""
-        async with self._lock:
-            while self._waiting:
-                batch = self._waiting[:_AT_ONCE]
-                await self._store.write(batch)
-                # Some may have been dropped from the front meanwhile.
-                written = {event.id for event in batch}
-                self._waiting = [event for event in self._waiting if event.id not in written]
-            await self._move_spilled()
-        if self._trouble is not None:
-            log.info("all events are in the database again")
-        self._trouble, self._dropped = None, 0
+    async def _write(self) -> None:
+        """All that waits, in order."""
+        await self._write_waiting(self._store)
+        await self._move_spilled()
+        self._dropped = 0
 
     async def _write_to_spill(self) -> None:
-        """What is there is not lost with this process."""
+        """So that events are not lost with this process."""
         if self._spill is None:
             return
-        async with self._lock:
+        async with self._writer.lock:
             try:
-                while batch := self._waiting[: min(_AT_ONCE, MOST_SPILLED - self._spilled)]:
-                    await self._spill.write(batch)
-                    written = {event.id for event in batch}
-                    self._waiting = [event for event in self._waiting if event.id not in written]
-                    self._spilled += len(batch)
+                self._spilled += await self._write_waiting(self._spill, MOST_SPILLED - self._spilled)
             except Temporary as error:
                 log.debug("events wait in memory: %s", error)
+
+    async def _write_waiting(self, store: EventStore, most: float = math.inf) -> int:
+        """Move at most `most` events from memory to a store; how many it were. Raises Temporary."""
+        count = 0
+        while batch := self._waiting[: int(min(_AT_ONCE, most - count))]:
+            await store.write(batch)
+            # Some may have been dropped from the front meanwhile.
+            written = {event.id for event in batch}
+            self._waiting = [event for event in self._waiting if event.id not in written]
+            count += len(batch)
+        return count
 
     async def _move_spilled(self) -> None:
         """To where they belong, also those that an earlier process left. Raises Temporary."""
@@ -218,9 +214,3 @@ class Events:
             await self._spill.remove(batch)
             self._spilled = max(0, self._spilled - len(batch))
         self._spilled, self._has_looked = 0, True
-
-    def _note(self, error: Temporary) -> None:
-        if self._trouble is None:
-            log.warning("events wait: %s", error)
-        # Without the place: it is shown to everybody who may look.
-        self._trouble = "the hub's database does not take them now;"

@@ -33,11 +33,7 @@ from gpudeck.history.codec import (
 )
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
 from gpudeck.history.sample import HOST_PREFIX, STATES
-from gpudeck.history.totals import (
-    UNKNOWN,
-    StepTotals,
-    which_sum,
-)
+from gpudeck.history.totals import UNKNOWN, StepTotals, which_sum
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 
 QUARTERS_VERSION: Final = 1

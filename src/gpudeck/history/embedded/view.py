@@ -406,8 +406,7 @@ class HistoryView:
 def _hour_of(open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
     """An open hour's totals, worked out once a sample."""
     return open_hour.cached(
-        ("hour", *sorted(metrics)),
-        lambda: hour_totals(roll_up(open_hour.snapshot(metrics, runs=False))),
+        ("hour", *sorted(metrics)), lambda: hour_totals(roll_up(open_hour.snapshot(metrics, runs=False)))
     )
 
 

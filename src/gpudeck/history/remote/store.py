@@ -5,18 +5,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from gpudeck.history.base import (
-    Answer,
-    Ask,
-    Heat,
-    HeatAsk,
-    HistoryRefused,
-    Run,
-    Runs,
-    RunsAsk,
-    StoreStats,
-    UsageAsk,
-)
+from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, HistoryRefused, Run, Runs, RunsAsk, StoreStats, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader

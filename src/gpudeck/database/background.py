@@ -1,0 +1,101 @@
+"""Write to the database from one background task that retries, so that nothing else waits for the database."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundWriter:
+    """Calls `write` every `every` seconds, after `wake` at once, and after a failure every `retry` seconds.
+
+    `write` writes everything that is pending, keeps what fails, and raises Temporary while the database does not take
+    it. `after_failure` is called after each failed attempt, `housekeeping` after each successful one of the task.
+    `failing` and `recovered` are the log lines of the first failure (with the reason as `%s`) and of its end. `start`
+    and `stop` in the event loop that owns it.
+
+    `failure` is why the last attempt failed: the database is unavailable, or a bug; None: it succeeded.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[], Awaitable[None]],
+        *,
+        failing: str,
+        recovered: str,
+        every: float,
+        retry: float = 5.0,
+        housekeeping: Callable[[], Awaitable[None]] | None = None,
+        after_failure: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._write = write
+        self._failing = failing
+        self._recovered = recovered
+        self._every = every
+        self._retry = retry
+        self._housekeeping = housekeeping
+        self._after_failure = after_failure
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.lock = asyncio.Lock()
+        """Held while `write` runs."""
+        self.failure: Literal["unavailable", "bug"] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> Temporary | None:
+        """End the task and write what is left; returns why that was not possible."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self.flush()
+        except Temporary as error:
+            return error
+        return None
+
+    def wake(self) -> None:
+        """Something is pending. While writing fails, the next attempt is not made earlier."""
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Write now, in the task of the caller. Raises Temporary."""
+        async with self.lock:
+            await self._write()
+        if self.failure is not None:
+            log.info(self._recovered)
+        self.failure = None
+
+    async def _run(self) -> None:
+        while True:
+            if await self._attempt():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._every)
+            else:
+                await asyncio.sleep(self._retry)
+            self._wake.clear()
+
+    async def _attempt(self) -> bool:
+        try:
+            await self.flush()
+            if self._housekeeping is not None:
+                await self._housekeeping()
+        except Temporary as error:
+            if self.failure is None:
+                log.warning(self._failing, error)
+            self.failure = "unavailable"
+        except Exception as error:
+            log.exception(self._failing, type(error).__name__)
+            self.failure = "bug"
+        else:
+            return True
+        if self._after_failure is not None:
+            await self._after_failure()
+        return False
