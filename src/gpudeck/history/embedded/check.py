@@ -1,4 +1,4 @@
-"""Is everything in the file readable, and does it fit together? Each place that is not is named with its reason.
+"""`gpudeck history verify`: whether everything in the file is readable and consistent.
 
 the file          SQLite's own check of its pages and indexes
 every row         its checksum; a row that an earlier version wrote has none
@@ -10,20 +10,19 @@ journal           the checksum of each entry
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from gpudeck.history.accounting import run_parts, uses
-from gpudeck.history.base import UsageAmounts
+from gpudeck.history.accounting import RunPart, run_parts, uses
 from gpudeck.history.codec import Damaged, Floats
-from gpudeck.history.embedded import journal
+from gpudeck.history.embedded.journal import NewerEntry, find_damaged_entries, summarize
 from gpudeck.history.embedded.keys import split_gpus
-from gpudeck.history.embedded.seal import NO_MODEL, read_layout
+from gpudeck.history.embedded.seal import NO_MODEL, USE_COLUMNS, read_layout
 from gpudeck.history.embedded.tables import (
     WRONG,
     check_tables,
@@ -35,15 +34,21 @@ from gpudeck.history.embedded.tables import (
     split_key,
 )
 from gpudeck.history.hour import Hour, decode_hour
-from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.rollup import decode_quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import StepTotals, decode_totals
 from gpudeck.model.times import show_utc
 
-_Where = tuple[tuple[str, int], ...]
-_USE: Final = UsageAmounts.__struct_fields__
+Where = tuple[tuple[str, int], ...]
 _LAST: Final = 7e9
 _MOST_TOLD: Final = 100
 """Sentences about the file as a whole."""
+_Lost = tuple[str, int]
+"""A table, and the number that is missing in it."""
+_NONSENSE: Final = "its row makes no sense"
+_NO_FIGURES: Final = "its figures make no sense"
+_MISSING: Final = "its row is missing"
+_OTHER_SUMS: Final = "other sums than its samples"
+T = TypeVar("T")
 
 
 class Damage(Struct, frozen=True):
@@ -52,7 +57,7 @@ class Damage(Struct, frozen=True):
     `is_changed`: the checksum of the row does not fit."""
 
     table: str
-    where: _Where
+    where: Where
     text: str
     lost: tuple[str, int] | None = None
     is_changed: bool = False
@@ -98,7 +103,7 @@ class _RowCheck:
         self._run_seconds: dict[int, float] = defaultdict(float)
         self._unsure: set[int] = set()
         """Hosts some of whose samples cannot be read: their runs cannot be added up again."""
-        self._changed: dict[tuple[str, _Where], None] = {}
+        self._changed: dict[tuple[str, Where], None] = {}
         """Rows whose checksum does not fit: nothing else is said of them, and they are in no sum."""
         self._lost: set[tuple[str, int]] = set()
 
@@ -111,7 +116,7 @@ class _RowCheck:
         self._sealed_at.update(split_key(key)[1] for (key,) in self._ask("SELECT key FROM sealed"))
         of_keys = list(self._check_keys())
         for table, where in self._changed:
-            yield Damage(table, where, f"{table}: {self._place(where)}: {WRONG}", is_changed=True)
+            yield self._damage(table, where, WRONG, is_changed=True)
         for damage in chain(
             of_keys,
             self._check_samples(),
@@ -124,7 +129,19 @@ class _RowCheck:
             if (damage.table, damage.where) not in self._changed:
                 yield damage
 
-    def _place(self, where: _Where) -> str:
+    def _damage(
+        self,
+        table: str,
+        where: Where,
+        why: str,
+        place: str = "",
+        lost: _Lost | None = None,
+        *,
+        is_changed: bool = False,
+    ) -> Damage:
+        return Damage(table, where, f"{table}: {place or self._place(where)}: {why}", lost, is_changed)
+
+    def _place(self, where: Where) -> str:
         named = dict(where)
         if "id" in named:
             return f"number {named['id']}"
@@ -136,17 +153,16 @@ class _RowCheck:
     def _check_keys(self) -> Iterator[Damage]:
         for number, host_id, name, first, last in self._ask("SELECT id, host_id, name, first, last FROM hosts"):
             if not _are(str, host_id, name) or not _are_times(first, last):
-                yield Damage("hosts", (("id", number),), f"hosts: number {number}: its row makes no sense")
+                yield self._damage("hosts", (("id", number),), _NONSENSE)
             else:
                 self._names[number] = name
-        for number, uuid, host, label, model, first, last in self._ask(
-            "SELECT id, uuid, host, label, model, first, last FROM gpus"
-        ):
+        question = "SELECT id, uuid, host, label, model, first, last FROM gpus"
+        for number, uuid, host, label, model, first, last in self._ask(question):
             if not _are(str, uuid, label, model) or not isinstance(host, int) or not _are_times(first, last):
-                yield Damage("gpus", (("id", number),), f"gpus: number {number}: its row makes no sense")
+                yield self._damage("gpus", (("id", number),), _NONSENSE)
                 continue
             self._gpus[number] = model
-            yield from self._refer("gpus", (("id", number),), f"gpus: {uuid}", host=host)
+            yield from self._refer("gpus", (("id", number),), uuid, host=host)
         for number, text in self._ask("SELECT id, text FROM words"):
             if isinstance(text, str):
                 self._words.add(number)
@@ -156,9 +172,9 @@ class _RowCheck:
             try:
                 self._layouts[number] = read_layout(names)
             except (msgspec.DecodeError, TypeError) as error:
-                yield Damage("layouts", (("id", number),), f"layouts: number {number}: {error}")
+                yield self._damage("layouts", (("id", number),), str(error))
 
-    def _refer(self, table: str, where: _Where, place: str, **numbers: int) -> Iterator[Damage]:
+    def _refer(self, table: str, where: Where, place: str = "", **numbers: int) -> Iterator[Damage]:
         known: dict[str, tuple[str, Any]] = {
             "host": ("hosts", self._names),
             "gpu": ("gpus", self._gpus),
@@ -167,54 +183,53 @@ class _RowCheck:
         }
         for name, number in numbers.items():
             kind, there = known[name]
-            # 0 stands for a user whom nobody knows.
+            # User 0 is an unknown user.
             is_known = number in there or (name == "user" and number == 0) or (table, where) in self._changed
             if not is_known and (kind, number) not in self._lost:
                 self._lost.add((kind, number))
-                yield Damage(table, where, f"{place}: {name} {number} is missing in {kind}", (kind, number))
+                yield self._damage(table, where, f"{name} {number} is missing in {kind}", place, (kind, number))
 
     def _check_samples(self) -> Iterator[Damage]:
         for key, body in self._ask("SELECT key, body FROM chunks ORDER BY key"):
             host, start = split_key(key)
-            where, place = (("key", key),), f"chunks: the hour from {show_utc(start)} of {self._name(host)}"
+            where = (("key", key),)
             if ("chunks", where) in self._changed:
                 self._unsure.add(host)
                 continue
-            yield from self._refer("chunks", where, place, host=host)
+            yield from self._refer("chunks", where, host=host)
             try:
                 hour = _decode_hour(body, start)
             except Damaged as error:
                 self._unsure.add(host)
-                yield Damage("chunks", where, f"{place}: {error}")
+                yield self._damage("chunks", where, str(error))
                 continue
             for gpu in hour.gpus:
-                yield from self._refer("chunks", where, place, gpu=gpu)
+                yield from self._refer("chunks", where, gpu=gpu)
             yield from self._compare(host, hour)
 
     def _compare(self, host: int, hour: Hour) -> Iterator[Damage]:
         """The sums of an hour against its samples."""
         quarters = roll_up(hour)
-        key, own = key_of(host, hour.start), f"the hour from {show_utc(hour.start)} of {self._name(host)}"
-        where = ("hour", hour.start), ("host", host)
+        key, where = key_of(host, hour.start), (("hour", hour.start), ("host", host))
+        of_hour, values = condition(where)
         row = self._ask("SELECT body FROM quarters WHERE key = ?", (key,)).fetchone()
         if row is None and self._is_kept("quarters", "key", key, key_of(host, 0)):
-            yield Damage("quarters", (("key", key),), f"quarters: {own}: its row is missing")
+            yield self._damage("quarters", (("key", key),), _MISSING)
         elif row is not None:
-            found = _decoded_or_none(row[0])
+            found = _or_none(decode_quarters, row[0])
             if found is not None and not _fit(found.states.sum(axis=1), quarters.states.sum(axis=1)):
-                yield Damage("quarters", (("key", key),), f"quarters: {own}: other sums than its samples")
-        found_at = "WHERE hour = ? AND host = ?", where_values(where)
-        row = self._ask(f"SELECT layout, body FROM host_hours {found_at[0]}", found_at[1]).fetchone()  # noqa: S608
+                yield self._damage("quarters", (("key", key),), _OTHER_SUMS)
+        row = self._ask(f"SELECT layout, body FROM host_hours WHERE {of_hour}", values).fetchone()  # noqa: S608
         if row is None and self._is_kept("host_hours", "hour", hour.start):
-            yield Damage("host_hours", where, f"host_hours: {own}: its row is missing")
-        totals = None if row is None else self._totals_or_none(*row)
+            yield self._damage("host_hours", where, _MISSING)
+        totals = None if row is None else _or_none(self._decode_totals, *row)
         if totals is not None and not _fit(totals.states, hour_totals(quarters).states):
-            yield Damage("host_hours", where, f"host_hours: {own}: other sums than its samples")
-        held = sum(use.held for use in self._uses_of(hour).values())
-        row = self._ask(f"SELECT total(held) FROM uses {found_at[0]}", found_at[1]).fetchone()  # noqa: S608
+            yield self._damage("host_hours", where, _OTHER_SUMS)
+        models = [self._gpus.get(gpu, NO_MODEL) for gpu in hour.gpus]
+        held = sum(use.held for use in uses(hour, models, {}).values())
+        row = self._ask(f"SELECT total(held) FROM uses WHERE {of_hour}", values).fetchone()  # noqa: S608
         if not is_close(held, row[0]):
-            told = f"uses: {own}: {row[0] / 3600:.2f} GPU-hours, and {held / 3600:.2f} by its samples"
-            yield Damage("uses", where, told)
+            yield self._damage("uses", where, _hours_differ(row[0], held, "samples"))
         self._hosts_at[hour.start] += 1
         for part in quarter_totals(quarters):
             before = self._fleet.get(part.start)
@@ -227,36 +242,27 @@ class _RowCheck:
         question = f"SELECT 1 FROM {table} WHERE {column} >= ? AND {column} < ? LIMIT 1"  # noqa: S608
         return self._ask(question, (first, place)).fetchone() is not None
 
-    def _uses_of(self, hour: Hour) -> dict[tuple[str | None, str], UsageAmounts]:
-        return uses(hour, [self._gpus.get(gpu, NO_MODEL) for gpu in hour.gpus], {})
-
     def _check_totals(self) -> Iterator[Damage]:
         for key, body in self._ask("SELECT key, body FROM quarters ORDER BY key"):
-            host, start = split_key(key)
-            where, place = (("key", key),), f"quarters: the hour from {show_utc(start)} of {self._name(host)}"
-            yield from self._refer("quarters", where, place, host=host)
-            try:
-                decode_quarters(body)
-            except Damaged as error:
-                yield Damage("quarters", where, f"{place}: {error}")
+            yield from self._refer("quarters", (("key", key),), host=split_key(key)[0])
+            yield from self._try("quarters", (("key", key),), decode_quarters, body)
         for hour, host, layout, body in self._ask("SELECT hour, host, layout, body FROM host_hours"):
-            own: _Where = (("hour", hour), ("host", host))
-            place = f"host_hours: the hour from {show_utc(hour)} of {self._name(host)}"
-            yield from self._refer("host_hours", own, place, host=host)
-            yield from self._check_body("host_hours", own, place, layout, body)
+            where = (("hour", hour), ("host", host))
+            yield from self._refer("host_hours", where, host=host)
+            yield from self._try("host_hours", where, self._decode_totals, layout, body)
         for start, layout, body, observed in self._ask("SELECT start, layout, body, observed FROM fleet_quarters"):
-            own, place = (("start", start),), f"fleet_quarters: the quarter hour from {show_utc(start)}"
-            yield from self._check_body("fleet_quarters", own, place, layout, body)
-            totals = self._totals_or_none(layout, body)
+            yield from self._try("fleet_quarters", (("start", start),), self._decode_totals, layout, body)
+            totals = _or_none(self._decode_totals, layout, body)
             seen = 0.0 if totals is None else float(totals.states[2:].sum())
             if totals is not None and not (isinstance(observed, int | float) and is_close(observed, seen)):
-                yield Damage("fleet_quarters", own, f"{place}: observed {observed} s, and {seen:.0f} s by its sums")
+                why = f"observed {observed} s, and {seen:.0f} s by its sums"
+                yield self._damage("fleet_quarters", (("start", start),), why)
 
-    def _check_body(self, table: str, where: _Where, place: str, layout: int, body: bytes) -> Iterator[Damage]:
+    def _try(self, table: str, where: Where, decode: Callable[..., object], *content: object) -> Iterator[Damage]:
         try:
-            self._decode_totals(layout, body)
+            decode(*content)
         except Damaged as error:
-            yield Damage(table, where, f"{place}: {error}")
+            yield self._damage(table, where, str(error))
 
     def _decode_totals(self, layout: int, body: bytes) -> StepTotals:
         if layout not in self._layouts:
@@ -266,59 +272,45 @@ class _RowCheck:
             raise Damaged("its seconds make no sense")
         return totals
 
-    def _totals_or_none(self, layout: int, body: bytes) -> StepTotals | None:
-        try:
-            return self._decode_totals(layout, body)
-        except Damaged:
-            return None
-
     def _check_uses(self) -> Iterator[Damage]:
         by_hour: dict[tuple[int, int, int], float] = defaultdict(float)
         partial: set[int] = set()
-        columns = ", ".join(_USE)
-        for hour, host, user, model, *numbers in self._ask(f"SELECT hour, host, user, model, {columns} FROM uses"):  # noqa: S608
-            where: _Where = (("hour", hour), ("host", host), ("user", user), ("model", model))
-            place = f"uses: the hour from {show_utc(hour)} of {self._name(host)}"
-            yield from self._refer("uses", where, place, host=host, user=user, model=model)
+        for hour, host, user, model, *numbers in self._ask(f"SELECT hour, host, user, model, {USE_COLUMNS} FROM uses"):  # noqa: S608
+            where: Where = (("hour", hour), ("host", host), ("user", user), ("model", model))
+            yield from self._refer("uses", where, host=host, user=user, model=model)
             if ("uses", where) in self._changed:
                 partial.add(hour)
             elif _are_amounts(numbers):
                 by_hour[hour, user, model] += numbers[0]
             else:
                 partial.add(hour)
-                yield Damage("uses", where, f"{place}: its figures make no sense")
-        for hour, user, model, *numbers in self._ask(f"SELECT hour, user, model, {columns} FROM uses_of_all"):  # noqa: S608
+                yield self._damage("uses", where, _NO_FIGURES)
+        for hour, user, model, *numbers in self._ask(f"SELECT hour, user, model, {USE_COLUMNS} FROM uses_of_all"):  # noqa: S608
             where = (("hour", hour), ("user", user), ("model", model))
-            place = f"uses_of_all: the hour from {show_utc(hour)}"
-            yield from self._refer("uses_of_all", where, place, user=user, model=model)
+            yield from self._refer("uses_of_all", where, user=user, model=model)
             held = by_hour.pop((hour, user, model), None)
             if not _are_amounts(numbers):
-                yield Damage("uses_of_all", where, f"{place}: its figures make no sense")
+                yield self._damage("uses_of_all", where, _NO_FIGURES)
             elif held is None or hour in partial:
                 continue
             elif not is_close(held, numbers[0]) and (held > numbers[0] or self._is_complete(hour)):
-                told = f"{numbers[0] / 3600:.2f} GPU-hours, and {held / 3600:.2f} by its hosts"
-                yield Damage("uses_of_all", where, f"{place}: {told}")
+                yield self._damage("uses_of_all", where, _hours_differ(numbers[0], held, "hosts"))
         for (hour, user, model), held in by_hour.items():
             if not is_close(held, 0.0):
                 where = (("hour", hour), ("user", user), ("model", model))
-                yield Damage("uses_of_all", where, f"uses_of_all: the hour from {show_utc(hour)}: a row is missing")
+                yield self._damage("uses_of_all", where, "a row is missing")
 
     def _check_fleet(self) -> Iterator[Damage]:
         """Where the samples of all hosts of an hour are there, they have to add up to the fleet's."""
         for start, states in self._fleet.items():
-            question = "SELECT layout, body FROM fleet_quarters WHERE start = ?"
-            row, why = self._ask(question, (start,)).fetchone(), ""
-            totals = None if row is None else self._totals_or_none(*row)
             if not self._is_complete(start // 3600 * 3600):
                 continue
+            row = self._ask("SELECT layout, body FROM fleet_quarters WHERE start = ?", (start,)).fetchone()
+            totals = None if row is None else _or_none(self._decode_totals, *row)
             if row is None and self._is_kept("fleet_quarters", "start", start):
-                why = "its row is missing"
+                yield self._damage("fleet_quarters", (("start", start),), _MISSING)
             elif totals is not None and not _fit(totals.states, states):
-                why = "other sums than its samples"
-            if why:
-                place = f"fleet_quarters: the quarter hour from {show_utc(start)}"
-                yield Damage("fleet_quarters", (("start", start),), f"{place}: {why}")
+                yield self._damage("fleet_quarters", (("start", start),), _OTHER_SUMS)
 
     def _is_complete(self, hour: int) -> bool:
         """Whether the samples of all hosts of an hour are there: else the total knows more than they."""
@@ -326,20 +318,19 @@ class _RowCheck:
         return bool(self._hosts_at[hour] == hosts > 0 and self._sealed_at[hour] <= hosts)
 
     def _check_runs(self) -> Iterator[Damage]:
-        columns = "id, host, gpus, first, last, seconds, wall_seconds, memory_sum, memory_seconds, memory_peak"
-        more = "utilization_sum, utilization_seconds, idle, joules, metered"
-        for run, host, gpus, first, last, *numbers in self._ask(f"SELECT {columns}, {more} FROM runs"):  # noqa: S608
-            where, place = (("id", run),), f"runs: number {run} on {self._name(host)}"
+        sums = ", ".join(RunPart.__struct_fields__)
+        question = f"SELECT id, host, gpus, first, last, {sums} FROM runs"  # noqa: S608
+        for run, host, gpus, first, last, *numbers in self._ask(question):
+            where, place = (("id", run),), f"number {run} on {self._name(host)}"
             if not isinstance(gpus, str) or not _are_times(first, last) or not _are_amounts(numbers):
-                yield Damage("runs", where, f"{place}: its row makes no sense")
+                yield self._damage("runs", where, _NONSENSE, place)
                 continue
             yield from self._refer("runs", where, place, host=host)
             for gpu in split_gpus(gpus):
                 yield from self._refer("runs", where, place, gpu=gpu)
-            by_samples = self._run_seconds.get(run, 0.0)
-            if not is_close(numbers[0], by_samples) and self._has_all_samples(host, first):
-                told = f"{numbers[0] / 3600:.2f} GPU-hours, and {by_samples / 3600:.2f} by its samples"
-                yield Damage("runs", where, f"{place}: {told}")
+            seconds = self._run_seconds.get(run, 0.0)
+            if not is_close(numbers[0], seconds) and self._has_all_samples(host, first):
+                yield self._damage("runs", where, _hours_differ(numbers[0], seconds, "samples"), place)
 
     def _has_all_samples(self, host: int, since: float) -> bool:
         if host in self._unsure:
@@ -354,21 +345,22 @@ class _RowCheck:
         return bool(chunks == sealed > 0 and first is not None and first <= bounds[0])
 
     def _check_journal(self) -> Iterator[Damage]:
-        found = list(journal.find_damaged_entries(self._connection))
-        sentences = iter(journal.summarize(found))
-        for kind in (journal.NewerEntry, Damaged):
+        found = list(find_damaged_entries(self._connection))
+        sentences = iter(summarize(found))
+        for kind in (NewerEntry, Damaged):
             numbers = tuple(entry for entry, error in found if type(error) is kind)
             if numbers:
                 # What a newer gpudeck wrote is not damaged.
-                where = () if kind is journal.NewerEntry else tuple(("id", number) for number in numbers)
+                where = () if kind is NewerEntry else tuple(("id", number) for number in numbers)
                 yield Damage("journal", where, f"journal: {next(sentences)}")
 
     def _name(self, host: int) -> str:
         return self._names.get(host, f"host {host}")
 
 
-def where_values(where: _Where) -> tuple[int, ...]:
-    return tuple(value for _, value in where)
+def condition(where: Where) -> tuple[str, tuple[int, ...]]:
+    """As SQL, and its values."""
+    return " AND ".join(f"{column} IS ?" for column, _ in where), tuple(value for _, value in where)
 
 
 def _decode_hour(body: bytes, start: int) -> Hour:
@@ -378,9 +370,13 @@ def _decode_hour(body: bytes, start: int) -> Hour:
     return hour
 
 
-def _decoded_or_none(body: bytes) -> Quarters | None:
+def _hours_differ(kept: float, found: float, source: str) -> str:
+    return f"{kept / 3600:.2f} GPU-hours, and {found / 3600:.2f} by its {source}"
+
+
+def _or_none(decode: Callable[..., T], *content: object) -> T | None:
     try:
-        return decode_quarters(body)
+        return decode(*content)
     except Damaged:
         return None
 

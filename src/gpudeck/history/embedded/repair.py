@@ -1,29 +1,37 @@
-"""Set damaged parts of a file aside, so that the rest can be read and new samples are kept. Nothing is thrown away.
+"""`gpudeck history repair`: set damaged parts aside, so that the rest can be read. Nothing is deleted.
 
-A file whose pages are damaged is copied row by row, as far as they can be read; the damaged one keeps its content under
-another name. Damaged rows in a sound file go to its table `set_aside`. A single flipped bit is found by the row's
-checksum and flipped back; what can be made again from samples or quarter hours is.
+A file with damaged pages is copied row by row, as far as they can be read, and keeps its content under another name.
+Damaged rows of a sound file are moved to its table `set_aside`. A single flipped bit is found by the row's checksum and
+flipped back. Sums are made again from samples or quarter hours where these exist.
 """
 
 import contextlib
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field, structs
 
 from gpudeck.history.accounting import run_parts
-from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded import journal
-from gpudeck.history.embedded.check import Damage, check_file, find_damage, where_values
+from gpudeck.history.embedded.check import Damage, Where, check_file, condition, find_damage
+from gpudeck.history.embedded.journal import time_of
 from gpudeck.history.embedded.keys import KeyRegistry
 from gpudeck.history.embedded.retention import set_aside
-from gpudeck.history.embedded.seal import uses_of, write_fleet_quarter, write_host_hour, write_quarters
+from gpudeck.history.embedded.seal import (
+    NO_MODEL,
+    USE_COLUMNS,
+    USE_SUMS,
+    uses_by_words,
+    write_fleet_quarter,
+    write_host_hour,
+    write_quarters,
+    write_uses,
+)
 from gpudeck.history.embedded.tables import (
     BY_HAND,
     DAMAGED,
@@ -49,7 +57,6 @@ log = logging.getLogger(__name__)
 
 _POSITIONS: Final = {"host_hours": "hour", "uses": "hour", "uses_of_all": "hour"}
 """By what the rows of a table are gone through, where that is not their number."""
-_USE: Final = UsageAmounts.__struct_fields__
 _NAMES: Final = frozenset({"layouts", "words", "hosts", "gpus"})
 _CALLED: Final = {
     "chunks": "samples",
@@ -62,13 +69,16 @@ _CALLED: Final = {
 _ENTRIES: Final = (("id", "journal"), ("upto", "sealed"))
 """Where the numbers of journal entries are."""
 _NEVER: Final = 1 << 62
+_Place = tuple[str, int, int]
+"""Table, host or FLEET, and hour."""
+T = TypeVar("T")
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
 
 
 class RepairReport(Struct):
-    """`aside` is the file that was set aside, None where its pages are sound, and `copied` how many of its rows could
-    be read. `found` is what was damaged in the rows. `rebuilt` and `gone` say which hours of which hosts are whole
-    again, and which are not; `left` is what is still damaged."""
+    """`aside` is the old file if its pages were damaged, `copied` the number of rows read from it. `found` are the
+    damaged rows, `rebuilt` and `gone` the hours that are whole again and those that are not, `left` what is still
+    damaged."""
 
     aside: Path | None = None
     copied: int = 0
@@ -91,8 +101,8 @@ def repair(path: Path, now: float) -> RepairReport:
 
 
 def replace_file(path: Path, now: float, min_free: int = 0) -> tuple[Path, int]:
-    """Set a damaged file aside and begin a new one with all that can be read of it; where the disk has no room for
-    that, an empty one. Returns the old file's name, and how many rows were copied."""
+    """Set a damaged file aside and begin a new one with its readable rows, or an empty one if the disk has no room for
+    both. Returns the old file's new name, and how many rows were copied."""
     size = path.stat().st_size
     has_room = shutil.disk_usage(path.parent).free > size + min_free
     aside = set_file_aside(path, now)
@@ -140,7 +150,7 @@ def _copy(damaged: sqlite3.Connection, connection: sqlite3.Connection, table: st
 
 
 def _copy_numbers(damaged: sqlite3.Connection, connection: sqlite3.Connection) -> None:
-    """The largest numbers that were given out: none of a row that is lost may be given out again."""
+    """The largest numbers assigned: the number of a lost row must not be used again."""
     with contextlib.suppress(sqlite3.Error):
         rows = damaged.execute("SELECT name, value FROM meta WHERE name LIKE 'newest_%'").fetchall()
         connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
@@ -186,7 +196,7 @@ def _readable(damaged: sqlite3.Connection, table: str, columns: str, position: s
 
 
 def _step_over(place: int, next_after: Callable[[int], int | None]) -> int | None:
-    """Nothing after `place` can be read from there. After which position it can again; None: after none."""
+    """The position after which rows can be read again, where those after `place` cannot; None: there is none."""
 
     def is_readable(after: int) -> bool:
         try:
@@ -196,7 +206,7 @@ def _step_over(place: int, next_after: Callable[[int], int | None]) -> int | Non
         return True
 
     if is_readable(place):
-        # It is found but not read: what belongs to it elsewhere in the file is damaged.
+        # The row is found but cannot be read: another page of it is damaged.
         return next_after(place)
     bad, step = place, 1
     while not is_readable(bad + step):
@@ -211,8 +221,8 @@ def _step_over(place: int, next_after: Callable[[int], int | None]) -> int | Non
 
 
 def repair_rows(connection: sqlite3.Connection, now: float, *, is_copied: bool = False) -> RepairReport:
-    """Set the damaged rows of a sound file aside, and make again what can be. One transaction. `is_copied`: rows may be
-    missing, because they could not be read."""
+    """Set the damaged rows of a sound file aside and rebuild what can be, in one transaction. With `is_copied`, rows
+    may be missing because they could not be read."""
     found = list(find_damage(connection))
     if not found and not is_copied:
         return RepairReport()
@@ -220,7 +230,7 @@ def repair_rows(connection: sqlite3.Connection, now: float, *, is_copied: bool =
     try:
         fixing, left = _RowRepair(connection, now), found
         if fixing.correct(found):
-            # What refers to a name that is lost now is found only now.
+            # References to names that are lost now are only found now.
             left = list(find_damage(connection))
         if is_copied:
             fixing.find_missing()
@@ -232,7 +242,8 @@ def repair_rows(connection: sqlite3.Connection, now: float, *, is_copied: bool =
         connection.execute("ROLLBACK")
         raise
     texts = dict.fromkeys(damage.text for damage in (*found, *left))
-    return RepairReport(found=[*texts], rebuilt=fixing.rebuilt(), gone=fixing.gone())
+    rebuilt, gone = fixing.describe()
+    return RepairReport(found=[*texts], rebuilt=rebuilt, gone=gone)
 
 
 class _RowRepair:
@@ -240,47 +251,43 @@ class _RowRepair:
         self._connection = connection
         self._ask = connection.execute
         self._now = now
-        self._hours: set[tuple[int, int]] = set()
-        self._all_hours: set[int] = set()
-        self._damaged: set[tuple[str, int, int]] = set()
-        """Table, host or FLEET, and hour of all that was set aside."""
-        self._made: set[tuple[str, int, int]] = set()
+        self._damaged: set[_Place] = set()
+        self._made: set[_Place] = set()
         self._sealed: dict[int, set[int]] = {}
-        """The hosts of each hour that is sealed."""
-        self._told: tuple[list[str], list[str]] = [], []
-        """What is whole again and what is gone, beside hours."""
+        """The hosts of each sealed hour."""
+        self._rebuilt: list[str] = []
+        self._gone: list[str] = []
 
     def correct(self, found: list[Damage]) -> bool:
-        """Flip single bits back, and set aside the names that cannot be read; whether there were any such rows."""
-        count = 0
+        """Flip single bits back, and set unreadable names aside; whether there were any such rows."""
+        count = len(self._rebuilt) + len(self._gone)
         for damage in found:
             place = damage.text.partition(": the checksum")[0]
             if damage.is_changed and damage.table not in BY_HAND and self._correct(damage):
-                self._told[0].append(f"{place}, by its checksum")
+                self._rebuilt.append(f"{place}, by its checksum")
             elif damage.table in _NAMES and damage.lost is None and damage.where:
                 self._set_aside(damage.table, damage.where, damage.text)
-                self._told[1].append(place)
-            else:
-                continue
-            count += 1
-        return count > 0
+                self._gone.append(place)
+        return len(self._rebuilt) + len(self._gone) > count
 
     def _correct(self, damage: Damage) -> bool:
         columns = checked_columns()[damage.table]
-        where = " AND ".join(f"{column} IS ?" for column, _ in damage.where)
-        question = f"SELECT {select(columns)}, crc FROM {damage.table} WHERE {where}"  # noqa: S608
-        row = self._ask(question, where_values(damage.where)).fetchone()
+        where, values = condition(damage.where)
+        row = self._ask(f"SELECT {select(columns)}, crc FROM {damage.table} WHERE {where}", values).fetchone()  # noqa: S608
         whole = None if row is None or row[-1] == DAMAGED else correct(row[:-1], row[-1])
         if whole is None:
             return False
         self._set_aside(damage.table, damage.where, damage.text)
-        values = [
+        texts = [
             value.decode() if isinstance(value, bytes) and name != "body" else value
             for name, value in zip(columns, whole, strict=True)
         ]
-        marks = ", ".join("?" * len(columns))
-        insert = f"INSERT OR IGNORE INTO {damage.table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
-        return self._ask(insert, values).rowcount == 1
+        return self._insert(damage.table, dict(zip(columns, texts, strict=True))) == 1
+
+    def _insert(self, table: str, values: Mapping[str, object]) -> int:
+        marks = ", ".join("?" * len(values))
+        statement = f"INSERT OR IGNORE INTO {table} ({', '.join(values)}) VALUES ({marks})"  # noqa: S608
+        return self._ask(statement, (*values.values(),)).rowcount
 
     def run(self, found: list[Damage]) -> None:
         for damage in found:
@@ -289,36 +296,30 @@ class _RowRepair:
             elif damage.table == "journal":
                 self._move_entries(damage)
             elif damage.where:
-                self._move(damage.table, damage.where, damage.text)
+                self._move(damage)
         self._keys = KeyRegistry(self._connection)
         self._restore_sealed()
         for (key,) in self._ask("SELECT key FROM sealed"):
             host, start = split_key(key)
             self._sealed.setdefault(start, set()).add(host)
-        for host, start in sorted(self._hours):
+        for host, start in sorted({(host, start) for _, host, start in self._damaged if host != FLEET}):
             self._make_hour(host, start)
-        for start in sorted(self._all_hours | {start for _, start in self._hours}):
+        for start in sorted({start for _, _, start in self._damaged}):
             self._make_usage(start)
             self._make_fleet(start)
         for damage in found:
             if damage.table == "runs" and damage.lost is None:
-                is_made = self._make_run(where_values(damage.where)[0])
-                self._told[0 if is_made else 1].append(damage.text.partition(": ")[2].partition(":")[0])
-
-    def rebuilt(self) -> list[str]:
-        return [*self._told[0], *self._describe(self._damaged & self._made)]
-
-    def gone(self) -> list[str]:
-        return [*self._told[1], *self._describe(self._damaged - self._made)]
+                place = damage.text.partition(": ")[2].partition(":")[0]
+                (self._rebuilt if self._make_run(dict(damage.where)["id"]) else self._gone).append(place)
 
     def find_missing(self) -> None:
-        """Sums that are lost of hours whose samples are there: also where nothing older is left to tell it by."""
+        """Lost sums of hours whose samples are there, also where nothing older is left."""
         hours = {split_key(row[0]) for row in self._ask("SELECT key FROM chunks")}
         for host, start in hours - {*self._ask("SELECT host, hour FROM host_hours")}:
-            self._note("host_hours", host, start)
+            self._damaged.add(("host_hours", host, start))
 
     def find_gaps(self) -> None:
-        """Hours that some table knows of and another has lost, though it has older ones."""
+        """Hours that one table has and another has lost, though it has older ones."""
         known = {row[0] for table in ("sealed", "chunks", "quarters") for row in self._ask(f"SELECT key FROM {table}")}  # noqa: S608
         known |= {key_of(host, hour) for host, hour in self._ask("SELECT host, hour FROM host_hours")}
         for table in ("chunks", "quarters"):
@@ -330,9 +331,13 @@ class _RowRepair:
         missing = {split_key(key)[1] for key in known} - fleet
         self._damaged |= {("fleet_quarters", FLEET, start) for start in missing if start > min(fleet, default=_NEVER)}
 
-    def _describe(self, places: set[tuple[str, int, int]]) -> list[str]:
-        """A sentence a span of hours."""
-        names = {key: host.name for key, host in self._keys.by_key.items()}
+    def describe(self) -> tuple[list[str], list[str]]:
+        """What is rebuilt and what is gone; a sentence per table, host and span of hours."""
+        spans = (self._describe(self._damaged & self._made), self._describe(self._damaged - self._made))
+        return [*self._rebuilt, *spans[0]], [*self._gone, *spans[1]]
+
+    def _describe(self, places: set[_Place]) -> list[str]:
+        names = {key: host.name for key, host in self._keys.by_key.items()} | {FLEET: "all hosts"}
         spans: list[tuple[str, int, int, int]] = []
         for table, host, start in sorted(places):
             if spans and spans[-1][:2] == (table, host) and spans[-1][3] == start:
@@ -340,58 +345,48 @@ class _RowRepair:
             else:
                 spans.append((table, host, start, start + SECONDS))
         return [
-            f"{_CALLED[table]} of {'all hosts' if host == FLEET else names.get(host, f'host {host}')} "
-            f"from {show_utc(start)} until {show_utc(end)}"
+            f"{_CALLED[table]} of {names.get(host, f'host {host}')} from {show_utc(start)} until {show_utc(end)}"
             for table, host, start, end in spans
         ]
 
-    def _move(self, table: str, where: tuple[tuple[str, int], ...], reason: str) -> None:
-        named = dict(where)
+    def _move(self, damage: Damage) -> None:
+        table, named = damage.table, dict(damage.where)
         if table in {"chunks", "quarters"}:
-            self._note(table, *split_key(named["key"]))
-        elif table in {"host_hours", "uses"}:
-            self._note(table, named["host"], named["hour"])
-        elif table in {"uses_of_all", "fleet_quarters"}:
-            self._note(table, FLEET, named.get("hour", named.get("start", 0)) // SECONDS * SECONDS)
-        if table == "runs" and "by its samples" in reason:
-            return  # its sums are made again; the rest of the row is right
-        self._set_aside(table, where, reason)
+            self._damaged.add((table, *split_key(named["key"])))
+        elif table in _CALLED:
+            start = named.get("hour", named.get("start", 0))
+            self._damaged.add((table, named.get("host", FLEET), start // SECONDS * SECONDS))
+        # Of a run that differs from its samples, only the sums are made again: the rest of the row is right.
+        if table != "runs" or "by its samples" not in damage.text:
+            self._set_aside(table, damage.where, damage.text)
 
-    def _note(self, table: str, host: int, start: int) -> None:
-        self._damaged.add((table, host, start))
-        if host == FLEET:
-            self._all_hours.add(start)
-        else:
-            self._hours.add((host, start))
-
-    def _set_aside(self, table: str, where: tuple[tuple[str, int], ...], reason: str) -> None:
-        condition = " AND ".join(f"{column} IS ?" for column, _ in where)
-        set_aside(self._connection, table, condition, where_values(where), reason=reason, now=self._now)
+    def _set_aside(self, table: str, where: Where, reason: str) -> None:
+        set_aside(self._connection, table, *condition(where), reason=reason, now=self._now)
 
     def _move_entries(self, damage: Damage) -> None:
-        numbers = where_values(damage.where)
+        numbers = [number for _, number in damage.where]
         if not numbers:
             return
         before, after = (
             self._ask(f"SELECT layout, body FROM journal WHERE id {order}", (number,)).fetchone()  # noqa: S608
             for order, number in (("< ? ORDER BY id DESC", numbers[0]), ("> ? ORDER BY id", numbers[-1]))
         )
-        self._told[1].append(
+        self._gone.append(
             f"samples of all hosts in {len(numbers)} entries of the journal, "
             f"from {self._time_of(before)} until {self._time_of(after)}"
         )
         for number in numbers:
-            self._move("journal", (("id", number),), damage.text)
+            self._set_aside("journal", (("id", number),), damage.text)
 
     def _time_of(self, entry: tuple[int, bytes] | None) -> str:
         try:
-            return "an unknown time" if entry is None else show_utc(journal.time_of(self._connection, *entry))
+            return "an unknown time" if entry is None else show_utc(time_of(self._connection, *entry))
         except Damaged:
             return "an unknown time"
 
     def _restore_sealed(self) -> None:
-        """An hour that is summed up has to be known as sealed, or late samples would take its place. Entries that wait
-        in the journal count as part of it: rather that than twice."""
+        """An hour with sums has to be known as sealed, or late samples would replace it. Pending journal entries count
+        as part of it: better than counting them twice."""
         ask = self._ask
         numbers = [ask(f"SELECT max({name}) FROM {table}").fetchone()[0] for name, table in _ENTRIES]  # noqa: S608
         newest = max((number for number in numbers if isinstance(number, int)), default=0)
@@ -399,10 +394,10 @@ class _RowRepair:
         since = min((split_key(key)[1] for key in sealed), default=0)
         hours = ask("SELECT host, hour FROM host_hours WHERE hour >= ?", (since,)).fetchall()
         for key in {key_of(host, hour) for host, hour in hours} - sealed:
-            ask("INSERT INTO sealed (key, upto) VALUES (?, ?)", (key, newest))
+            self._insert("sealed", {"key": key, "upto": newest})
 
     def _host_of(self, damage: Damage) -> int:
-        """Whose row it is; 0 where that says nothing."""
+        """The host of the row; 0 if unknown."""
         named = dict(damage.where)
         if damage.table == "runs":
             row = self._ask("SELECT host FROM runs WHERE id = ?", (named["id"],)).fetchone()
@@ -411,50 +406,37 @@ class _RowRepair:
 
     def _replace_lost(self, table: str, number: int, host: int) -> None:
         """A name for what is only known by its number, so that it can be asked for."""
-        name = f"lost-{number}"
-        if table == "hosts":
-            row: tuple[object, ...] = (number, name, name, self._now, self._now)
-            self._ask("INSERT OR IGNORE INTO hosts (id, host_id, name, first, last) VALUES (?, ?, ?, ?, ?)", row)
-        elif table == "gpus":
-            row = (number, name, host, str(number), "unknown model", self._now, self._now)
-            insert = (
-                "INSERT OR IGNORE INTO gpus (id, uuid, host, label, model, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)"
-            )
-            self._ask(insert, row)
-        else:
-            self._ask("INSERT OR IGNORE INTO words (id, text) VALUES (?, ?)", (number, name))
+        name, seen = f"lost-{number}", {"first": self._now, "last": self._now}
+        rows: dict[str, dict[str, object]] = {
+            "hosts": {"host_id": name, "name": name, **seen},
+            "gpus": {"uuid": name, "host": host, "label": str(number), "model": NO_MODEL, **seen},
+            "words": {"text": name},
+        }
+        self._insert(table, {"id": number, **rows[table]})
 
     def _hour(self, host: int, start: int) -> Hour | None:
-        row = self._ask("SELECT body FROM chunks WHERE key = ?", (key_of(host, start),)).fetchone()
-        try:
-            return None if row is None else decode_hour(row[0])
-        except Damaged:
-            return None
+        return self._decoded(decode_hour, "chunks", host, start)
 
     def _quarters(self, host: int, start: int) -> Quarters | None:
         """From the samples, or as they are kept."""
         hour = self._hour(host, start)
-        if hour is not None:
-            return roll_up(hour)
-        row = self._ask("SELECT body FROM quarters WHERE key = ?", (key_of(host, start),)).fetchone()
+        return self._decoded(decode_quarters, "quarters", host, start) if hour is None else roll_up(hour)
+
+    def _decoded(self, decode: Callable[[bytes], T], table: str, host: int, start: int) -> T | None:
+        row = self._ask(f"SELECT body FROM {table} WHERE key = ?", (key_of(host, start),)).fetchone()  # noqa: S608
         try:
-            return None if row is None else decode_quarters(row[0])
+            return None if row is None else decode(row[0])
         except Damaged:
             return None
 
     def _make_hour(self, host: int, start: int) -> None:
-        """The sums of a host's hour, as far as there is something to make them from."""
+        """The sums of a host's hour, as far as its samples or quarter hours are there."""
         hour, quarters = self._hour(host, start), self._quarters(host, start)
         if quarters is None:
             return
         if hour is not None:
             write_quarters(self._connection, key_of(host, start), quarters)
-            self._ask("DELETE FROM uses WHERE hour = ? AND host = ?", (start, host))
-            marks = ", ".join("?" * (4 + len(_USE)))
-            for (user, model), use in uses_of(hour, self._keys, self._connection).items():
-                words = self._keys.word(user), self._keys.word(model)
-                row_of_use = (start, host, *words, *structs.astuple(use))
-                self._ask(f"INSERT INTO uses (hour, host, user, model, {', '.join(_USE)}) VALUES ({marks})", row_of_use)  # noqa: S608
+            write_uses(self._connection, start, host, uses_by_words(hour, self._keys, self._connection))
             self._made |= {("quarters", host, start), ("uses", host, start)}
         write_host_hour(self._connection, self._keys, host, hour_totals(quarters))
         self._made.add(("host_hours", host, start))
@@ -466,44 +448,41 @@ class _RowRepair:
         return found | gone | self._sealed.get(start, set())
 
     def _make_usage(self, start: int) -> None:
-        """That of all hosts together. Where samples of some are lost, what is kept is the best: only what is missing is
-        added up, where the usage of each host is whole."""
+        """The usage of all hosts, if that of each is whole. Where samples are lost, only missing rows are added."""
         hosts = self._hosts_at(start)
         lost = {host for table, host, hour in self._damaged - self._made if hour == start and table == "uses"}
         if hosts and all(self._hour(host, start) is not None for host in hosts):
             self._ask("DELETE FROM uses_of_all WHERE hour = ?", (start,))
         elif lost or self._ask("SELECT 1 FROM uses WHERE hour = ?", (start,)).fetchone() is None:
             return
-        sums = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in _USE)
         self._ask(
-            f"INSERT OR IGNORE INTO uses_of_all (hour, user, model, {', '.join(_USE)}) "  # noqa: S608
-            f"SELECT hour, user, model, {sums} FROM uses WHERE hour = ? GROUP BY user, model",
+            f"INSERT OR IGNORE INTO uses_of_all (hour, user, model, {USE_COLUMNS}) "  # noqa: S608
+            f"SELECT hour, user, model, {USE_SUMS} FROM uses WHERE hour = ? GROUP BY user, model",
             (start,),
         )
         self._made.add(("uses_of_all", FLEET, start))
 
     def _make_fleet(self, start: int) -> None:
         parts = [self._quarters(host, start) for host in sorted(self._hosts_at(start))]
-        if not parts or any(part is None for part in parts):
-            return
         wholes: dict[int, StepTotals] = {}
         for part in parts:
-            for totals in quarter_totals(part) if part is not None else ():
+            if part is None:
+                return
+            for totals in quarter_totals(part):
                 before = wholes.get(totals.start)
                 wholes[totals.start] = totals if before is None else add_totals(before, totals)
         for whole in wholes.values():
             write_fleet_quarter(self._connection, self._keys, whole)
-        self._made.add(("fleet_quarters", FLEET, start))
+        if parts:
+            self._made.add(("fleet_quarters", FLEET, start))
 
     def _make_run(self, run: int) -> bool:
         row = self._ask("SELECT host, first FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
             return False
         bounds = key_of(row[0], max(0.0, row[1])), key_of(row[0], 7e9)
-        parts = []
-        for (body,) in self._ask("SELECT body FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchall():
-            part = run_parts(decode_hour(body)).get(run)
-            parts += [] if part is None else [part]
+        bodies = self._ask("SELECT body FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchall()
+        parts = [part for (body,) in bodies if (part := run_parts(decode_hour(body)).get(run)) is not None]
         if parts:
             whole, *others = parts
             for part in others:

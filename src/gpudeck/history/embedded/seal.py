@@ -27,9 +27,10 @@ from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
-_USE: Final = "held, worked, idle, measured, metered, joules, peak"
+USE_COLUMNS: Final = ", ".join(UsageAmounts.__struct_fields__)
+USE_SUMS: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in UsageAmounts.__struct_fields__)
 _ADD_USE: Final = (
-    f"INSERT INTO uses_of_all (hour, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "  # noqa: S608
+    f"INSERT INTO uses_of_all (hour, user, model, {USE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "  # noqa: S608
     "ON CONFLICT DO UPDATE SET held = held + excluded.held, worked = worked + excluded.worked, "
     "idle = idle + excluded.idle, measured = measured + excluded.measured, metered = metered + excluded.metered, "
     "joules = joules + excluded.joules, peak = max(peak, excluded.peak)"
@@ -149,9 +150,9 @@ class HourSealer:
         self._fleet.clear()
 
     def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
-        new = self._in_words(uses_of(hour, self._keys, self._connection))
+        new = uses_by_words(hour, self._keys, self._connection)
         ask = self._connection.execute
-        question = f"SELECT hour, host, user, model, {_USE}, crc FROM uses WHERE hour = ? AND host = ?"  # noqa: S608
+        question = f"SELECT hour, host, user, model, {USE_COLUMNS}, crc FROM uses WHERE hour = ? AND host = ?"  # noqa: S608
         rows = ask(question, (hour.start, host.key)).fetchall()
         if not all(
             is_sound(row[:-1], row[-1]) and all(isinstance(one, int | float) for one in row[4:-1]) for row in rows
@@ -162,18 +163,11 @@ class HourSealer:
         if is_more:
             for key, use in old.items():
                 new.setdefault(key, UsageAmounts()).add(use)
-        ask("DELETE FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))
-        self._connection.executemany(
-            f"INSERT INTO uses (hour, host, user, model, {_USE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-            [(hour.start, host.key, *key, *structs.astuple(use)) for key, use in new.items()],
-        )
+        write_uses(self._connection, hour.start, host.key, new)
         changes = {key: _difference(new.get(key), old.get(key)) for key in {**old, **new}} if old else new
         self._connection.executemany(
             _ADD_USE, [(hour.start, *key, *structs.astuple(change)) for key, change in changes.items()]
         )
-
-    def _in_words(self, found: Mapping[tuple[str | None, str], UsageAmounts]) -> UseWords:
-        return {(self._keys.word(user), self._keys.word(model)): use for (user, model), use in found.items()}
 
     def _add_runs(self, new: Mapping[int, RunPart], old: Mapping[int, RunPart]) -> None:
         for run, part in new.items():
@@ -196,6 +190,20 @@ def uses_of(
     known = keys.gpus
     models = [known[gpu].model if gpu in known else NO_MODEL for gpu in hour.gpus]
     return uses(hour, models, find_owners({part.run for part in hour.runs}, keys, connection))
+
+
+def uses_by_words(hour: Hour, keys: KeyRegistry, connection: sqlite3.Connection) -> UseWords:
+    """As `uses_of`; users and models that are new get their numbers."""
+    found = uses_of(hour, keys, connection)
+    return {(keys.word(user), keys.word(model)): use for (user, model), use in found.items()}
+
+
+def write_uses(connection: sqlite3.Connection, start: int, host: int, found: UseWords) -> None:
+    connection.execute("DELETE FROM uses WHERE hour = ? AND host = ?", (start, host))
+    connection.executemany(
+        f"INSERT INTO uses (hour, host, user, model, {USE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        [(start, host, *key, *structs.astuple(use)) for key, use in found.items()],
+    )
 
 
 def find_owners(runs: Iterable[int], keys: KeyRegistry, connection: sqlite3.Connection) -> dict[int, str | None]:

@@ -15,7 +15,7 @@ from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, Us
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
 from gpudeck.history.embedded.open_hour import OpenHour
-from gpudeck.history.embedded.seal import NO_MODEL, read_layout, uses_of
+from gpudeck.history.embedded.seal import NO_MODEL, USE_COLUMNS, USE_SUMS, read_layout, uses_of
 from gpudeck.history.embedded.tables import WRONG, columns_of, is_damage, is_sound, keys_between, split_key
 from gpudeck.history.hour import QUARTER, SECONDS, Hour, decode_hour, merge_hours
 from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
@@ -75,9 +75,6 @@ _BATCH: Final = 5_000
 _MOST_SECONDS: Final = 1e18
 _Place = tuple[int, int]
 """The host, or FLEET, and when the step begins."""
-_SUMS_OF_USES: Final = ", ".join(
-    f"{'max' if name == 'peak' else 'sum'}({name})" for name in UsageAmounts.__struct_fields__
-)
 
 
 class HistoryView:
@@ -227,7 +224,7 @@ class HistoryView:
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
         question = (
-            f"SELECT {host}, user, model, {_SUMS_OF_USES} FROM {table} "  # noqa: S608
+            f"SELECT {host}, user, model, {USE_SUMS} FROM {table} "  # noqa: S608
             "WHERE hour >= ? AND hour < ? GROUP BY 1, user, model"
         )
         names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
@@ -240,7 +237,7 @@ class HistoryView:
 
     def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
         question = (
-            f"SELECT hour, user, model, {', '.join(UsageAmounts.__struct_fields__)} FROM uses_of_all "  # noqa: S608
+            f"SELECT hour, user, model, {USE_COLUMNS} FROM uses_of_all "  # noqa: S608
             "WHERE hour >= ? AND hour < ?"
         )
         for hour, user, model, *numbers in paced(self._span(question, start, end, SECONDS)):
