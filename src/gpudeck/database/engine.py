@@ -39,9 +39,9 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class Database:
-    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; whoever opened it closes it.
+    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; the caller closes it.
 
-    `away` is why it cannot be used now, and since when; None: it can, or nobody watches it. While one that `is_watched`
+    `away` is why it cannot be used now, and since when; None: it can, or it is not watched. While one that `is_watched`
     is away, nothing else tries it.
     """
 
@@ -108,7 +108,7 @@ class Database:
         if self._is_current:
             return
         async with self._transaction(self._migrating) as connection:
-            # Whoever runs a PostgreSQL server has its own programs for that, and its owner decides where a copy goes.
+            # A PostgreSQL server has its own programs for that, and its owner decides where a copy goes.
             keep = partial(keep_before_migration, Path(self.place)) if self.kind == "sqlite" else None
             await connection.run_sync(migrate, self.place, keep)
         self._is_current = True
@@ -232,7 +232,7 @@ def _on_postgresql(address: str) -> Database:
         postgresql.name_place(address),
         postgresql.make_engine(address),
         postgresql.explain,
-        # Nobody knows how long a migration takes, or the one of another hub that it waits for.
+        # A migration, or one of another hub that it waits for, may take any time.
         migrating=postgresql.make_engine(address, keeps_connections=False, answers_in=None),
         probing=postgresql.make_engine(address, most=1, answers_in=PROBE_SECONDS, connects_in=PROBE_SECONDS),
     )
@@ -241,7 +241,7 @@ def _on_postgresql(address: str) -> Database:
 async def delete_old(database: Database, table: Table, column: ColumnElement[Any], old: ColumnElement[bool]) -> int:
     """Delete the rows that are `old` by `column`, a time; how many there were. Raises Temporary.
 
-    Whoever calls takes the time for it from a `RetentionClock`.
+    The caller takes the time from a `RetentionClock`.
     """
     async with database.begin() as connection:
         found = select(func.count(), func.min(column), func.max(column)).select_from(table).where(old)

@@ -1,4 +1,4 @@
-"""What keeps a database from answering, in words for whoever runs the hub."""
+"""What keeps a database from answering, in words for the hub's admin."""
 
 from msgspec import Struct
 

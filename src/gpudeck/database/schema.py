@@ -1,7 +1,7 @@
 """The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration beside it.
 
 Times are Unix seconds. Secrets are never kept: of a password the argon2 hash, of a token and of a session's cookie the
-SHA-256 of 256 random bits, which nobody can guess back.
+SHA-256 of 256 random bits, which cannot be guessed.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ metadata = MetaData(
 )
 
 # SQLite counts ids up by itself only in a column of the type INTEGER. It would give the id of a deleted row again, were
-# it not for sqlite_autoincrement below: an old id in a log or in a hub's memory must never mean somebody else.
+# it not for sqlite_autoincrement below: an old id in a log or in a hub's memory must never mean another row.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 accounts = Table(
@@ -217,12 +217,12 @@ outbox = Table(
     Column("key", String(256), nullable=False),  # which news it is: sent to each place once
     Column("destination", String(128), nullable=False),
     Column("channel", String(32), nullable=False),
-    Column("account", String(64), nullable=True),  # for somebody by themselves
+    Column("account", String(64), nullable=True),  # for one person
     Column("message", Text, nullable=False),  # JSON; empty when it is done
     Column("state", String(16), nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("due_at", Float(53), nullable=False),
-    Column("claimed_until", Float(53), nullable=True),  # somebody is sending it
+    Column("claimed_until", Float(53), nullable=True),  # it is being sent
     Column("done_at", Float(53), nullable=True),
     Column("tries", Integer, nullable=False),
     Column("trouble", String(256), nullable=False, server_default=""),
@@ -236,7 +236,7 @@ outbox = Table(
 mutes = Table(
     "mutes", metadata, Column("account", String(64), primary_key=True), Column("rule", String(64), primary_key=True)
 )
-"""What somebody does not want to hear of, beside what the settings say."""
+"""Rules that an account has muted, beside those of the settings."""
 
 watches = Table(
     "watches",
@@ -286,7 +286,7 @@ alert_silences = Table(
     Column("end", Float(53), nullable=False),
     Column("body", Text, nullable=False),  # JSON: what it fits, who made it, and why
 )
-"""Of what nobody is told for a while."""
+"""Mutes of alerts for a while."""
 
 hosts = Table(
     "hosts",

@@ -96,8 +96,8 @@ def make_engine(
 
 
 async def _connect(file: Path, waits: float) -> aiosqlite.Connection:
-    """Each connection has a thread of its own. Whoever is cancelled while one is opened waits until it is closed again:
-    else the thread would bring what it opened to an event loop that may be gone by then."""
+    """Each connection has a thread of its own. A caller that is cancelled meanwhile waits until it is closed again:
+    else the thread would return it to an event loop that may be gone."""
     connection = aiosqlite.connect(file, timeout=waits)
     connection._thread.daemon = True  # as SQLAlchemy makes it: a process ends without waiting for it
     opening = asyncio.ensure_future(_open(connection))
@@ -185,7 +185,7 @@ class DatabaseFile:
 
 
 def _identify(file: Path) -> tuple[int, int] | None:
-    """What tells a file from another with the same name; None where none can be seen."""
+    """Device and inode; None if there is no file."""
     try:
         found = file.stat()
     except OSError:

@@ -1,1 +1,1 @@
-"""What happened: kept in the hub's database, and handed to whoever watches."""
+"""Events of the fleet: kept in the hub's database and passed to listeners."""

@@ -118,7 +118,7 @@ class Events:
         self._listeners = [*self._listeners, listener]
 
     def keep(self, event: Event) -> None:
-        """Keep an event of the past, of which nobody is told now."""
+        """Keep an event of the past without notifying listeners."""
         if len(self._waiting) >= MOST_WAITING:
             self._dropped += 1
             del self._waiting[0]

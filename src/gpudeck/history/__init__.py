@@ -1,15 +1,15 @@
-"""What happened before: samples of the live fleet are kept, summed up and asked about.
+"""History: samples of the live fleet are kept, rolled up and queried.
 
-    sample      what the hub hands over: a host at one moment, as plain tuples
-    hour        a host's hour as numpy arrays: the noun of this room
-    codec, chunk    an hour as bytes and back
-    rollup      an hour → quarter hours a GPU, the host's and the fleet's share
-    accounting  an hour → who used what, and each run's part
-    base        the questions, the answers, and what a store is
-    embedded/   the store that comes with gpudeck: one SQLite file
-    remote/     any Prometheus-compatible store
+    sample          what the hub hands over: a host at one moment, as plain tuples
+    hour            a host's hour as numpy arrays, and as bytes (codec)
+    rollup, totals  an hour → quarter hours of each GPU → totals of host and fleet
+    accounting      an hour → usage of each user, and each run's part
+    base            questions, answers, and the interface of a store
+    metrics, time_range, aggregation, answers, usage    how questions are answered
+    embedded/       the built-in store: one SQLite file
+    remote/         any Prometheus-compatible store
 
-Importing this package imports neither numpy nor a store: settings and samples are read by those who do without.
+Importing this package imports neither numpy nor a store: a base install reads settings and usage.
 """
 
 import os

@@ -1,10 +1,8 @@
-"""Who used what in an hour, and each run's part of it: one host's hour in, sums that can be added up out.
+"""The usage of each user in a host's hour, and each run's part of it, as sums that can be added (docs/accounting.md).
 
-A GPU is in use while it is seen (a state of its own, `Hour.observed`) and either a run is on it or its state is BUSY or
-HELD. Those seconds are dealt out completely: the `held` of all uses of an hour adds up to exactly them. Where no run
-is visible on a GPU in use, its user is None. What nobody observed is nobody's.
-
-docs/accounting.md explains the same to people.
+A GPU is in use while it is observed (`Hour.observed`) and either has a run or its state is BUSY or HELD. The `held` of
+all users of an hour adds up to exactly those seconds. If no run is visible on a GPU in use, its user is None.
+Unobserved time is excluded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ _SUMS: Final = 6
 class RunPart(Struct):
     """What one run did in some time; parts of different hours add up.
 
-    `seconds`, `idle` and `utilization_seconds` are GPU-seconds of its presence, whoever else was there: a run on four
+    `seconds`, `idle` and `utilization_seconds` are GPU-seconds of its presence, shared or not: a run on four
     GPUs counts on four. `joules` and `metered` (the seconds with a known power) are by its share of each GPU.
     `memory_sum` is in byte-seconds, over all its GPUs at a moment, during the `memory_seconds` of its `wall_seconds` in
     which the memory on every one of them was known. `utilization_sum` is in percent × GPU-seconds. What has no seconds
@@ -50,7 +48,7 @@ class RunPart(Struct):
         self.memory_peak = max(self.memory_peak, other.memory_peak)
 
     def subtract(self, other: "RunPart") -> None:
-        """Take back what was added. The peak stays: nobody knows what it was before."""
+        """Undo `add`, except for the peak: the one before is unknown."""
         self._change(other, -1.0)
 
     def _change(self, other: "RunPart", sign: float) -> None:
@@ -80,7 +78,7 @@ class _Claims(Struct):
 def uses(
     hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]
 ) -> dict[tuple[str | None, str], UsageAmounts]:
-    """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: nobody knows who.
+    """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: unknown.
 
     Users who are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that
     is not known of all of them, or is 0 of all of them.
@@ -161,7 +159,7 @@ def _utilization(hour: Hour, slices: Sequence[RunSlice], present: Flags) -> tupl
 
 
 def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:
-    """Several runs of one user on one GPU are one claim; so are all of those whom nobody could name."""
+    """Several runs of one user on one GPU are one claim; so are those of all unknown users."""
     if not hour.runs:
         return _Claims([], np.empty(0, np.intp), np.empty((0, len(hour.times))), np.empty((0, len(hour.times))))
     numbers: dict[str | None, int] = {}
@@ -178,7 +176,7 @@ def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:
 
 
 def _claims_without_runs(hour: Hour) -> _Claims:
-    """GPUs on which somebody is whom nobody sees: the whole GPU, and all the memory in use on it."""
+    """GPUs in use without a visible run: the whole GPU, and all its memory in use."""
     is_used = (hour.states == BUSY) | (hour.states == HELD)
     for part in hour.runs:
         is_used[part.gpu] &= ~part.present
@@ -188,7 +186,7 @@ def _claims_without_runs(hour: Hour) -> _Claims:
 
 
 def _presence(hour: Hour, slices: Sequence[RunSlice]) -> tuple[Flags, Floats]:
-    """Where each slice was seen, and its memory: a run on a GPU that nobody could read was not."""
+    """Where each slice was observed, and its memory. A run on an unreadable GPU was not."""
     gpu = [part.gpu for part in slices]
     return np.array([part.present for part in slices]) & (hour.observed[gpu] > 0), np.array(
         [part.memory for part in slices]

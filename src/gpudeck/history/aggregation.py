@@ -38,7 +38,7 @@ HOURS_AT_ONCE: Final = 24
 Mask = Callable[[Hour, list[int]], NDArray[np.bool_]]
 """Which samples of these rows count."""
 CAPACITY: Final = "memory_total_bytes"
-"""Which every GPU has and which hardly changes: it tells for how long the GPUs were observed."""
+"""Every GPU has it and it hardly changes: it shows for how long the GPUs were observed."""
 
 
 class Block(Struct):
@@ -157,11 +157,11 @@ def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: 
     """Where the mean is known there is a point; its band may be unknown."""
     at = np.flatnonzero(np.isfinite(means))
     times: list[float] = (grid.start + at * float(grid.step)).tolist()
-    columns = (tell(values[at], digits) for values in (means, lows, highs))
+    columns = (as_json(values[at], digits) for values in (means, lows, highs))
     return list(zip(times, *columns, strict=True))
 
 
-def tell(values: Floats, digits: int) -> list[float | None]:
+def as_json(values: Floats, digits: int) -> list[float | None]:
     """As JSON has them: None for unknown."""
     told: list[float | None] = np.round(values, digits).tolist()
     return [None if value != value else value for value in told] if np.isnan(values).any() else told  # noqa: PLR0124
@@ -240,7 +240,7 @@ def _join_hours(  # noqa: PLR0917 - one call, in whose middle it was too long
 
 
 def make_block(devices: list[int], times: Floats, values: Floats, seconds: Floats, step: float) -> Block:
-    """Of samples. One that stands for a longer time than a step has tells of all the steps in that time."""
+    """Of samples. One that covers more time than a step is repeated in all the steps of that time."""
     copies = np.maximum(np.ceil(seconds / step), 1).astype(np.int64)
     if len(copies) and copies.max() > 1:
         which = np.repeat(np.arange(len(times)), copies)
@@ -310,7 +310,7 @@ def wanted_for(metric: HistoryMetric) -> tuple[str, ...]:
 def observed_seconds(stack: TotalsStack, now: float) -> Floats:
     """For how long the GPUs were observed on average in each of these steps.
 
-    A sum of capacity × seconds over a sum of capacities. Where no GPU tells its memory, all of the step.
+    A sum of capacity × seconds over a sum of capacities. If no GPU reports its memory, the whole step.
     """
     capacity = stack.lines(CAPACITY)
     lengths: Floats = np.clip(now - stack.starts, 1.0, float(stack.seconds_per_step))

@@ -1,13 +1,7 @@
-"""Questions about the past, answered from what the embedded store keeps (`HistoryView`). Pure: the store only reads.
+"""Questions about the past, answered from the embedded store: of a GPU, host, run, user or the fleet; and heat maps.
 
-    steps, measures     the range cut into round steps; which metric is meant
-    blocks, totals      what the store has: samples and quarter hours of devices; sums over a host or the fleet
-    folds               many moments and devices become one point a step
-    subjects, people    whose past it is: a GPU, a host, the fleet, a run; a person
-    heat                hosts × time
-
-Fine steps are made from samples, steps of a quarter hour and more from quarter hours. Where samples are no longer kept,
-or are too many to read at once, the steps are a quarter hour at least.
+Short steps are made from samples, steps of a quarter hour and more from quarter hours. Where samples are no longer
+kept, or are too many to read at once, steps are at least a quarter hour.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,6 +15,7 @@ from gpudeck.history.aggregation import (
     Block,
     Mask,
     Whole,
+    as_json,
     fold,
     fold_totals,
     make_block,
@@ -29,7 +24,6 @@ from gpudeck.history.aggregation import (
     put_together,
     read_quarters,
     read_samples,
-    tell,
     wanted_for,
 )
 from gpudeck.history.base import (
@@ -218,7 +212,7 @@ def _presence(run: int) -> Mask:
 
 
 def _last_moment(view: "HistoryView", run: KnownRun, now: float) -> float:
-    """What the table says is behind while the run goes on: the hours since tell."""
+    """The table is behind while the run goes on: later hours are read."""
     if now - run.last > 2 * HOUR:
         return run.last
     hours = view.hours(run.host, run.last, now, (), runs=True)
@@ -268,7 +262,7 @@ def _observed(view: "HistoryView", grid: Grid, now: float) -> Floats:
 
 
 def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
-    """From samples alone, as only they tell who was there. Memory in use by nobody known has no user."""
+    """From samples, as only they have users. Memory of unknown users has no user."""
     gpu = find_gpu(view, ask.gpu or "")
     start = max(ask.start, gpu.first)
     _check_kept(view, start, min(ask.end, now))
@@ -276,7 +270,7 @@ def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: fl
     block, users = _split(view, gpu, grid)
     found = fold([block], grid)
     points = {row: points_of_one(steps, grid, metric) for row, steps in found.items()}
-    # A step in which somebody was not there at all is no point of theirs.
+    # A step without any memory of a user is no point.
     series = [
         Series([point for point in points[row] if point[3]], gpu=gpu.uuid, label=gpu.label, user=user)
         for row, user in enumerate(users)
@@ -421,4 +415,4 @@ def _fill(
     places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
     at = places * grid.count + (stack.starts - grid.start) // grid.step
     whole = fold_totals(stack, metric, now, at, len(rows) * grid.count)
-    return tell(whole.means(metric), metric.digits)
+    return as_json(whole.means(metric), metric.digits)

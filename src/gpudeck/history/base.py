@@ -1,7 +1,7 @@
 """The questions that can be asked about the past, their answers, and what a store is.
 
 Every store answers the same questions alike: tests/contract/test_history.py holds them all to it. Times are Unix
-seconds. A mean is weighted by the seconds that were observed, and a moment that nobody observed has no point.
+seconds. A mean is weighted by the seconds that were observed, and an unobserved moment has no point.
 """
 
 from typing import Annotated, Literal, Protocol
@@ -13,7 +13,7 @@ from gpudeck.model.errors import GpudeckError
 from gpudeck.model.usage import By, Usage
 
 Point = tuple[float, float | None, float | None, float | None]
-"""When the step begins, the mean over it, the smallest and the largest value. None: nobody knows."""
+"""When the step begins, the mean over it, the smallest and the largest value. None: unknown."""
 Resolution = Literal["raw", "quarter_hour", "hour"]
 
 MOST_POINTS = 5_000
@@ -56,7 +56,7 @@ class Series(Struct, omit_defaults=True):
     """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`.
 
     `label` is what people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the
-    series without a user is of those nobody knows.
+    series without a user is that of unknown users.
     """
 
     points: list[Point]
@@ -145,7 +145,7 @@ class UsageAmounts(Struct):
 
 
 UseKey = tuple[int, str, str | None, str]
-"""The hour's start, the host's id, the user (None: nobody knows who), the model."""
+"""The hour's start, the host's id, the user (None: unknown), the model."""
 
 
 class RunsAsk(Struct, frozen=True):
@@ -165,7 +165,7 @@ class Run(Struct):
     """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
 
     `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-    theirs while it was there; both None when nobody knows. `command_reason` is why a known command is not shown.
+    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
     """
 
     id: int

@@ -381,7 +381,7 @@ def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: s
 
 
 def find_precision(catalog: Mapping[str, Metric], name: str, values: Floats) -> float:
-    """The catalog's; of a metric that is not there, one that keeps what it is: somebody newer may have written it."""
+    """The catalog's; of a metric that a newer release wrote, one that keeps its values."""
     metric = catalog.get(name)
     if metric is not None:
         return metric.precision

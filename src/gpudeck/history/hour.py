@@ -1,7 +1,11 @@
-"""A host's hour: what was sampled, as numpy arrays. Everything in this room is made from it.
+"""A host's hour: its samples as numpy arrays, and as bytes. All roll-ups are made from it.
 
 Time runs along the last axis; an unknown value is NaN. An hour has all samples with `start <= at < start + 3600`, in
 order, no two at the same moment.
+
+As bytes, each metric is a block of its own, so that reading one costs one; the host's metrics share a block. Metrics
+that this release does not know are kept. Times are in milliseconds; `covered` is kept as its difference to the time
+since the sample before. Runs are three tables with a row per run and GPU: presence, memory, utilization.
 """
 
 from collections.abc import Collection, Mapping
@@ -57,7 +61,7 @@ class Hour(Struct):
     """`gpus` are keys of the store, one a row of `states` and of each of `metrics`.
 
     `covered` is how many seconds each sample stands for: those since the sample before it, unless there was a gap,
-    which nobody observed. `metrics` and `host` are by the catalog's names.
+    which was not observed. `metrics` and `host` are by the catalog's names.
     """
 
     start: int

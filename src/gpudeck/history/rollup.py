@@ -201,7 +201,7 @@ def _unpack_block(section: _Section, number: int, metrics: int, shape: tuple[int
 def _make_roll(block: Floats, seconds: Floats, step: float) -> Roll:
     low, high, mean, last = np.where(seconds > 0, block, np.nan)
     sums = np.where(seconds > 0, (low + mean / _FINER) * step * seconds, 0.0)
-    # A copy: whoever changes one metric's seconds means that metric.
+    # A copy, so that changing one metric's seconds changes no other's.
     return Roll(sums, seconds.copy(), low * step, (low + high) * step, (low + last) * step)
 
 
@@ -263,7 +263,7 @@ class _Beats:
 
 
 def roll_up(hour: Hour) -> Quarters:
-    """The four quarter hours of an hour. A metric that nobody knew is there, with no seconds."""
+    """The four quarter hours of an hour. An unknown metric is included, with no seconds."""
     beats = _Beats(hour)
     rows = len(hour.gpus)
     states = (hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64) @ beats.seconds

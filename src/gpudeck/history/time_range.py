@@ -1,7 +1,8 @@
-"""How a range of time is cut into steps: round ones, aligned in UTC, so that the same question gets the same answer.
+"""Ranges of time: cut into round steps, aligned in UTC, and into days of a time zone.
 
-Every store cuts alike. An answer is made of whole steps: the first may begin before the range does, and the last may
-end after it.
+A `Grid` consists of whole steps: the first may begin before the range, and the last may end after it. A `Period` weighs
+hours: usage is kept by the hour, and an hour that is partly in the period, or on two days, is split in proportion to
+time. The running hour ends now.
 """
 
 import math
@@ -92,7 +93,7 @@ def check_points(points: int) -> None:
 class Period:
     """From `start` until `end`, in Unix seconds. With a `zone` it is cut into the days there.
 
-    Raises HistoryRefused for a period that makes no sense or is too long, and for a zone that nobody knows.
+    Raises HistoryRefused for a period that makes no sense or is too long, and for an unknown zone.
     """
 
     def __init__(self, start: float, end: float, now: float, zone: str | None = None) -> None:

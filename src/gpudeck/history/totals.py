@@ -1,7 +1,7 @@
-"""What a host's hour, or the fleet's quarter hour, comes to: one line a metric, and the GPUs' time in each state.
+"""Totals of a host's hour, or of the fleet's quarter hour: one line per metric, and the GPUs' seconds in each state.
 
-Totals are added up over hosts, and what a host had added is taken out again when late samples change its hour. Their
-bytes are read by the thousand for a single metric, so nothing is deflated and each line is at a place that is known:
+Totals are added over hosts, and subtracted again when late samples change a host's hour. Questions over weeks read
+thousands of them for one metric (`decode_stack`), so their bytes are not deflated and each line has a known place:
 
     `HEAD`       version, start, step, how many different seconds there are
     states       the seconds in each
@@ -26,7 +26,7 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
 """The columns of a table."""
 UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
-"""The line of a metric that nobody has observed."""
+"""The line of a metric without readings."""
 
 TOTALS_VERSION: Final = 1
 HEAD: Final = struct.Struct("<BqIH")
@@ -85,7 +85,7 @@ def extend_totals(one: StepTotals, other: StepTotals) -> StepTotals:
 
 
 def subtract_totals(one: StepTotals, other: StepTotals) -> StepTotals:
-    """`one` without `other`, which was added to it. Lows and highs of single GPUs stay: nobody knows the others."""
+    """`one` without `other`, which was added to it. Lows and highs of single GPUs stay."""
     names, mine, its = _align(one, other)
     less = np.nan_to_num(its)
     less[~which_sum(names), LOW : HIGH + 1] = 0.0

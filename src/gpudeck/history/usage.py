@@ -37,7 +37,7 @@ _BATCH: Final = 10_000
 _SumKey = tuple[int, str, str | None, str]
 """The number of the day, the host's id, the user, the model."""
 _RowKey = tuple[str | None, bool]
-"""A row's name, and whether it stands for those whom nobody could name."""
+"""A row's name, and whether it is the row of unknown users."""
 _KEPT_SECONDS = 600.0
 
 
@@ -58,10 +58,7 @@ class _Sums(Struct):
 def usage(
     view: "HistoryView", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
-    """`groups` tells the group of those whom the settings put into none. Blocks while the past is read.
-
-    Raises HistoryRefused.
-    """
+    """`groups` returns the group of users that are in none of the settings. Blocks. Raises HistoryRefused."""
     period = _period(ask, now)
     names = _host_names(view, ask.host)
     by_host = ask.by == "host" or ask.host is not None

@@ -65,39 +65,39 @@ def test_counter_begins_at_zero_when_its_use_began(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1), utilization_percent=10)), 10)
     # Held, worked and idle, at the beginning and now; nothing was metered.
-    assert totals(counters.tell(AT)) == [0, 0, 0, 10, 1, 0]
+    assert totals(counters.take_changed(AT)) == [0, 0, 0, 10, 1, 0]
 
 
 def test_nothing_is_told_of_those_who_did_nothing(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
-    counters.tell(AT)
-    assert counters.tell(AT + 1000) == []
+    counters.take_changed(AT)
+    assert counters.take_changed(AT + 1000) == []
 
 
 def test_counters_are_told_now_and_then(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
-    counters.tell(AT)
+    counters.take_changed(AT)
     counters.count(sample(gpu("busy", ("alice", 1)), at=AT + 10), 10)
-    assert counters.tell(AT + 10) == []
-    assert totals(counters.tell(AT + EVERY)) == [20, 0]
+    assert counters.take_changed(AT + 10) == []
+    assert totals(counters.take_changed(AT + EVERY)) == [20, 0]
 
 
 def test_counters_go_on_after_a_restart(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
-    counters.tell(AT)
+    counters.take_changed(AT)
     assert counters.save()
     again = UsageCounters(tmp_path / "counters")
     again.count(sample(gpu("busy", ("alice", 1)), at=AT + 60), 10)
-    assert totals(again.tell(AT + 60)) == [10, 0, 20, 0]
+    assert totals(again.take_changed(AT + 60)) == [10, 0, 20, 0]
 
 
 def test_counters_that_cannot_be_saved_say_so(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "nowhere" / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
-    counters.tell(AT)
+    counters.take_changed(AT)
     assert not counters.save()
     assert "cannot be saved" in (counters.problem or "")
 
@@ -106,13 +106,13 @@ def test_damaged_file_is_put_aside(tmp_path: Path) -> None:
     (tmp_path / "counters").write_bytes(b"rubbish")
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
-    assert totals(counters.tell(AT))[-2:] == [10, 0]
+    assert totals(counters.take_changed(AT))[-2:] == [10, 0]
     assert (tmp_path / "counters.damaged").read_bytes() == b"rubbish"
 
 
 def test_clock_that_was_ahead_does_not_silence_the_counters(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1)), at=AT + 10**6), 10)
-    counters.tell(AT + 10**6)
+    counters.take_changed(AT + 10**6)
     counters.count(sample(gpu("busy", ("alice", 1))), 10)
-    assert totals(counters.tell(AT))[-2:] == [20, 0]
+    assert totals(counters.take_changed(AT))[-2:] == [20, 0]

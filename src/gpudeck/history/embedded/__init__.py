@@ -1,13 +1,8 @@
-"""The store that comes with gpudeck: one SQLite file, nothing to install.
+"""The built-in store: one SQLite file.
 
-store     what the hub holds on to: a writer thread, and answers for whoever asks
-writer    batches of samples → journal → open hours → sealed hours, in one thread
-intake    samples by the file's numbers; batch: as arrays
-journal   batches as bytes, until their hours are sealed
-tail      a host's hour while it is still being written; pieces: its parts as one hour
-seal      an hour's way into the tables, and what it added taken out again when late samples open it
-keys      the small numbers of hosts, GPUs, runs and words
-reader    opens the file for questions; view: the tables and the open hours as `history.past.Past`
-upkeep    what is too old or too much goes
-tables    the schema, its versions, and how the file is opened
+store       what the hub uses; view: the file and the open hours at one moment
+writer      samples → journal → open hours (open_hour) → sealed hours (seal), in one thread
+keys        the numbers of hosts, GPUs, runs and words
+tables      the schema, row checksums, and how the file is opened
+retention   deletes old data; check, repair, export: commands for the file
 """

@@ -64,7 +64,7 @@ class Damage(Struct, frozen=True):
 
 
 def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
-    """Looks at every byte: takes some minutes for some gigabytes. What cannot be read is told, never raised."""
+    """Reads every byte: minutes for gigabytes. Unreadable parts are reported, never raised."""
     is_sound = True
     for damage in check_file(connection):
         is_sound = False
@@ -238,7 +238,7 @@ class _RowCheck:
             self._run_seconds[run] += run_part.seconds
 
     def _is_kept(self, table: str, column: str, place: int, first: int = 0) -> bool:
-        """Whether the table has something older: then nobody has deleted that row for its age."""
+        """Whether the table has older rows: then that row was not deleted for its age."""
         question = f"SELECT 1 FROM {table} WHERE {column} >= ? AND {column} < ? LIMIT 1"  # noqa: S608
         return self._ask(question, (first, place)).fetchone() is not None
 

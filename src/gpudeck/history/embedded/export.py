@@ -1,4 +1,4 @@
-"""The samples of a span as rows of a table, for whoever wants to work on them elsewhere."""
+"""`gpudeck history export` and `stats`: samples as rows of a table; how large the file and its tables are."""
 
 import sqlite3
 from collections.abc import Collection, Iterator

@@ -1,12 +1,12 @@
-"""The journal: each batch of samples as one row, until the hours it is of are sealed.
+"""The journal: each batch of samples as one row, until its hours are sealed.
 
     byte 0       the version
     bytes 1–4    CRC-32 of everything after them
     the rest     msgpack: `_PackedEntry`
 
-Of many GPUs most values are the same at any moment: what all of them have is written once. The second version had no
-checksum. The first wrote every value of every GPU; its entries are an array of msgpack, which no version's number looks
-like.
+A `SampleBatch` holds the samples that came in at once as one table of all hosts, one of all GPUs and one line of all
+runs, so that numpy is called a few times per batch. Values that all GPUs share are written once. Version 2 had no
+checksum. Version 1 wrote every value of every GPU; its entries are msgpack arrays, whose first byte is no version.
 """
 
 import logging
@@ -47,7 +47,7 @@ class MetricLayout(NamedTuple):
 
 
 class GpuRuns(NamedTuple):
-    """The GPUs of a host, and the runs on each of them; None where nobody knows who is there."""
+    """The GPUs of a host, and the runs on each of them; None where they are unknown."""
 
     gpus: tuple[int, ...]
     runs: tuple[tuple[int, ...] | None, ...]

@@ -1,7 +1,7 @@
-"""The small numbers by which the file knows hosts, GPUs, runs and words. Only the writer's thread makes new ones.
+"""The numbers by which the file knows hosts, GPUs, runs and words, and samples translated into them.
 
-What is here is in the file too, or will be with the transaction under way: after one that failed, everything is read
-again.
+Only the writer's thread assigns new numbers. Everything here is in the file too, or will be with the current
+transaction: after a failed one, everything is read again.
 """
 
 import contextlib
@@ -180,7 +180,7 @@ class KeyRegistry:
                 self.write_seen(host)
 
     def end_at(self, now: float) -> None:
-        """Nobody was seen after `now`: times beyond it are of a clock that was ahead."""
+        """Cut times after `now`, which a clock that was ahead has left."""
         for table in ("hosts", "gpus", "runs"):
             self._connection.execute(
                 f"UPDATE {table} SET first = min(first, ?1), last = min(last, ?1) WHERE last > ?1",  # noqa: S608
@@ -195,7 +195,7 @@ class KeyRegistry:
                 self._put(structs.replace(gpu, first=min(gpu.first, now), last=now))
 
     def word(self, text: str | None) -> int:
-        """0 stands for None: nobody knows."""
+        """0 stands for None: unknown."""
         if text is None:
             return 0
         key = self._words.get(text)
@@ -259,7 +259,7 @@ class KeyRegistry:
         )
 
     def _find_run(self, host: HostKeys, process: ProcessSample) -> OpenRun | None:
-        """One that had ended, as it seemed, or that a late sample tells of again."""
+        """One that seemed to have ended, or that a late sample has again."""
         if process.started_at is None:
             return None
         row = self._connection.execute(

@@ -1,8 +1,7 @@
 """A host's hour while it is still being written.
 
-Rows are written one after another into arrays that are there already. Of a large fleet every few of them are packed
-into smaller numbers (`pieces`), because an hour of doubles takes five times the room. Whoever asks gets a snapshot of
-the moment as an ordinary `Hour`.
+Rows are written into preallocated arrays. In a large fleet every few rows are packed into smaller numbers
+(`PackedRows`), because an hour of doubles takes five times the memory. Readers get a snapshot as an `Hour`.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
@@ -79,7 +78,7 @@ class _Numbers(Struct):
 
 
 class PackedRows(Struct):
-    """The same in a fifth of the room. A metric that nobody knows at all is left out."""
+    """The same in a fifth of the room. A metric without readings is left out."""
 
     times: Floats
     intervals: Floats
@@ -273,7 +272,7 @@ class _RunRows:
 
 
 class _RowBuffer:
-    """Rows in a row, of the same GPUs. Whoever reads goes by `count`, which changes last."""
+    """Consecutive rows of the same GPUs. Readers go by `count`, which changes last."""
 
     def __init__(self, row: SampleRow, layout: MetricLayout, room: int) -> None:
         gpus, width = row.table.shape
@@ -289,7 +288,7 @@ class _RowBuffer:
     def append(self, row: SampleRow) -> None:
         place = self.count
         self._own[place] = row.own
-        # Of no GPUs nobody knows how many values each would have.
+        # Without GPUs the width of the table is unknown.
         if self.gpus:
             self._states[place] = row.states
             self._table[place] = row.table
@@ -322,7 +321,7 @@ class _RowBuffer:
         )
 
     def trim(self) -> None:
-        """Give back the room that nobody will use."""
+        """Release unused memory."""
         self.room = count = self.count
         self._own, self._table = self._own[:count].copy(), self._table[:count].copy()
         self._states = self._states[:count].copy()
@@ -411,7 +410,7 @@ class OpenHour:
         return stretch
 
     def _pack(self) -> None:
-        # Whoever looks meanwhile finds the rows either way, perhaps both ways, never neither.
+        # Readers find the rows either way, perhaps both ways, never neither.
         self._pieces = [*self._pieces, *(pack(stretch.snapshot()) for stretch in self._stretches)]
         self._stretches = []
         self._rows = 0

@@ -1,5 +1,5 @@
-"""What is too old or too much is deleted, a little at a time, and the log says from when until when. The room in the
-file is used again."""
+"""Retention: old data is deleted in small steps and logged; the space in the file is used again. Damaged rows and rows
+of a wrong clock are moved to the table `set_aside`, each as it was, with time and reason."""
 
 import logging
 import sqlite3
@@ -32,7 +32,7 @@ _TABLE: Final = (
 def set_aside(
     connection: sqlite3.Connection, table: str, where: str, values: Sequence[object], *, reason: str, now: float
 ) -> int:
-    """Move the rows of `table` that fit; how many there were. Inside the transaction of whoever calls.
+    """Move the rows of `table` that fit; how many there were. Inside the caller's transaction.
 
     `body` is the row as msgpack, its columns in their order.
     """

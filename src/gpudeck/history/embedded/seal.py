@@ -1,7 +1,7 @@
 """An hour's way into the tables: the samples, their quarter hours, and what the hour adds to the sums of all.
 
 The sums are of many hosts, so an hour that late samples open again first takes out what it had added. Everything
-happens inside the transaction of whoever calls.
+happens inside the caller's transaction.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The embedded store: what the hub holds on to."""
+"""The embedded store as the hub uses it: a writer thread, answers from views of one moment, and the list of runs."""
 
 import sqlite3
 import threading
@@ -46,7 +46,7 @@ _FIELDS: Final = (
 )
 _FOR_RUNS: Final = ("utilization_percent", "power_watts")
 _SILENT: Final = 300.0
-"""A host that was not sampled for so long tells nothing of whether a run is still there."""
+"""Seconds without samples of a host after which its runs are not shown as running."""
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
 
@@ -165,7 +165,7 @@ def _make_run(
     if live is not None:
         first, last = live.first, host.last
     known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named)) if gpu in gpus]
-    # A host that was last seen in the future tells nothing of now: its clock, or the hub's, was ahead.
+    # If a host was last seen in the future, a clock was ahead.
     is_there = live is not None and not ended and abs(now - host.last) < _SILENT
     return Run(
         id=key,
@@ -254,7 +254,7 @@ class EmbeddedStore:
 
     @property
     def damage(self) -> str | None:
-        """What of the past cannot be read, or was set aside, for whoever runs the hub."""
+        """What cannot be read, or was set aside, for the hub's admin."""
         return self._writer.set_aside or self._writer.damage.problem
 
     def take(self, samples: list[HostSample]) -> None:

@@ -1,7 +1,11 @@
-"""The file: its tables, their version, and how a connection to it is made.
+"""The SQLite file: its tables, their version, row checksums, and how a connection is made.
 
-Every write is one transaction: a hub that is killed leaves whole ones only. Times of hours are in `key`: the host's
-number and the hour's, so that a host's hours stand together in the file.
+Every write is one transaction, so a killed hub leaves only whole ones. `key` combines the numbers of host and hour, so
+that a host's hours are stored together.
+
+The column `crc` is the CRC-32 of the row's other columns; NULL in rows of an earlier version. Triggers of the writing
+connection maintain it, except for large rows (`BY_HAND`), which a trigger would write twice. A row that was damaged
+before it is changed gets `DAMAGED`, which never matches: a change does not hide damage.
 """
 
 import errno
@@ -101,7 +105,7 @@ def checksum(*row: object) -> int:
 
 
 def is_sound(row: Sequence[Any], crc: object) -> bool:
-    """Also where nobody knows, because an earlier version wrote it."""
+    """True also for a row of an earlier version, which has no checksum."""
     return crc is None or crc == checksum(*row)
 
 

@@ -1,4 +1,4 @@
-"""The file and the open hours at one moment: `history.past.Past` for whoever answers questions."""
+"""The file and the open hours at one moment, as `history.answers` and `history.usage` read them."""
 
 import contextlib
 import logging
@@ -57,7 +57,7 @@ class DamageLog:
 
     @property
     def problem(self) -> str | None:
-        """For whoever runs the hub; None while all that was asked for could be read."""
+        """For the hub's admin; None while everything could be read."""
         count = len(self._places)
         if not count:
             return None
@@ -124,7 +124,7 @@ class HistoryView:
         return float(min(starts, default=0))
 
     def _oldest(self, host: int) -> int | None:
-        """When the oldest hour of a host begins of which there are samples."""
+        """When the oldest hour of a host with samples begins."""
         for table in ("chunks", "sealed"):
             try:
                 row = self.connection.execute(
@@ -213,7 +213,7 @@ class HistoryView:
         self, host: int, start: int, open_hour: OpenHour, metrics: Collection[str]
     ) -> tuple[Hour, Hour] | None:
         """An hour that was sealed and got late samples since: as it was, and as it is with them. None where it was not
-        sealed, or where nobody knows its samples any more."""
+        sealed, or where its samples are no longer kept."""
         if not open_hour.is_late:
             return None
         body = next((body for _, body in self._bodies("chunks", host, start, start + 1)), None)
@@ -358,7 +358,7 @@ class HistoryView:
         metrics: Collection[str],
         seconds: int,
     ) -> TotalsStack:
-        """Sealed totals, and `more` of hours that are open. Where there are both, `join_late` tells what they are."""
+        """Sealed totals, and `more` of hours that are open. `join_late` combines both."""
         sealed = []
         while batch := list(islice(rows, _BATCH)):
             for row in [row for row in batch if row[:2] in more]:

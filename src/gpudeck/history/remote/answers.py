@@ -1,6 +1,7 @@
-"""Questions about the past, answered from a Prometheus-compatible store: the same answers as history.answers gives.
+"""The questions of `history.base`, answered by a Prometheus-compatible store exactly as by the embedded one.
 
-Steps, names and the way in which devices become one are those of the embedded store; what differs is who does the sums.
+The store has a value only in steps with a sample. How much time a sample covers is a series of its own (`OBSERVED`), so
+steps between two samples of a slowly sampled host are filled (lookback) and gaps stay gaps.
 """
 
 import math
@@ -11,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.aggregation import divide, make_points, sum_of_known, tell
+from gpudeck.history.aggregation import as_json, divide, make_points, sum_of_known
 from gpudeck.history.answers import check_ask, cut_map
 from gpudeck.history.base import (
     MOST_SERIES,
@@ -50,7 +51,7 @@ from gpudeck.model.catalog import Rollup
 from gpudeck.model.clock import Clock
 
 _FARTHEST: Final = 600
-"""Seconds: a sample so long after the end of a range may tell of its last steps."""
+"""Seconds: a sample so long after the end of a range may cover its last steps."""
 _ALIKE: Final = 1.2
 """Samples of one host are so far apart at most as they are usually: more is a pause of its own."""
 _DAY = 86_400.0
@@ -60,7 +61,7 @@ MOST_VALUES: Final = 100_000
 
 
 def stats_with_lookback(reader: PromReader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[SeriesStats]:
-    """As `PromReader.stats`, of devices of these hosts, with the steps that a later sample tells of."""
+    """As `PromReader.stats`, of devices of these hosts, with the steps that a later sample covers."""
     longer, told_by = find_lookback(reader, grid, hosts)
     return [
         SeriesStats(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by])
@@ -79,7 +80,7 @@ def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple
 
 
 def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
-    """For each step the one whose sample tells of it: itself, or a later one. `seconds` are what samples stand for."""
+    """For each step the one whose sample covers it: itself, or a later one. `seconds` are what samples stand for."""
     places = np.arange(len(seconds))
     is_sampled = ~np.isnan(seconds)
     following = np.minimum.accumulate(np.where(is_sampled, places, len(places))[::-1])[::-1]
@@ -193,7 +194,7 @@ def user_series(reader: PromReader, ask: Ask) -> tuple[Grid, list[Series]]:
 def memory_by_user(
     reader: PromReader, devices: DeviceDirectory, ask: Ask, metric: HistoryMetric
 ) -> tuple[Grid, list[Series]]:
-    """A moment at which the GPU was seen without somebody counts as none of its memory for them."""
+    """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
     label = devices.find_gpu(ask.gpu or "")
     grid = choose_grid(ask.start, ask.end, ask.points)
     where = {"gpu": ask.gpu or ""}
@@ -289,7 +290,7 @@ class RemoteAnswers:
         found = {one.labels.get("host_id", ""): one.mean for one in self._ask_whole(metric, stats, grid, HOUR)}
         nothing = np.full(grid.count, np.nan)
         rows = [
-            HeatRow(host_id, name, tell(found.get(host_id, nothing), metric.digits))
+            HeatRow(host_id, name, as_json(found.get(host_id, nothing), metric.digits))
             for host_id, name in sorted(names.items(), key=lambda item: (item[1], item[0]))
         ]
         return Heat(metric.name, metric.unit, grid.step, grid.times(), rows)
@@ -323,7 +324,7 @@ class RemoteAnswers:
         return _answer(ask, metric, grid, [Series(points, host=host.host_id, label=host.name)])
 
     def _of_run(self, ask: Ask, metric: HistoryMetric, now: float) -> Answer:
-        """Its GPUs, in the steps of which it was there for at least a part."""
+        """Its GPUs, in steps in which it was present."""
         run = self._find_run(ask.run or 0)
         its_gpus, hosts = any_of("gpu", run.gpus), self._devices.hosts_of(run.gpus)
         within = (run.seen_at, now if run.ended_at is None else run.ended_at)

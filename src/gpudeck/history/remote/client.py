@@ -1,4 +1,4 @@
-"""HTTP to the store: its two addresses, credentials, certificates, and what went wrong in words for people. Blocks."""
+"""HTTP to the store, with credentials and certificates, and questions over its API. Blocks; failures are Temporary."""
 
 import logging
 import re

@@ -44,16 +44,16 @@ _NOTHING: Final = (0.0, None, 0.0, None)
 
 
 class _Count(Struct, array_like=True):
-    """`told_at` is when the totals were last sent; `told` what they were then."""
+    """`sent_at` is when the totals were last sent; `sent` what they were then."""
 
     totals: Amounts = field(default_factory=lambda: list(_NOTHING))
-    told: Amounts = field(default_factory=lambda: list(_NOTHING))
-    told_at: float = 0.0
+    sent: Amounts = field(default_factory=lambda: list(_NOTHING))
+    sent_at: float = 0.0
     changed_from: float = 0.0
 
 
 class _Saved(Struct):
-    """`at` is when these totals were told."""
+    """`at` is when these totals were sent."""
 
     at: float
     totals: list[tuple[_Key, Amounts]]
@@ -65,7 +65,7 @@ class UsageCounters:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._counts = _load(file)
-        self._told_at = max((count.told_at for count in self._counts.values()), default=-math.inf)
+        self._sent_at = max((count.sent_at for count in self._counts.values()), default=-math.inf)
         self.problem: str | None = None
 
     def count(self, sample: HostSample, seconds: float) -> None:
@@ -74,21 +74,21 @@ class UsageCounters:
             for user, amounts in use_of(gpu, seconds):
                 self._add((user, sample.host_id, sample.name, gpu.model), amounts, sample.at - seconds)
 
-    def tell(self, now: float, *, at_last: bool = False) -> list[EncodedSeries]:
+    def take_changed(self, now: float, *, at_last: bool = False) -> list[EncodedSeries]:
         """What has changed, as series, once in EVERY seconds or `at_last`: nobody may be sent it before `save`.
 
         `now` is the time of the newest sample.
         """
-        is_early = 0 < now - self._told_at < EVERY and not at_last
-        if is_early or -CLOCK_WAS_WRONG < now - self._told_at <= 0 or not math.isfinite(now):
+        is_early = 0 < now - self._sent_at < EVERY and not at_last
+        if is_early or -CLOCK_WAS_WRONG < now - self._sent_at <= 0 or not math.isfinite(now):
             return []
-        self._told_at = now
-        changed = [(key, count) for key, count in self._counts.items() if count.totals != count.told]
+        self._sent_at = now
+        changed = [(key, count) for key, count in self._counts.items() if count.totals != count.sent]
         return self._write(changed, now)
 
     def save(self) -> bool:
-        """Whether what was told is on the disk. If it is not, it must not be sent: the next time will tell more."""
-        saved = _Saved(self._told_at, [(key, count.totals) for key, count in self._counts.items()])
+        """Whether the totals are on the disk. If not, they must not be sent now."""
+        saved = _Saved(self._sent_at, [(key, count.totals) for key, count in self._counts.items()])
         fresh = self._file.with_suffix(".new")
         try:
             with fresh.open("wb") as file:
@@ -109,20 +109,20 @@ class UsageCounters:
                 self.problem = f"more than {_MOST} pairs of user and host: the counters of new ones are not kept"
                 return
             count = self._counts[key] = _Count()
-        if count.totals == count.told:
+        if count.totals == count.sent:
             count.changed_from = since
         count.totals = [_grow(total, amount) for total, amount in zip(count.totals, amounts, strict=True)]
 
     def _write(self, changed: list[tuple[_Key, _Count]], now: float) -> list[EncodedSeries]:
         series = [one for key, count in changed for one in _encode(key, count, now)]
         for _, count in changed:
-            count.told, count.told_at = count.totals, now
+            count.sent, count.sent_at = count.totals, now
         pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
         return [EncodedSeries(b"".join(piece), len(piece), now) for piece in pieces]
 
 
 def _load(file: Path) -> dict[_Key, _Count]:
-    """What is told already is what was saved. A file that is damaged is put aside: the counters begin again."""
+    """Saved totals count as sent. A damaged file is renamed, and the counters begin again."""
     try:
         saved = msgspec.msgpack.decode(file.read_bytes(), type=_Saved)
     except FileNotFoundError:
@@ -140,16 +140,16 @@ def _grow(total: float | None, amount: float | None) -> float | None:
 
 
 def _encode(key: _Key, count: _Count, now: float) -> list[bytes]:
-    """The totals; and before them what they were when the change began, if that was not just told: a window that
+    """The totals; and before them what they were when the change began, if that was not just sent: a window that
     begins in between would miss the first step."""
     user, host_id, host, model = key
     own = {"user": user, "host": host, "host_id": host_id, "model": model}
     labels = [encode_head(name, own) for name in COUNTERS]
-    before = [None if total is None else told or 0.0 for total, told in zip(count.totals, count.told, strict=True)]
-    told = [(before, count.changed_from)] if count.told_at < count.changed_from < now else []
+    before = [None if total is None else sent or 0.0 for total, sent in zip(count.totals, count.sent, strict=True)]
+    earlier = [(before, count.changed_from)] if count.sent_at < count.changed_from < now else []
     return [
         encode_series(label, total, time)
-        for totals, time in ((totals, encode_time(at)) for totals, at in (*told, (count.totals, now)))
+        for totals, time in ((totals, encode_time(at)) for totals, at in (*earlier, (count.totals, now)))
         for label, total in zip(labels, totals, strict=True)
         if total is not None
     ]

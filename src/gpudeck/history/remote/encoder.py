@@ -1,11 +1,11 @@
-"""Series as the bytes of remote_write 1.0: `WriteRequest` of prometheus/prompb, the four messages that it needs.
+"""A host's sample as series of remote_write 1.0. Unknown values are left out.
 
     WriteRequest  1: TimeSeries, repeated      Label   1: name    2: value
     TimeSeries    1: Label, repeated           Sample  1: value (double)    2: Unix milliseconds (varint)
                   2: Sample, repeated
 
-Two requests one after the other, as bytes, are one request with the series of both: that is how protobuf treats
-repeated fields, and what lets requests be gathered without reading them.
+Concatenated requests are one request with the series of both, as protobuf treats repeated fields: requests can be
+joined without decoding them.
 """
 
 import math
@@ -168,10 +168,8 @@ def _encode_values(labels: list[bytes], series: tuple[Exposed, ...], values: Val
 
 
 def memory_by_user(gpu: GpuSample) -> dict[str | None, float | None]:
-    """Who is on a GPU, and how much of its memory they have. A GPU in use with no program in sight is somebody's.
-
-    Of a user of whose programs one is unknown in size, all is: the sum of the others would be too small.
-    """
+    """The users of a GPU and their memory. A GPU in use without visible processes has the user None. If the memory of one
+    of a user's processes is unknown, the user's is."""
     if gpu.state <= _UNKNOWN:
         return {}
     if not gpu.processes:

@@ -1,8 +1,12 @@
-"""Questions in PromQL, as VictoriaMetrics and Prometheus both read it.
+"""Names of series, and questions in PromQL that both VictoriaMetrics and Prometheus understand.
 
-Everything is asked over windows as long as a step, never as a value at a moment: a value at a moment may be five
-minutes old, and a gap has to stay a gap. A device is what has one `gpu` or one `host_id`, whatever other labels it had
-in the meantime: after a host was renamed its GPUs are not twice as many.
+Metrics have the names and units of the hub's /metrics page, but all have the label `host_id`, so that a store which
+also scrapes that page keeps them apart. The state of a GPU is a sample of value 1 in the series of that state: counting
+samples in a window gives the share of each state and the unobserved time.
+
+All questions are over windows as long as a step, never instant values: an instant value may be five minutes old, and
+gaps must stay gaps. A device is identified by `gpu` or `host_id` alone, so that renaming a host does not duplicate its
+GPUs.
 """
 
 import re
@@ -95,7 +99,7 @@ def of_all(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: 
 
 
 def at_once(stats: Stats) -> str:
-    """All of them as one question: the label `stat` tells the answers apart."""
+    """All of them as one question: the label `stat` identifies the answers."""
     return " or ".join(f'label_replace({asked}, "stat", "{stat}", "", "")' for stat, asked in stats.items())
 
 

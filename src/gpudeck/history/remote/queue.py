@@ -1,8 +1,8 @@
-"""What waits on the disk to be sent: segments of records, appended by one thread, read by another.
+"""Records that wait on the disk to be sent: segments, appended by one thread and read by another.
 
-A record is written to the system at once and so survives the end of the hub, however it ends; a segment that is full
-goes to the disk itself. What the end of the hub tore in two is cut off. Beyond its size the queue drops its oldest
-segment: what is newer is worth more. The file `sent` holds how far the first segment has been sent.
+A record is written to the system at once, so it survives the end of the process; a full segment is synced. A torn end
+is cut off. Beyond its size limit the queue drops its oldest segment. The file `sent` says how far the first segment was
+sent. A record is a head with a checksum, and compressed series.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ class DiskQueue:
             return self._sent == self._end()
 
     def append(self, parts: Sequence[EncodedSeries]) -> None:
-        """Raises OSError when there is no room; then nothing of `parts` is kept, and whoever calls counts it."""
+        """Raises OSError when there is no room; then none of `parts` is kept."""
         body = b"".join(encode_record(part, self._packer) for part in parts)
         with self._lock:
             number, length = self._end()

@@ -1,4 +1,8 @@
-"""Takes samples off the hub's hands: what is taken is encoded and in the queue on the disk within a second."""
+"""`RemoteWriter` encodes samples and appends them to the queue on the disk each second; `RemoteWriteSender` sends them.
+
+The sender retries with growing, random pauses. Prometheus refuses a whole request because of one late sample, so a
+refused request is sent again in halves until the refused record is found, which is dropped and counted.
+"""
 
 import logging
 import math
@@ -57,7 +61,7 @@ class RemoteWriter:
         self._clock = clock
         self._encoder = SeriesEncoder()
         self._waiting: deque[HostSample] = deque()
-        self._told: list[EncodedSeries] = []
+        self._pending: list[EncodedSeries] = []
         self._last: dict[str, float] = {}
         self._newest = -math.inf
         self._is_writing = threading.Lock()
@@ -93,10 +97,10 @@ class RemoteWriter:
         with self._is_writing:
             samples = [self._waiting.popleft() for _ in range(len(self._waiting))]
             parts = [part for sample in samples for part in self._encode_safely(sample)]
-            told = [*self._told, *self._counters.tell(self._newest, at_last=at_last)]
-            self._told = []
-            if told and self._counters.save():
-                parts += told
+            pending = [*self._pending, *self._counters.take_changed(self._newest, at_last=at_last)]
+            self._pending = []
+            if pending and self._counters.save():
+                parts += pending
             if parts:
                 # In order of time: Prometheus takes nothing that is an hour older than what it has.
                 self._append(sorted(parts, key=lambda part: part.at), len(samples))
@@ -114,8 +118,8 @@ class RemoteWriter:
     def _encode(self, sample: HostSample) -> list[EncodedSeries]:
         before = self._last.get(sample.host_id, -math.inf)
         seconds = _cover(sample, before)
-        # What was used up to the hour is told before the next begins: hours are what people ask for.
-        self._told += self._counters.tell(self._newest, at_last=sample.at // _HOUR > self._newest // _HOUR)
+        # The totals up to the hour are sent before the next one begins: people ask for whole hours.
+        self._pending += self._counters.take_changed(self._newest, at_last=sample.at // _HOUR > self._newest // _HOUR)
         self._last[sample.host_id] = max(before, sample.at)
         if sample.at > self._newest or self._newest > self._clock() + CLOCK_WAS_WRONG:
             self._newest = sample.at
@@ -242,12 +246,12 @@ class RemoteWriteSender:
         reply = self._client.post("", packed, _HEADERS)
         if 200 <= reply.status < 300:
             return
-        told = f"{self._client.shown} answers {describe(reply)}"
+        answer = f"{self._client.shown} answers {describe(reply)}"
         if reply.status in _FOR_A_PERSON:
             self._client.read_secrets_again()
-            raise _RetryLater(told, 15.0)
+            raise _RetryLater(answer, 15.0)
         if reply.status in _LATER or not 400 <= reply.status < 500:
-            raise _RetryLater(told, _retry_after(reply.headers.get("Retry-After")))
+            raise _RetryLater(answer, _retry_after(reply.headers.get("Retry-After")))
         raise _WriteRefused(reply)
 
     def _give_up(self, refused: _WriteRefused) -> None:
