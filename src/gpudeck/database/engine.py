@@ -39,11 +39,9 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class Database:
-    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; the caller closes it.
-
-    `away` is why it cannot be used now, and since when; None: it can, or it is not watched. While one that `is_watched`
-    is away, nothing else tries it.
-    """
+    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; the caller closes it. `away` is why
+    it cannot be used now, and since when; None: it can, or it is not watched. While one that `is_watched` is away,
+    nothing else tries it."""
 
     def __init__(
         self,
@@ -239,10 +237,8 @@ def _on_postgresql(address: str) -> Database:
 
 
 async def delete_old(database: Database, table: Table, column: ColumnElement[Any], old: ColumnElement[bool]) -> int:
-    """Delete the rows that are `old` by `column`, a time; how many there were. Raises Temporary.
-
-    The caller takes the time from a `RetentionClock`.
-    """
+    """Delete the rows that are `old` by `column`, a time; how many there were. Raises Temporary. The caller takes the
+    time from a `RetentionClock`."""
     async with database.begin() as connection:
         found = select(func.count(), func.min(column), func.max(column)).select_from(table).where(old)
         count, first, last = (await connection.execute(found)).one()

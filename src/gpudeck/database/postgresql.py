@@ -54,10 +54,8 @@ def make_engine(
     connects_in: float = CONNECT_SECONDS,
     most: int = POOL_SIZE,
 ) -> AsyncEngine:
-    """At most `most` connections, each tried before it is used, or a new one each time.
-
-    `address` is read as PostgreSQL's own programs read theirs, with `sslmode` and $PGPASSFILE.
-    """
+    """At most `most` connections, each tried before it is used, or a new one each time. `address` is read as
+    PostgreSQL's own programs read theirs, with `sslmode` and $PGPASSFILE."""
     return create_async_engine(
         "postgresql+asyncpg://",
         async_creator=lambda: _connect(address, answers_in, connects_in),

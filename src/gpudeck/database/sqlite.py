@@ -70,11 +70,8 @@ def make_engine(
     file: Path, *, checks_foreign_keys: bool = True, keeps_connection: bool = True, waits: float | None = None
 ) -> AsyncEngine:
     """Connections to the file: one, for which all wait in turn, or a new one each time. Another process that writes is
-    waited for up to `waits` seconds.
-
-    Each transaction is the only one from its beginning: one that reads first and then writes would otherwise fail when
-    another wrote in between.
-    """
+    waited for up to `waits` seconds. Each transaction is the only one from its beginning: one that reads first and then
+    writes would otherwise fail when another wrote in between."""
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),  # not from text: a folder may have ? and # in its name
         async_creator=lambda: _connect(file, BUSY_SECONDS if waits is None else min(waits, BUSY_SECONDS)),
@@ -122,10 +119,8 @@ def _one_connection() -> dict[str, Any]:
 
 
 def make_file(file: Path) -> None:
-    """Make the file if it is not there. Only its owner can read it: there are hashes of passwords in it.
-
-    SQLite gives the same mode to the two files that it puts beside it. Raises OSError.
-    """
+    """Make the file if it is not there. Only its owner can read it: there are hashes of passwords in it. SQLite gives
+    the same mode to the two files that it puts beside it. Raises OSError."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # One that was copied back from a backup is often readable by everybody.
@@ -194,11 +189,9 @@ def _identify(file: Path) -> tuple[int, int] | None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """A new file `target`, which only its owner can read, with all that was committed in `source` when this began.
-
-    One step of SQLite's own backup: writers go on meanwhile. The copy is one file, with none beside it. Blocks. Raises
-    sqlite3.Error and OSError; then there is no target.
-    """
+    """A new file `target`, which only its owner can read, with all that was committed in `source` when this began. One
+    step of SQLite's own backup: writers go on meanwhile. The copy is one file, with none beside it. Blocks. Raises
+    sqlite3.Error and OSError; then there is no target."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         with contextlib.closing(open_to_read(source)) as opened, contextlib.closing(sqlite3.connect(target)) as copy:

@@ -44,11 +44,9 @@ T = TypeVar("T")
 
 
 class Events:
-    """`add` whatever happened; listeners that `subscribe` get it at once. `start` and `stop` in the loop that owns
-    it.
-
-    `problem` is what keeps events from being kept or read, for everybody who may look at the hub; None: nothing does.
-    """
+    """`add` whatever happened; listeners that `subscribe` get it at once. `start` and `stop` in the loop that owns it.
+    `problem` is what keeps events from being kept or read, for everybody who may look at the hub; None: nothing
+    does."""
 
     def __init__(
         self,

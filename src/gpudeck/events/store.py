@@ -22,11 +22,9 @@ _HUB = ("hub_started", "hub_stopped")
 
 
 class EventAsk(Struct, frozen=True, kw_only=True):
-    """Which events are wanted: from `start` until before `end`, and older than the one with the id `before`.
-
-    `host` is a name or an id. Of several `kinds`, or `severities`, any fits. `text` is in the title, the detail or the
-    user, in whatever case.
-    """
+    """Which events are wanted: from `start` until before `end`, and older than the one with the id `before`. `host` is
+    a name or an id. Of several `kinds`, or `severities`, any fits. `text` is in the title, the detail or the user, in
+    whatever case."""
 
     start: float | None = None
     end: float | None = None

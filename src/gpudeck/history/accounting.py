@@ -64,10 +64,8 @@ class RunPart(Struct):
 
 
 class _Claims(Struct):
-    """Who claims how much of which GPU at each moment: one row a user (or run) and GPU, sorted by GPU.
-
-    `memory` is what is known of the claimant's memory there; shares of a GPU in use add up to one.
-    """
+    """Who claims how much of which GPU at each moment: one row a user (or run) and GPU, sorted by GPU. `memory` is what
+    is known of the claimant's memory there; shares of a GPU in use add up to one."""
 
     names: list[str | None]
     gpu: _Indexes
@@ -78,11 +76,9 @@ class _Claims(Struct):
 def uses(
     hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]
 ) -> dict[tuple[str | None, str], UsageAmounts]:
-    """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: unknown.
-
-    Users who are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that
-    is not known of all of them, or is 0 of all of them.
-    """
+    """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: unknown. Users who
+    are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that is not
+    known of all of them, or is 0 of all of them."""
     if not len(hour.times) or not hour.gpus:
         return {}
     claims = [_claims_of_users(hour, owners), _claims_without_runs(hour)]
@@ -103,9 +99,7 @@ def uses(
 
 def run_parts(hour: Hour) -> dict[int, RunPart]:
     """Each run's part, by the run. Runs share a GPU's joules by memory, and equally when that is not known of all.
-
-    Utilization is the run's own where it is known, else that of its GPU.
-    """
+    Utilization is the run's own where it is known, else that of its GPU."""
     if not len(hour.times) or not hour.runs:
         return {}
     slices = sorted(hour.runs, key=lambda part: part.gpu)

@@ -308,10 +308,8 @@ def wanted_for(metric: HistoryMetric) -> tuple[str, ...]:
 
 
 def observed_seconds(stack: TotalsStack, now: float) -> Floats:
-    """For how long the GPUs were observed on average in each of these steps.
-
-    A sum of capacity × seconds over a sum of capacities. If no GPU reports its memory, the whole step.
-    """
+    """For how long the GPUs were observed on average in each of these steps. A sum of capacity × seconds over a sum of
+    capacities. If no GPU reports its memory, the whole step."""
     capacity = stack.lines(CAPACITY)
     lengths: Floats = np.clip(now - stack.starts, 1.0, float(stack.seconds_per_step))
     is_told = np.nan_to_num(capacity[:, TOTAL]) > 0

@@ -53,11 +53,9 @@ class Ask(Struct, frozen=True):
 
 
 class Series(Struct, omit_defaults=True):
-    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`.
-
-    `label` is what people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the
-    series without a user is that of unknown users.
-    """
+    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`. `label` is what
+    people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the series without a
+    user is that of unknown users."""
 
     points: list[Point]
     gpu: str | None = None
@@ -122,9 +120,7 @@ class UsageAsk(Struct, frozen=True):
 
 class UsageAmounts(Struct):
     """GPU-seconds and joules. `measured` is the part of `held` with a known utilization, `metered` with a known power.
-
-    `peak` is the most memory that was held on one GPU at a moment, in bytes.
-    """
+    `peak` is the most memory that was held on one GPU at a moment, in bytes."""
 
     held: float = 0.0
     worked: float = 0.0
@@ -163,10 +159,8 @@ class RunsAsk(Struct, frozen=True):
 
 class Run(Struct):
     """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
-
     `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
-    """
+    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown."""
 
     id: int
     host: str
@@ -216,9 +210,7 @@ class StoreStats(Struct, omit_defaults=True):
 
 class Store(Protocol):
     """Where the past is kept. `take` is called on the event loop and returns at once; the questions block a thread.
-
-    Questions raise HistoryRefused for what cannot be answered, and Temporary when the store is out of reach.
-    """
+    Questions raise HistoryRefused for what cannot be answered, and Temporary when the store is out of reach."""
 
     @property
     def problem(self) -> str | None:

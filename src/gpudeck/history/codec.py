@@ -89,8 +89,7 @@ _WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2
 
 
 def encode_matrix(matrix: Floats, precision: float, *, level: int = _LEVEL) -> bytes:
-    """`matrix` is (rows, samples) with NaN for unknown. `decode_matrix` returns values within half a
-    precision."""
+    """`matrix` is (rows, samples) with NaN for unknown. `decode_matrix` returns values within half a precision."""
     rows, samples = matrix.shape
     if rows * samples > MOST_VALUES:
         raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
@@ -245,11 +244,9 @@ def _pack_planes(numbers: _Unsigned, level: int) -> list[bytes]:
 
 
 def _deflate(plain: bytes, level: int) -> bytes:
-    """The same bytes where nothing is gained: what is as long as it should be was not deflated.
-
-    Small numbers with some order in them are what Z_FILTERED is for; where hardly anything repeats, to look for it
-    costs twice the time and Z_RLE does not. Measured on simulated and on random hours.
-    """
+    """The same bytes where nothing is gained: what is as long as it should be was not deflated. Small numbers with some
+    order in them are what Z_FILTERED is for; where hardly anything repeats, to look for it costs twice the time and
+    Z_RLE does not. Measured on simulated and on random hours."""
     if len(plain) < _LEAST_DEFLATED:
         return plain
     strategy = zlib.Z_RLE if 10 * plain.count(0) < len(plain) else zlib.Z_FILTERED

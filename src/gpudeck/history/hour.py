@@ -45,10 +45,8 @@ _PERCENT: Final = 1.0
 
 
 class RunSlice(Struct):
-    """One run on one GPU: `gpu` is the row in the hour's arrays. Where `present` is False it was not there.
-
-    `memory` is in bytes. NaN where it is not known, and where the run was not there.
-    """
+    """One run on one GPU: `gpu` is the row in the hour's arrays. Where `present` is False it was not there. `memory` is
+    in bytes. NaN where it is not known, and where the run was not there."""
 
     run: int
     gpu: int
@@ -58,11 +56,9 @@ class RunSlice(Struct):
 
 
 class Hour(Struct):
-    """`gpus` are keys of the store, one a row of `states` and of each of `metrics`.
-
-    `covered` is how many seconds each sample stands for: those since the sample before it, unless there was a gap,
-    which was not observed. `metrics` and `host` are by the catalog's names.
-    """
+    """`gpus` are keys of the store, one a row of `states` and of each of `metrics`. `covered` is how many seconds each
+    sample stands for: those since the sample before it, unless there was a gap, which was not observed. `metrics` and
+    `host` are by the catalog's names."""
 
     start: int
     times: Floats
@@ -80,10 +76,8 @@ class Hour(Struct):
 
 
 def cover(times: Floats, interval: "float | Floats", before: float | None) -> Floats:
-    """How many seconds each sample stands for. `before` is the last sample of the hour before, if there was one.
-
-    A sample after a gap of more than three beats stands for one beat: the gap itself was not observed.
-    """
+    """How many seconds each sample stands for. `before` is the last sample of the hour before, if there was one. A
+    sample after a gap of more than three beats stands for one beat: the gap itself was not observed."""
     if not len(times):
         return np.empty(0)
     first = times[0] - before if before is not None else np.inf

@@ -61,11 +61,8 @@ class Roll(Struct):
 
 
 class Quarters(Struct):
-    """`count` quarter hours from `start` on. `gpus` are keys of the store, one a row.
-
-    `states` is (states, GPUs, quarter hours): for how many seconds each GPU was in each of sample.STATES. `host` has
-    one row.
-    """
+    """`count` quarter hours from `start` on. `gpus` are keys of the store, one a row. `states` is (states, GPUs,
+    quarter hours): for how many seconds each GPU was in each of sample.STATES. `host` has one row."""
 
     start: int
     count: int
@@ -76,10 +73,8 @@ class Quarters(Struct):
 
 
 class _Section(Struct, array_like=True, frozen=True):
-    """The metrics of the GPUs, or of the host. `seconds_of` says which table in `seconds` is a metric's; 0 is none.
-
-    A metric that has none is in no block either.
-    """
+    """The metrics of the GPUs, or of the host. `seconds_of` says which table in `seconds` is a metric's; 0 is none. A
+    metric that has none is in no block either."""
 
     names: bytes
     precisions: list[int | float]

@@ -55,9 +55,7 @@ def align(start: float, end: float, step: int) -> Grid:
 
 def choose_grid(start: float, end: float, points: int, least: int = STEPS[0]) -> Grid:
     """The smallest round step of at least `least` seconds that makes about `points` of them, at most 1.2 times as many.
-
-    The range may lie anywhere between two steps, so there can be two more.
-    """
+    The range may lie anywhere between two steps, so there can be two more."""
     most = 1.2 * points
     step = next((step for step in STEPS if step >= least and end - start <= step * most), LONGEST)
     return align(start, end, step)
@@ -91,10 +89,8 @@ def check_points(points: int) -> None:
 
 
 class Period:
-    """From `start` until `end`, in Unix seconds. With a `zone` it is cut into the days there.
-
-    Raises HistoryRefused for a period that makes no sense or is too long, and for an unknown zone.
-    """
+    """From `start` until `end`, in Unix seconds. With a `zone` it is cut into the days there. Raises HistoryRefused for
+    a period that makes no sense or is too long, and for an unknown zone."""
 
     def __init__(self, start: float, end: float, now: float, zone: str | None = None) -> None:
         check_range(start, end)
@@ -105,10 +101,8 @@ class Period:
         self._begins = [begin for _, begin in self.days] or [-math.inf]
 
     def parts(self, hour: int) -> list[tuple[int, float]]:
-        """The days on which the hour lies in the period, by their number, each with its share of the hour (0 to 1).
-
-        All are of day 0 where there are no days.
-        """
+        """The days on which the hour lies in the period, by their number, each with its share of the hour (0 to 1). All
+        are of day 0 where there are no days."""
         until = min(hour + HOUR, self._now) if hour < self._now else hour + HOUR
         begin, end = max(hour, self.start), min(until, self.end)
         found: list[tuple[int, float]] = []

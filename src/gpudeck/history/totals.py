@@ -140,10 +140,8 @@ def encode_totals(totals: StepTotals, layout: tuple[str, ...]) -> bytes:
 
 
 def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] | None = None) -> StepTotals:
-    """Only `names` (None: all), in the order of the layout; those that the layout does not have are left out.
-
-    Low and high have the seven digits of a float32. Raises Damaged.
-    """
+    """Only `names` (None: all), in the order of the layout; those that the layout does not have are left out. Low and
+    high have the seven digits of a float32. Raises Damaged."""
     try:
         version, start, step, count = HEAD.unpack_from(body)
         if version != TOTALS_VERSION:

@@ -91,11 +91,9 @@ def fold(
     observed: float,
     had: float,
 ) -> Usage:
-    """The answer from facts that any store returns: one an hour, host, user and model, or less finely.
-
-    `hosts` are the names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known
-    GPUs had. Hours outside of the period may be among the facts. Raises HistoryRefused.
-    """
+    """The answer from facts that any store returns: one an hour, host, user and model, or less finely. `hosts` are the
+    names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known GPUs had. Hours
+    outside of the period may be among the facts. Raises HistoryRefused."""
     period = _period(ask, now)
     rows: dict[_RowKey, _Sums] = {}
     total = _Sums()
@@ -119,10 +117,8 @@ def fold(
 
 
 def seconds_had(gpus: Iterable[KnownGpu], start: float, end: float) -> float:
-    """The GPU-seconds that these GPUs had in a period: each from when it was first seen.
-
-    One that was last seen more than seven days before the end counts until then: it is taken for removed.
-    """
+    """The GPU-seconds that these GPUs had in a period: each from when it was first seen. One that was last seen more
+    than seven days before the end counts until then: it is taken for removed."""
     ends = ((gpu, gpu.last if gpu.last < end - _GONE_AFTER else end) for gpu in gpus)
     return sum(max(0.0, until - max(start, gpu.first)) for gpu, until in ends)
 
@@ -288,10 +284,8 @@ def _round(value: float | None) -> float | None:
 
 def unix_group(login: str) -> str | None:
     """The login's primary group; None for a login that this machine does not know, and for a group of its own name.
-
-    Such a group has one member: it says nothing. Answers are kept for up to ten minutes, because a directory server
-    may stand behind them. May block for as long as that server takes.
-    """
+    Such a group has one member: it says nothing. Answers are kept for up to ten minutes, because a directory server may
+    stand behind them. May block for as long as that server takes."""
     return _look_up(login, int(time.monotonic() / _KEPT_SECONDS))
 
 

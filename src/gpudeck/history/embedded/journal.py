@@ -62,10 +62,8 @@ class SampleHead(NamedTuple):
 
 
 class SampleRow(NamedTuple):
-    """One sample of a batch. `own` is moment, interval and the host's values; `table` is (GPUs, values).
-
-    `run_values` is the memory in bytes of each run, GPU by GPU, and after those the utilization of each.
-    """
+    """One sample of a batch. `own` is moment, interval and the host's values; `table` is (GPUs, values). `run_values`
+    is the memory in bytes of each run, GPU by GPU, and after those the utilization of each."""
 
     host: int
     gpu_runs: GpuRuns
@@ -226,10 +224,8 @@ def _decode_old(body: bytes) -> SampleBatch:
 
 
 def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleRow, int, MetricLayout]]:
-    """Row, number of the entry and layout of everything that no sealed hour has yet, in order.
-
-    An entry that cannot be read costs its second. The log has one line about all of a kind, at the end.
-    """
+    """Row, number of the entry and layout of everything that no sealed hour has yet, in order. An entry that cannot be
+    read costs its second. The log has one line about all of a kind, at the end."""
     layouts: dict[int, MetricLayout] = {}
     sealed: dict[int, int] = {}
     left_out: list[tuple[int, Damaged]] = []

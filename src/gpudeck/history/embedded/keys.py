@@ -53,11 +53,9 @@ class OpenRun(Struct):
 
 
 class HostKeys(Struct):
-    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID.
-
-    An open run was last seen when its host was. While a sample equals `seen_devices`, its GPUs and runs are those of
-    `gpu_runs`, and nothing has to be looked up.
-    """
+    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID. An
+    open run was last seen when its host was. While a sample equals `seen_devices`, its GPUs and runs are those of
+    `gpu_runs`, and nothing has to be looked up."""
 
     key: int
     host_id: str

@@ -331,10 +331,8 @@ class _RowBuffer:
 
 class OpenHour:
     """`before` is when the host was last sampled before this hour. `first_entry` is the oldest journal entry in it.
-
     `is_late`: the hour was sealed before; what is here comes on top of that. After every `rows_in_piece` rows they are
-    packed.
-    """
+    packed."""
 
     def __init__(
         self,
@@ -375,10 +373,8 @@ class OpenHour:
             self._pack()
 
     def cached(self, what: Hashable, work: Callable[[], T]) -> T:
-        """What `work` makes of the hour so far: kept until the next row, so that many questions in a row cost one.
-
-        May be called from any thread. `what` names it.
-        """
+        """What `work` makes of the hour so far: kept until the next row, so that many questions in a row cost one. May
+        be called from any thread. `what` names it."""
         rows, kept = self._appended, self._cached.get(what)
         if kept is not None and kept[0] == rows:
             return cast("T", kept[1])
@@ -389,10 +385,8 @@ class OpenHour:
         return made
 
     def snapshot(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
-        """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them.
-
-        May be called from any thread.
-        """
+        """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them. May be
+        called from any thread."""
         # The stretches first: what is packed in between is then there twice, which the order of times takes out again.
         loose = [stretch.snapshot() for stretch in list(self._stretches)]
         pieces: list[Piece] = [*self._pieces, *loose]

@@ -32,10 +32,8 @@ _TABLE: Final = (
 def set_aside(
     connection: sqlite3.Connection, table: str, where: str, values: Sequence[object], *, reason: str, now: float
 ) -> int:
-    """Move the rows of `table` that fit; how many there were. Inside the caller's transaction.
-
-    `body` is the row as msgpack, its columns in their order.
-    """
+    """Move the rows of `table` that fit; how many there were. Inside the caller's transaction. `body` is the row as
+    msgpack, its columns in their order."""
     rows = connection.execute(f"SELECT * FROM {table} WHERE {where}", tuple(values)).fetchall()  # noqa: S608
     if rows:
         connection.execute(_TABLE)

@@ -195,11 +195,9 @@ def _make_run(
 
 
 class EmbeddedStore:
-    """`history.base.Store` in one file. Questions may be asked from any thread.
-
-    `keep_samples` is False beside another store that has them: then sums and runs alone are kept. `find_group` tells
-    the group of a login. `retention` is the time by which old data are deleted.
-    """
+    """`history.base.Store` in one file. Questions may be asked from any thread. `keep_samples` is False beside another
+    store that has them: then sums and runs alone are kept. `find_group` tells the group of a login. `retention` is the
+    time by which old data are deleted."""
 
     def __init__(
         self,

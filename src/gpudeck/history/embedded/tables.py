@@ -156,10 +156,8 @@ def find_wrong(connection: sqlite3.Connection, table: str, columns: Sequence[str
 
 
 def correct(row: Sequence[Any], crc: object) -> tuple[Any, ...] | None:
-    """The row with one bit flipped back, so that its checksum fits; None where more than one bit is damaged.
-
-    Tries every bit: for rows of some kilobytes. That a wrong one fits is as likely as 1 in 100,000.
-    """
+    """The row with one bit flipped back, so that its checksum fits; None where more than one bit is damaged. Tries
+    every bit: for rows of some kilobytes. That a wrong one fits is as likely as 1 in 100,000."""
     for place, value in enumerate(row):
         for other in _neighbours(value):
             tried = (*row[:place], other, *row[place + 1 :])
@@ -238,10 +236,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def open_to_write(path: Path, *, keeps_crc: bool = True) -> sqlite3.Connection:
     """The one connection that writes; the file is made if there is none. `keeps_crc`: not where rows are copied with
-    the checksum they have.
-
-    Raises DamagedFile, UsageError where it is not ours, and Temporary where it cannot be used at the moment.
-    """
+    the checksum they have. Raises DamagedFile, UsageError where it is not ours, and Temporary where it cannot be used
+    at the moment."""
     connection = None
     try:
         connection = _connect(path)

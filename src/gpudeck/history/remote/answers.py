@@ -224,10 +224,8 @@ def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, metric: Histo
 
 
 def _grown(reader: PromReader, counter: str, user: str, hours: Grid) -> Floats:
-    """By how much a user's counters grew in each hour, added up; NaN while there was none.
-
-    The hour before the first is asked for too, to know where the first began.
-    """
+    """By how much a user's counters grew in each hour, added up; NaN while there was none. The hour before the first is
+    asked for too, to know where the first began."""
     earlier = Grid(hours.start - HOUR, HOUR, hours.count + 1)
     at = over(select(counter, {"user": user}), HOUR)
     found = reader.stats(

@@ -56,11 +56,8 @@ class PromResponse(Struct, frozen=True):
 
 
 class PromClient:
-    """To one address of the store. Several threads may ask at once. `close` when done.
-
-    Raises UsageError for an address or a file that cannot be used. Secrets are read again after a refusal, so that a
-    new token needs no restart.
-    """
+    """To one address of the store. Several threads may ask at once. `close` when done. Raises UsageError for an address
+    or a file that cannot be used. Secrets are read again after a refusal, so that a new token needs no restart."""
 
     def __init__(self, url: str, settings: HistorySettings, *, seconds: float, connections: int = 1) -> None:
         """`seconds` is how long to wait for an answer."""
@@ -221,11 +218,9 @@ class PromReader:
         return list(found.values())
 
     def _values(self, query: str, grid: Grid) -> Iterator[tuple[dict[str, str], Floats]]:
-        """What the store answers at once.
-
-        A window ends at the moment that is asked for, and its end is part of it. A step ends before the next begins, so
-        its last millisecond is asked for. VictoriaMetrics would move these moments to round ones, but for `nocache`.
-        """
+        """What the store answers at once. A window ends at the moment that is asked for, and its end is part of it. A
+        step ends before the next begins, so its last millisecond is asked for. VictoriaMetrics would move these moments
+        to round ones, but for `nocache`."""
         asked = {
             "query": query,
             "start": f"{grid.start + grid.step - _END - LATER:.3f}",
@@ -273,11 +268,9 @@ _decode_values = msgspec.json.Decoder(list[tuple[float, str]]).decode
 
 
 def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[bytes]:
-    """The answer as several of the same form, each with a part of the list that begins with `begin`.
-
-    `between` stands between two objects of the list, and in no text: a quote in a text has a backslash before it. One
-    that is written otherwise, as with spaces, is not cut.
-    """
+    """The answer as several of the same form, each with a part of the list that begins with `begin`. `between` stands
+    between two objects of the list, and in no text: a quote in a text has a backslash before it. One that is written
+    otherwise, as with spaces, is not cut."""
     at = body.find(begin) + len(begin)
     head = body[:at]
     while head.endswith(begin) and (found := body.find(between, at + _PIECE_BYTES)) >= 0:

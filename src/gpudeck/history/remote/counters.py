@@ -75,10 +75,8 @@ class UsageCounters:
                 self._add((user, sample.host_id, sample.name, gpu.model), amounts, sample.at - seconds)
 
     def take_changed(self, now: float, *, at_last: bool = False) -> list[EncodedSeries]:
-        """What has changed, as series, once in EVERY seconds or `at_last`: nobody may be sent it before `save`.
-
-        `now` is the time of the newest sample.
-        """
+        """What has changed, as series, once in EVERY seconds or `at_last`: nobody may be sent it before `save`. `now`
+        is the time of the newest sample."""
         is_early = 0 < now - self._sent_at < EVERY and not at_last
         if is_early or -CLOCK_WAS_WRONG < now - self._sent_at <= 0 or not math.isfinite(now):
             return []

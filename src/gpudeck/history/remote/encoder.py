@@ -168,8 +168,8 @@ def _encode_values(labels: list[bytes], series: tuple[Exposed, ...], values: Val
 
 
 def memory_by_user(gpu: GpuSample) -> dict[str | None, float | None]:
-    """The users of a GPU and their memory. A GPU in use without visible processes has the user None. If the memory of one
-    of a user's processes is unknown, the user's is."""
+    """The users of a GPU and their memory. A GPU in use without visible processes has the user None. If the memory of
+    one of a user's processes is unknown, the user's is."""
     if gpu.state <= _UNKNOWN:
         return {}
     if not gpu.processes:

@@ -39,10 +39,8 @@ def encode_record(part: EncodedSeries, packer: zstandard.ZstdCompressor) -> byte
 
 
 def read_records(file: Path, begin: int = 0, end: int | None = None) -> Iterator[tuple[EncodedSeries, int]]:
-    """The records from `begin` until `end`, and where each ends; stops early at one that is torn or damaged.
-
-    A file that is gone has none.
-    """
+    """The records from `begin` until `end`, and where each ends; stops early at one that is torn or damaged. A file
+    that is gone has none."""
     try:
         opened = file.open("rb")
     except FileNotFoundError:
@@ -78,10 +76,8 @@ class QueuedRecord(Struct, frozen=True):
 
 class DiskQueue:
     """`append` is for one thread, `peek` and `done` for one other. Raises OSError when the folder cannot be used.
-
     `most_bytes` bounds it on the disk. `dropped` counts records that were not sent and never will be; `lost` is from
-    when until when those were taken that were dropped since all had been sent last, None: none were.
-    """
+    when until when those were taken that were dropped since all had been sent last, None: none were."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
