@@ -49,7 +49,7 @@ class Block(Struct):
     roll: Roll
 
 
-class Whole(Struct):
+class CombinedSteps(Struct):
     """Several devices as one, by step. `totals` are the sums of their means. Can be put together again with others."""
 
     sums: Floats
@@ -58,9 +58,9 @@ class Whole(Struct):
     highs: Floats
     totals: Floats
 
-    def join(self, other: "Whole", rollup: Rollup) -> "Whole":
+    def join(self, other: "CombinedSteps", rollup: Rollup) -> "CombinedSteps":
         lower, higher = (_known_sum, _known_sum) if rollup is Rollup.SUM else (np.fmin, np.fmax)
-        return Whole(
+        return CombinedSteps(
             self.sums + other.sums,
             self.seconds + other.seconds,
             lower(self.lows, other.lows),
@@ -132,13 +132,13 @@ def _last_known(values: Floats, is_known: NDArray[np.bool_], firsts: NDArray[np.
     return np.where(places < firsts, np.nan, lasts)
 
 
-def put_together(devices: Iterable[Roll], grid: Grid, rollup: Rollup) -> Whole:
+def combine(devices: Iterable[Roll], grid: Grid, rollup: Rollup) -> CombinedSteps:
     """Several devices as one."""
     every = list(devices) or [unknown_roll((grid.count,))]
     sums, seconds = np.array([steps.sum for steps in every]), np.array([steps.seconds for steps in every])
     lows, highs = np.array([steps.low for steps in every]), np.array([steps.high for steps in every])
     is_sum = rollup is Rollup.SUM
-    return Whole(
+    return CombinedSteps(
         sums.sum(axis=0),
         seconds.sum(axis=0),
         sum_of_known(lows) if is_sum else np.fmin.reduce(lows, axis=0),
@@ -147,7 +147,7 @@ def put_together(devices: Iterable[Roll], grid: Grid, rollup: Rollup) -> Whole:
     )
 
 
-def points_of_one(steps: Roll, grid: Grid, metric: HistoryMetric) -> list[Point]:
+def device_points(steps: Roll, grid: Grid, metric: HistoryMetric) -> list[Point]:
     """The points of a single device."""
     means = steps.last if metric.rollup is Rollup.LAST else divide(steps.sum, steps.seconds)
     return make_points(grid, means, steps.low, steps.high, metric.digits)
@@ -289,7 +289,9 @@ def _roll_of_state(states: Floats, state: int) -> Roll:
     return Roll(inside, seconds, low, np.where(is_seen, share > 1e-6, np.nan), share)
 
 
-def fold_totals(stack: TotalsStack, metric: HistoryMetric, now: float, at: NDArray[np.int64], count: int) -> Whole:
+def fold_totals(
+    stack: TotalsStack, metric: HistoryMetric, now: float, at: NDArray[np.int64], count: int
+) -> CombinedSteps:
     """`at` is the place among `count` to which each step of the stack belongs. A total is the mean of its steps'."""
     rows = stack.lines(metric.name) if metric.state is None else _count_states(stack, metric.state, now)
     is_known = rows[:, SECONDS] > 0
@@ -300,7 +302,9 @@ def fold_totals(stack: TotalsStack, metric: HistoryMetric, now: float, at: NDArr
     lows, highs = np.full(count, np.nan), np.full(count, np.nan)
     np.fmin.at(lows, at, rows[:, LOW])
     np.fmax.at(highs, at, rows[:, HIGH])
-    return Whole(sums, seconds, lows, highs, divide(totals, np.bincount(at, minlength=count).astype(np.float64)))
+    return CombinedSteps(
+        sums, seconds, lows, highs, divide(totals, np.bincount(at, minlength=count).astype(np.float64))
+    )
 
 
 def wanted_for(metric: HistoryMetric) -> tuple[str, ...]:

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from gpudeck.history.aggregation import (
     CAPACITY,
     Block,
+    CombinedSteps,
     Mask,
-    Whole,
     as_json,
+    combine,
+    device_points,
     fold,
     fold_totals,
     make_block,
     observed_seconds,
-    points_of_one,
-    put_together,
     read_quarters,
     read_samples,
     wanted_for,
@@ -68,7 +68,7 @@ MOST_CELLS: Final = 500_000
 
 def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
     gpu = find_gpu(view, ask.gpu or "")
-    grid = cut_range(view, ask, gpu.first)
+    grid = series_grid(view, ask, gpu.first)
     found = _fold_host(view, gpu.host, metric, grid, only={gpu.key})
     points = _together(found, grid, metric, is_one=True)
     return make_answer(ask, metric, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
@@ -77,7 +77,7 @@ def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
 def host_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
     host = find_host(view, ask.host or "")
     gpus = {key: gpu for key, gpu in view.gpus().items() if gpu.host == host.key}
-    grid = cut_range(view, ask, host.first, among=len(gpus) if ask.by == "gpu" else 1)
+    grid = series_grid(view, ask, host.first, among=len(gpus) if ask.by == "gpu" else 1)
     found = _fold_host(view, host.key, metric, grid)
     if ask.by == "gpu":
         return make_answer(ask, metric, grid, _each(found, view.gpus(), grid, metric))
@@ -88,7 +88,7 @@ def host_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
 def run_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
     """Its GPUs while it was on them; in quarter hours, those that it was there for at least a part of."""
     run = _find_run(view, ask.run or 0)
-    grid = cut_range(view, ask, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
+    grid = series_grid(view, ask, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
     if grid.step < QUARTER:
         found = fold(read_samples(view, run.host, metric, grid, only=run.gpus, mask=_presence(run.key)), grid)
     else:
@@ -133,7 +133,7 @@ def find_host(view: "HistoryView", name: str) -> KnownHost:
     return max(named, key=lambda host: host.last)
 
 
-def cut_range(view: "HistoryView", ask: Ask, began: float, *, among: int = 1) -> Grid:
+def series_grid(view: "HistoryView", ask: Ask, began: float, *, among: int = 1) -> Grid:
     """The steps of an answer about devices that were first seen at `began`, for `among` series."""
     if among > MOST_SERIES:
         hint = f"At most {MOST_SERIES} can be; ask for one GPU."
@@ -172,16 +172,16 @@ def _fold_host(
     return fold(read(view, host, metric, grid, only=only), grid)
 
 
-def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: HistoryMetric, grid: Grid) -> Whole:
+def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: HistoryMetric, grid: Grid) -> CombinedSteps:
     """Host by host, so that not all devices are in memory at once."""
-    whole = put_together([], grid, metric.rollup)
+    whole = combine([], grid, metric.rollup)
     for host in hosts:
         found = _fold_host(view, host.key, metric, grid)
-        whole = whole.join(put_together(found.values(), grid, metric.rollup), metric.rollup)
+        whole = whole.join(combine(found.values(), grid, metric.rollup), metric.rollup)
     return whole
 
 
-def _fold_fleet(view: "HistoryView", metric: HistoryMetric, grid: Grid, now: float) -> Whole:
+def _fold_fleet(view: "HistoryView", metric: HistoryMetric, grid: Grid, now: float) -> CombinedSteps:
     stack = view.fleet_quarters(grid.start, grid.end, wanted_for(metric))
     return fold_totals(stack, metric, now, (stack.starts - grid.start) // grid.step, grid.count)
 
@@ -189,15 +189,15 @@ def _fold_fleet(view: "HistoryView", metric: HistoryMetric, grid: Grid, now: flo
 def _each(found: dict[int, Roll], gpus: dict[int, KnownGpu], grid: Grid, metric: HistoryMetric) -> list[Series]:
     known = sorted((gpus[key].label, key) for key in found if key in gpus)
     return [
-        Series(points_of_one(found[key], grid, metric), gpu=gpus[key].uuid, label=label, model=gpus[key].model)
+        Series(device_points(found[key], grid, metric), gpu=gpus[key].uuid, label=label, model=gpus[key].model)
         for label, key in known
     ]
 
 
 def _together(found: dict[int, Roll], grid: Grid, metric: HistoryMetric, *, is_one: bool) -> list[Point]:
     if is_one and len(found) == 1:
-        return points_of_one(next(iter(found.values())), grid, metric)
-    return put_together(found.values(), grid, metric.rollup).points(grid, metric)
+        return device_points(next(iter(found.values())), grid, metric)
+    return combine(found.values(), grid, metric.rollup).points(grid, metric)
 
 
 def _presence(run: int) -> Mask:
@@ -230,7 +230,7 @@ def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float
     values = np.divide(amounts, seconds, out=np.full((1, len(seconds)), np.nan), where=is_seen)
     times = grid.start + HOUR * np.arange(len(seconds), dtype=np.float64)
     block = Block([0], times, Roll(amounts[None], seconds, values, values, values))
-    points = [points_of_one(steps, grid, metric) for steps in fold([block], grid).values()]
+    points = [device_points(steps, grid, metric) for steps in fold([block], grid).values()]
     return make_answer(ask, metric, grid, [Series(points[0] if points else [], user=ask.user)], "hour")
 
 
@@ -266,10 +266,10 @@ def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: fl
     gpu = find_gpu(view, ask.gpu or "")
     start = max(ask.start, gpu.first)
     _check_kept(view, start, min(ask.end, now))
-    grid = cut_range(view, ask, gpu.first)
+    grid = series_grid(view, ask, gpu.first)
     block, users = _split(view, gpu, grid)
     found = fold([block], grid)
-    points = {row: points_of_one(steps, grid, metric) for row, steps in found.items()}
+    points = {row: device_points(steps, grid, metric) for row, steps in found.items()}
     # A step without any memory of a user is no point.
     series = [
         Series([point for point in points[row] if point[3]], gpu=gpu.uuid, label=gpu.label, user=user)
@@ -367,7 +367,7 @@ def answer_heat(view: "HistoryView", ask: HeatAsk, now: float) -> Heat:
     """Rows are by name. A host is there if it was seen at some time in the range."""
     check_range(ask.start, ask.end)
     metric = find_metric(ask.metric, "host")
-    grid = cut_map(ask)
+    grid = heat_grid(ask)
     hosts = _hosts_within(view, grid)
     _check_cost(len(hosts), grid, now)
     values = _fill(view, metric, grid, {host.key: row for row, host in enumerate(hosts)}, now)
@@ -378,7 +378,7 @@ def answer_heat(view: "HistoryView", ask: HeatAsk, now: float) -> Heat:
     return Heat(metric.name, metric.unit, grid.step, grid.times(), rows)
 
 
-def cut_map(ask: HeatAsk) -> Grid:
+def heat_grid(ask: HeatAsk) -> Grid:
     """The columns of a map. Raises HistoryRefused."""
     if ask.step < HOUR or ask.step % HOUR or ask.step > 366 * 24 * HOUR:
         hint = "Give a whole number of hours in seconds: 3600, 7200 … up to a year."

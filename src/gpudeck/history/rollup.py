@@ -207,7 +207,7 @@ def _read(blob: bytes, rows: int, count: int) -> Floats:
     return matrix
 
 
-class _Beats:
+class _QuarterWeights:
     """The samples of an hour by quarter hour. A sample's seconds count where it falls."""
 
     def __init__(self, hour: Hour) -> None:
@@ -259,27 +259,27 @@ class _Beats:
 
 def roll_up(hour: Hour) -> Quarters:
     """The four quarter hours of an hour. An unknown metric is included, with no seconds."""
-    beats = _Beats(hour)
+    weights = _QuarterWeights(hour)
     rows = len(hour.gpus)
-    states = (hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64) @ beats.seconds
-    metrics = _roll_all(beats, hour.metrics, rows)
-    host = _roll_all(beats, {name: values.reshape(1, -1) for name, values in hour.host.items()}, 1)
+    states = (hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64) @ weights.seconds
+    metrics = _roll_all(weights, hour.metrics, rows)
+    host = _roll_all(weights, {name: values.reshape(1, -1) for name, values in hour.host.items()}, 1)
     return Quarters(hour.start, _COUNT, list(hour.gpus), metrics, states, host)
 
 
-def _roll_all(beats: _Beats, metrics: Mapping[str, Floats], rows: int) -> dict[str, Roll]:
+def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int) -> dict[str, Roll]:
     """All at once, as far as they fit: a call of numpy costs more than to work on one GPU's hour. Most metrics are the
     same number all the time, and need not be looked through."""
     values = {name: table[0, 0] for name, table in metrics.items() if table.size and _is_settled(table)}
     # Of an unknown one there is as little as of one that was never observed.
     found = {name: unknown_roll((rows, _COUNT)) for name, value in values.items() if np.isnan(value)}
     settled = [name for name in values if name not in found]
-    found |= _split(beats.repeat(np.repeat([values[name] for name in settled], rows)), settled, rows)
+    found |= _split(weights.repeat(np.repeat([values[name] for name in settled], rows)), settled, rows)
     others = [name for name in metrics if name not in values]
-    each = max(1, _AT_ONCE // max(1, rows * len(beats.seconds)))
+    each = max(1, _AT_ONCE // max(1, rows * len(weights.seconds)))
     for place in range(0, len(others), each):
         some = others[place : place + each]
-        found |= _split(beats.roll(np.concatenate([metrics[name] for name in some])), some, rows)
+        found |= _split(weights.roll(np.concatenate([metrics[name] for name in some])), some, rows)
     return {name: found[name] for name in metrics}
 
 

@@ -36,11 +36,11 @@ from gpudeck.history.embedded.tables import (
     BY_HAND,
     DAMAGED,
     checked_columns,
-    claim,
     columns_of,
     correct,
     is_damage,
     key_of,
+    lock_file,
     open_to_read,
     open_to_write,
     select,
@@ -90,7 +90,7 @@ class RepairReport(Struct):
 
 def repair(path: Path, now: float) -> RepairReport:
     """The file must have no other writer. Raises UsageError where it has, sqlite3.Error, OSError and Temporary."""
-    with claim(path):
+    with lock_file(path):
         aside, copied = None, 0
         if _has_bad_pages(path):
             aside, copied = replace_file(path, now)

@@ -11,6 +11,7 @@ before it is changed gets `DAMAGED`, which never matches: a change does not hide
 import errno
 import fcntl
 import os
+import re
 import sqlite3
 import struct
 import zlib
@@ -33,22 +34,6 @@ _DOUBLE: Final = struct.Struct("<d")
 _pack = msgspec.msgpack.Encoder().encode
 VERSION: Final = 2
 """The first had no checksums of rows."""
-_CHECKED: Final = (
-    "layouts",
-    "words",
-    "hosts",
-    "gpus",
-    "runs",
-    "sealed",
-    "chunks",
-    "quarters",
-    "host_hours",
-    "fleet_quarters",
-    "uses",
-    "uses_of_all",
-)
-"""The tables whose rows have a checksum in the column `crc`, added to what `_SCHEMA` says. An entry of the journal has
-one inside; `meta` has nothing but the version and numbers that may be too large."""
 _HOUR_BITS: Final = 21
 
 _SCHEMA: Final = """
@@ -94,6 +79,9 @@ CREATE TABLE uses_of_all (
     joules REAL NOT NULL, peak REAL NOT NULL, PRIMARY KEY (hour, user, model)
 ) WITHOUT ROWID;
 """
+_CHECKED: Final = tuple(name for name in re.findall(r"CREATE TABLE (\w+)", _SCHEMA) if name not in {"meta", "journal"})
+"""The tables whose rows have a checksum in the column `crc`, which is added to `_SCHEMA`. A journal entry has one
+inside; `meta` only has the version and upper limits of numbers."""
 
 
 WRONG: Final = "the checksum does not fit: the row has changed since it was written"
@@ -202,7 +190,7 @@ def split_key(key: int) -> tuple[int, int]:
     return key >> _HOUR_BITS, (key & ((1 << _HOUR_BITS) - 1)) * 3600
 
 
-def claim(path: Path) -> IO[bytes]:
+def lock_file(path: Path) -> IO[bytes]:
     """The right to write that file, until what is returned is closed. Raises UsageError where another hub has it: both
     would seal the same hours, and everything would count twice."""
     lock = os.fdopen(os.open(path.with_name(f"{path.name}-lock"), os.O_CREAT | os.O_RDWR, 0o600), "r+b")

@@ -149,7 +149,7 @@ class HistoryView:
                 yield open_hours.pop(earlier).snapshot(metrics, runs=runs)
             open_hour = open_hours.pop(begin, None)
             late = None if open_hour is None else open_hour.snapshot(metrics, runs=runs)
-            hour = self._read_or_leave("samples", host, begin, partial(decode_hour, body, metrics, runs=runs))
+            hour = self._read_or_note("samples", host, begin, partial(decode_hour, body, metrics, runs=runs))
             found = merge_hours(hour, late) if hour is not None and late is not None else hour or late
             if found is not None:
                 yield found
@@ -161,7 +161,7 @@ class HistoryView:
         for key, body in paced(self._bodies("quarters", host, start, end)):
             begin = split_key(key)[1]
             if begin not in open_hours:
-                found = self._read_or_leave("quarter hours", host, begin, partial(decode_quarters, body, metrics))
+                found = self._read_or_note("quarter hours", host, begin, partial(decode_quarters, body, metrics))
                 if found is not None:
                     yield found
         for begin, open_hour in paced(open_hours.items()):
@@ -218,7 +218,7 @@ class HistoryView:
             return None
         body = next((body for _, body in self._bodies("chunks", host, start, start + 1)), None)
         read = partial(decode_hour, body, metrics, runs=False) if body is not None else None
-        sealed = None if read is None else self._read_or_leave("samples", host, start, read)
+        sealed = None if read is None else self._read_or_note("samples", host, start, read)
         return None if sealed is None else (sealed, merge_hours(sealed, open_hour.snapshot(metrics, runs=False)))
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
@@ -342,7 +342,7 @@ class HistoryView:
             if is_sound(order(*row[:4], *row[5:]), row[4]):
                 yield row[:4]
             else:
-                self._leave("hours", row[0], row[1], WRONG)
+                self._note_damage("hours", row[0], row[1], WRONG)
 
     def _use(self, numbers: Sequence[Any], place: str) -> UsageAmounts | None:
         if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
@@ -362,7 +362,7 @@ class HistoryView:
         sealed = []
         while batch := list(islice(rows, _BATCH)):
             for row in [row for row in batch if row[:2] in more]:
-                totals = self._read_or_leave("hours", row[0], row[1], partial(self._totals, row, metrics))
+                totals = self._read_or_note("hours", row[0], row[1], partial(self._totals, row, metrics))
                 if totals is not None:
                     more[row[:2]] = join_late(totals, row[:2])
             alone = [row for row in batch if row[:2] not in more]
@@ -382,19 +382,19 @@ class HistoryView:
             whole = [
                 row
                 for row in rows
-                if self._read_or_leave("hours", row[0], row[1], partial(self._totals, row, None)) is not None
+                if self._read_or_note("hours", row[0], row[1], partial(self._totals, row, None)) is not None
             ]
             return decode_stack(whole, self._layouts, metrics, seconds)
 
-    def _read_or_leave(self, what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
+    def _read_or_note(self, what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
         """None where it is damaged: that hour is a gap then, and the others are shown."""
         try:
             return read()
         except Damaged as error:
-            self._leave(what, host, start, error)
+            self._note_damage(what, host, start, error)
             return None
 
-    def _leave(self, what: str, host: int, start: int, why: object) -> None:
+    def _note_damage(self, what: str, host: int, start: int, why: object) -> None:
         known = self._keys.by_key.get(host)
         name = "the fleet" if host == FLEET else f"host {host}" if known is None else known.name
         self.damage.note(f"the {what} of {name} from {show_utc(start)} on", why)

@@ -21,7 +21,7 @@ from gpudeck.history.embedded.open_hour import OpenHour
 from gpudeck.history.embedded.repair import repair_rows, replace_file
 from gpudeck.history.embedded.retention import HistoryRetention
 from gpudeck.history.embedded.seal import HourSealer
-from gpudeck.history.embedded.tables import claim, is_damage, key_of, open_to_write, set_file_aside
+from gpudeck.history.embedded.tables import is_damage, key_of, lock_file, open_to_write, set_file_aside
 from gpudeck.history.embedded.view import DamageLog
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.sample import HostSample
@@ -84,11 +84,11 @@ class EmbeddedWriter:
         self._upkept = 0
         self._is_stopped = False
         self._rest = _WAIT
-        self._claim = claim(path)
+        self._file_lock = lock_file(path)
         try:
             self._open_or_replace()
         except BaseException:
-            self._claim.close()
+            self._file_lock.close()
             raise
         if self.keys.hosts:
             self._retention.limit(max(host.last for host in self.keys.hosts.values()))
@@ -173,7 +173,7 @@ class EmbeddedWriter:
         self._thread.join(30)
         if not self._thread.is_alive():
             self._connection.close()
-            self._claim.close()
+            self._file_lock.close()
 
     def _run(self) -> None:
         is_open = True

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import as_json, divide, make_points, sum_of_known
-from gpudeck.history.answers import check_ask, cut_map
+from gpudeck.history.answers import check_ask, heat_grid
 from gpudeck.history.base import (
     MOST_SERIES,
     Answer,
@@ -100,11 +99,6 @@ def choose_for_all(reader: PromReader, start: float, end: float, points: int) ->
     return grid if beat <= grid.step * _ALIKE else choose_grid(start, end, points, math.ceil(beat / _ALIKE))
 
 
-class RemoteHost(Struct, frozen=True):
-    host_id: str
-    name: str
-
-
 class DeviceDirectory:
     """One thread notes samples, others ask."""
 
@@ -124,20 +118,20 @@ class DeviceDirectory:
             if sample.host_id not in (hosts := self._hosts.setdefault(gpu.uuid, set())):
                 self._hosts[gpu.uuid] = {*hosts, sample.host_id}
 
-    def find_host(self, name: str) -> RemoteHost:
-        """By id or by name. Raises HistoryRefused for one that was never there."""
+    def find_host(self, name: str) -> tuple[str, str]:
+        """Id and name of a host, by either. Raises HistoryRefused for an unknown one."""
         known = dict(self._names)
         if name in known:
-            return RemoteHost(name, known[name])
+            return name, known[name]
         named = [host_id for host_id, shown in known.items() if shown == name]
         if named:
-            return RemoteHost(named[-1], name)
+            return named[-1], name
         found = self._ask([select(OBSERVED, {"host_id": name}), select(OBSERVED, {"host": name})])
         found.sort(key=lambda labels: labels.get("host_id") == name)
         if not found:
             hint = suggest(name, known.values(), "It knows")
             raise HistoryRefused("unknown_host", f"the history knows no host {name[:80]!r}", hint)
-        return RemoteHost(found[-1]["host_id"], found[-1].get("host", ""))
+        return found[-1]["host_id"], found[-1].get("host", "")
 
     def find_gpu(self, uuid: str) -> str:
         """Its label. Raises HistoryRefused for one that was never there."""
@@ -282,7 +276,7 @@ class RemoteAnswers:
     def heat(self, ask: HeatAsk) -> Heat:
         check_range(ask.start, ask.end)
         metric = find_metric(ask.metric, "host")
-        grid = cut_map(ask)
+        grid = heat_grid(ask)
         names = self._names_within(grid)
         stats = {"mean": of_all(metric, {}, _fine(metric, grid, HOUR).step, by="host_id")["mean"]}
         found = {one.labels.get("host_id", ""): one.mean for one in self._ask_whole(metric, stats, grid, HOUR)}
@@ -311,15 +305,15 @@ class RemoteAnswers:
         return _answer(ask, metric, grid, [Series(_points_of_one(found, grid, metric), fleet=True)])
 
     def _of_host(self, ask: Ask, metric: HistoryMetric) -> Answer:
-        host = self._devices.find_host(ask.host or "")
-        where = {"host_id": host.host_id}
+        host_id, name = self._devices.find_host(ask.host or "")
+        where = {"host_id": host_id}
         if ask.by == "gpu":
-            count = self._devices.count_gpus(host.host_id)
-            return self._by_gpu(ask, metric, where, among=count, hosts=[host.host_id])
+            count = self._devices.count_gpus(host_id)
+            return self._by_gpu(ask, metric, where, among=count, hosts=[host_id])
         grid = choose_grid(ask.start, ask.end, ask.points)
         stats = (of_each if metric.is_of_host else of_all)(metric, where, grid.step)
-        points = _points_of_one(self._stats(metric, stats, grid, [host.host_id]), grid, metric)
-        return _answer(ask, metric, grid, [Series(points, host=host.host_id, label=host.name)])
+        points = _points_of_one(self._stats(metric, stats, grid, [host_id]), grid, metric)
+        return _answer(ask, metric, grid, [Series(points, host=host_id, label=name)])
 
     def _of_run(self, ask: Ask, metric: HistoryMetric, now: float) -> Answer:
         """Its GPUs, in steps in which it was present."""
