@@ -66,6 +66,48 @@ MOST_HEAT_HOURS: Final = 1_000_000
 MOST_CELLS: Final = 500_000
 
 
+def answer_series(view: "HistoryView", ask: Ask, now: float) -> Answer:
+    """Raises HistoryRefused for what makes no sense, and says what would."""
+    check_range(ask.start, ask.end)
+    check_points(ask.points)
+    subject, metric = check_ask(ask)
+    if subject == "user":
+        return user_series(view, ask, metric, now)
+    if ask.by == "user":
+        return memory_by_user(view, ask, metric, now)
+    if subject == "gpu":
+        return gpu_series(view, ask, metric)
+    if subject == "host":
+        return host_series(view, ask, metric)
+    if subject == "run":
+        return run_series(view, ask, metric, now)
+    return fleet_series(view, ask, metric, now)
+
+
+def check_ask(ask: Ask) -> tuple[Subject, HistoryMetric]:
+    """Whose past is asked for, and what of it. Raises HistoryRefused."""
+    subject = _subject_of(ask)
+    metric = find_metric(ask.metric, subject)
+    _check_split(ask, subject, metric)
+    return subject, metric
+
+
+def _subject_of(ask: Ask) -> Subject:
+    given = [subject for subject in SUBJECTS if getattr(ask, subject) not in {None, False}]
+    if len(given) != 1:
+        whose = f"{' and '.join(given)} were asked for at once" if given else "nobody's past was asked for"
+        raise HistoryRefused("not_one_subject", whose, "Give exactly one of gpu, host, user, run, or fleet=1.")
+    return given[0]
+
+
+def _check_split(ask: Ask, subject: Subject, metric: HistoryMetric) -> None:
+    hint = "by=gpu splits a metric of GPUs, of a host or a run; by=user splits memory_used_bytes of one GPU."
+    if ask.by == "gpu" and (subject not in {"host", "run"} or metric.is_of_host):
+        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by GPU", hint)
+    if ask.by == "user" and (subject != "gpu" or ask.metric != "memory_used_bytes"):
+        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by user", hint)
+
+
 def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
     gpu = find_gpu(view, ask.gpu or "")
     grid = series_grid(view, ask, gpu.first)
@@ -319,48 +361,6 @@ def _memory_of_users(view: "HistoryView", hour: Hour, row: int) -> tuple[dict[st
     if is_alone.any() and table is not None:
         found[None] = found.get(None, base) + np.where(is_alone, table[row], 0.0)
     return found, base
-
-
-def answer_series(view: "HistoryView", ask: Ask, now: float) -> Answer:
-    """Raises HistoryRefused for what makes no sense, and says what would."""
-    check_range(ask.start, ask.end)
-    check_points(ask.points)
-    subject, metric = check_ask(ask)
-    if subject == "user":
-        return user_series(view, ask, metric, now)
-    if ask.by == "user":
-        return memory_by_user(view, ask, metric, now)
-    if subject == "gpu":
-        return gpu_series(view, ask, metric)
-    if subject == "host":
-        return host_series(view, ask, metric)
-    if subject == "run":
-        return run_series(view, ask, metric, now)
-    return fleet_series(view, ask, metric, now)
-
-
-def check_ask(ask: Ask) -> tuple[Subject, HistoryMetric]:
-    """Whose past is asked for, and what of it. Raises HistoryRefused."""
-    subject = _subject_of(ask)
-    metric = find_metric(ask.metric, subject)
-    _check_split(ask, subject, metric)
-    return subject, metric
-
-
-def _subject_of(ask: Ask) -> Subject:
-    given = [subject for subject in SUBJECTS if getattr(ask, subject) not in {None, False}]
-    if len(given) != 1:
-        whose = f"{' and '.join(given)} were asked for at once" if given else "nobody's past was asked for"
-        raise HistoryRefused("not_one_subject", whose, "Give exactly one of gpu, host, user, run, or fleet=1.")
-    return given[0]
-
-
-def _check_split(ask: Ask, subject: Subject, metric: HistoryMetric) -> None:
-    hint = "by=gpu splits a metric of GPUs, of a host or a run; by=user splits memory_used_bytes of one GPU."
-    if ask.by == "gpu" and (subject not in {"host", "run"} or metric.is_of_host):
-        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by GPU", hint)
-    if ask.by == "user" and (subject != "gpu" or ask.metric != "memory_used_bytes"):
-        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by user", hint)
 
 
 def answer_heat(view: "HistoryView", ask: HeatAsk, now: float) -> Heat:

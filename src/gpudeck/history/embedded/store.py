@@ -51,149 +51,6 @@ _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
 
 
-@contextmanager
-def view_file(path: Path) -> "Iterator[HistoryView]":
-    """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
-    with closing(open_to_read(path)) as connection:
-        connection.execute("BEGIN")
-        keys = KeyRegistry(connection)
-        open_hours: dict[tuple[int, int], OpenHour] = {}
-        for row, entry, layout in read_journal(connection):
-            at = float(row.own[0])
-            start = int(at // SECONDS) * SECONDS
-            key = row.host, start
-            host = keys.by_key.get(row.host)
-            if host is None:
-                continue
-            host.first, host.last = min(host.first, at), max(host.last, at)
-            if key not in open_hours:
-                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
-                open_hours[key] = OpenHour(start, None, entry, is_late=found is not None)
-            open_hours[key].append(row, at, entry, layout)
-        yield HistoryView(connection, keys, open_hours)
-
-
-_RunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str, float, float, int]
-"""The first 12 of `_FIELDS`; the others are those of RunPart."""
-
-
-def find_runs(view: HistoryView, ask: RunsAsk, now: float) -> Runs:
-    """Raises HistoryRefused."""
-    if ask.start is not None and ask.end is not None and ask.end <= ask.start:
-        raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
-    hosts, gpus = view.hosts(), view.gpus()
-    where, values = _conditions(ask, hosts, gpus)
-    rows = view.connection.execute(
-        f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?",  # noqa: S608
-        (*values, ask.limit + 1),
-    ).fetchall()
-    page = rows[: ask.limit]
-    parts = {host: _open_parts(view, host) for host in {row[1] for row in page}}
-    found = [_make_run(row, view, (hosts, gpus), parts[row[1]], now) for row in page]
-    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > ask.limit else None)
-
-
-def find_run(view: HistoryView, key: int, now: float) -> Run | None:
-    row = view.connection.execute(f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,)).fetchone()  # noqa: S608
-    return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
-
-
-def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]) -> tuple[str, list[object]]:
-    clauses: list[str] = ["1"]
-    values: list[object] = []
-
-    def add(clause: str, *more: object) -> None:
-        clauses.append(clause)
-        values.extend(more)
-
-    if ask.now:
-        add("NOT ended")
-    if ask.start is not None:
-        # The file does not know yet until when a run goes on.
-        add("(last >= ? OR NOT ended)", ask.start)
-    if ask.end is not None:
-        add("first < ?", ask.end)
-    if ask.user is not None:
-        add("user = ?", ask.user)
-    if ask.host is not None:
-        keys = [key for key, host in hosts.items() if ask.host in {host.host_id, host.name}]
-        if not keys:
-            raise HistoryRefused("unknown_host", f"no host was ever called {ask.host}")
-        add(f"host IN ({', '.join('?' * len(keys))})", *keys)
-    if ask.gpu is not None:
-        gpu = next((gpu for gpu in gpus.values() if gpu.uuid == ask.gpu), None)
-        if gpu is None:
-            raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
-        add("(',' || gpus || ',') LIKE ?", f"%,{gpu.key},%")
-    if ask.before is not None:
-        add("(first, id) < (SELECT first, id FROM runs WHERE id = ?)", ask.before)
-    return " AND ".join(clauses), values
-
-
-def _open_parts(view: HistoryView, host: int) -> dict[int, RunPart]:
-    parts: dict[int, RunPart] = {}
-    for open_hour in view.open_hours_of(host):
-        for run, part in run_parts(open_hour.snapshot(_FOR_RUNS)).items():
-            parts.setdefault(run, RunPart()).add(part)
-    return parts
-
-
-def _make_run(
-    row: tuple[Any, ...],
-    view: HistoryView,
-    places: tuple[Mapping[int, KnownHost], Mapping[int, KnownGpu]],
-    open_parts: Mapping[int, RunPart],
-    now: float,
-) -> Run | None:
-    """None where its row is damaged."""
-    try:
-        told = msgspec.convert(row[:12], _RunRow)
-        numbers = msgspec.convert(row[12:], tuple[float, ...])
-    except msgspec.ValidationError as error:
-        view.damage.note(f"run {row[0]}", error)
-        return None
-    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended = told
-    part = RunPart(*numbers)
-    if key in open_parts:
-        part.add(open_parts[key])
-    hosts, gpus = places
-    if host_key not in hosts:
-        view.damage.note(f"run {key}", f"host {host_key} is missing")
-        return None
-    host = hosts[host_key]
-    live = view.live_run(host_key, pid, key)
-    if live is not None:
-        first, last = live.first, host.last
-    known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named)) if gpu in gpus]
-    # If a host was last seen in the future, a clock was ahead.
-    is_there = live is not None and not ended and abs(now - host.last) < _SILENT
-    return Run(
-        id=key,
-        host=host.host_id,
-        host_name=host.name,
-        pid=pid,
-        user=user,
-        command=command,
-        container=container,
-        job=job,
-        gpus=[gpu.uuid for gpu in known],
-        labels=[gpu.label for gpu in known],
-        model=known[0].model if known else None,
-        started_at=started_at,
-        seen_at=first,
-        ended_at=None if is_there else min(last, max(now, first)),
-        gpu_seconds=part.seconds,
-        idle_held_seconds=part.idle,
-        # Unknown is never zero: what has no seconds has no figure.
-        peak_memory_bytes=part.memory_peak if part.memory_seconds > 0 else None,
-        mean_memory_bytes=part.memory_sum / part.memory_seconds if part.memory_seconds > 0 else None,
-        mean_utilization_percent=(
-            part.utilization_sum / part.utilization_seconds if part.utilization_seconds > 0 else None
-        ),
-        energy_joules=part.joules if part.metered > 0 else None,
-    )
-
-
 class EmbeddedStore:
     """`history.base.Store` in one file. Questions may be asked from any thread. `keep_samples` is False beside another
     store that has them: then sums and runs alone are kept. `find_group` tells the group of a login. `retention` is the
@@ -337,6 +194,149 @@ class EmbeddedStore:
             connection = self._thread.connection = open_to_read(self.path)
             self._connections.append(connection)
         return connection
+
+
+@contextmanager
+def view_file(path: Path) -> "Iterator[HistoryView]":
+    """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
+    with closing(open_to_read(path)) as connection:
+        connection.execute("BEGIN")
+        keys = KeyRegistry(connection)
+        open_hours: dict[tuple[int, int], OpenHour] = {}
+        for row, entry, layout in read_journal(connection):
+            at = float(row.own[0])
+            start = int(at // SECONDS) * SECONDS
+            key = row.host, start
+            host = keys.by_key.get(row.host)
+            if host is None:
+                continue
+            host.first, host.last = min(host.first, at), max(host.last, at)
+            if key not in open_hours:
+                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
+                open_hours[key] = OpenHour(start, None, entry, is_late=found is not None)
+            open_hours[key].append(row, at, entry, layout)
+        yield HistoryView(connection, keys, open_hours)
+
+
+_RunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str, float, float, int]
+"""The first 12 of `_FIELDS`; the others are those of RunPart."""
+
+
+def find_runs(view: HistoryView, ask: RunsAsk, now: float) -> Runs:
+    """Raises HistoryRefused."""
+    if ask.start is not None and ask.end is not None and ask.end <= ask.start:
+        raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
+    hosts, gpus = view.hosts(), view.gpus()
+    where, values = _conditions(ask, hosts, gpus)
+    rows = view.connection.execute(
+        f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?",  # noqa: S608
+        (*values, ask.limit + 1),
+    ).fetchall()
+    page = rows[: ask.limit]
+    parts = {host: _open_parts(view, host) for host in {row[1] for row in page}}
+    found = [_make_run(row, view, (hosts, gpus), parts[row[1]], now) for row in page]
+    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > ask.limit else None)
+
+
+def find_run(view: HistoryView, key: int, now: float) -> Run | None:
+    row = view.connection.execute(f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,)).fetchone()  # noqa: S608
+    return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
+
+
+def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]) -> tuple[str, list[object]]:
+    clauses: list[str] = ["1"]
+    values: list[object] = []
+
+    def add(clause: str, *more: object) -> None:
+        clauses.append(clause)
+        values.extend(more)
+
+    if ask.now:
+        add("NOT ended")
+    if ask.start is not None:
+        # The file does not know yet until when a run goes on.
+        add("(last >= ? OR NOT ended)", ask.start)
+    if ask.end is not None:
+        add("first < ?", ask.end)
+    if ask.user is not None:
+        add("user = ?", ask.user)
+    if ask.host is not None:
+        keys = [key for key, host in hosts.items() if ask.host in {host.host_id, host.name}]
+        if not keys:
+            raise HistoryRefused("unknown_host", f"no host was ever called {ask.host}")
+        add(f"host IN ({', '.join('?' * len(keys))})", *keys)
+    if ask.gpu is not None:
+        gpu = next((gpu for gpu in gpus.values() if gpu.uuid == ask.gpu), None)
+        if gpu is None:
+            raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
+        add("(',' || gpus || ',') LIKE ?", f"%,{gpu.key},%")
+    if ask.before is not None:
+        add("(first, id) < (SELECT first, id FROM runs WHERE id = ?)", ask.before)
+    return " AND ".join(clauses), values
+
+
+def _open_parts(view: HistoryView, host: int) -> dict[int, RunPart]:
+    parts: dict[int, RunPart] = {}
+    for open_hour in view.open_hours_of(host):
+        for run, part in run_parts(open_hour.snapshot(_FOR_RUNS)).items():
+            parts.setdefault(run, RunPart()).add(part)
+    return parts
+
+
+def _make_run(
+    row: tuple[Any, ...],
+    view: HistoryView,
+    places: tuple[Mapping[int, KnownHost], Mapping[int, KnownGpu]],
+    open_parts: Mapping[int, RunPart],
+    now: float,
+) -> Run | None:
+    """None where its row is damaged."""
+    try:
+        told = msgspec.convert(row[:12], _RunRow)
+        numbers = msgspec.convert(row[12:], tuple[float, ...])
+    except msgspec.ValidationError as error:
+        view.damage.note(f"run {row[0]}", error)
+        return None
+    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended = told
+    part = RunPart(*numbers)
+    if key in open_parts:
+        part.add(open_parts[key])
+    hosts, gpus = places
+    if host_key not in hosts:
+        view.damage.note(f"run {key}", f"host {host_key} is missing")
+        return None
+    host = hosts[host_key]
+    live = view.live_run(host_key, pid, key)
+    if live is not None:
+        first, last = live.first, host.last
+    known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named)) if gpu in gpus]
+    # If a host was last seen in the future, a clock was ahead.
+    is_there = live is not None and not ended and abs(now - host.last) < _SILENT
+    return Run(
+        id=key,
+        host=host.host_id,
+        host_name=host.name,
+        pid=pid,
+        user=user,
+        command=command,
+        container=container,
+        job=job,
+        gpus=[gpu.uuid for gpu in known],
+        labels=[gpu.label for gpu in known],
+        model=known[0].model if known else None,
+        started_at=started_at,
+        seen_at=first,
+        ended_at=None if is_there else min(last, max(now, first)),
+        gpu_seconds=part.seconds,
+        idle_held_seconds=part.idle,
+        # Unknown is never zero: what has no seconds has no figure.
+        peak_memory_bytes=part.memory_peak if part.memory_seconds > 0 else None,
+        mean_memory_bytes=part.memory_sum / part.memory_seconds if part.memory_seconds > 0 else None,
+        mean_utilization_percent=(
+            part.utilization_sum / part.utilization_seconds if part.utilization_seconds > 0 else None
+        ),
+        energy_joules=part.joules if part.metered > 0 else None,
+    )
 
 
 def file_size(path: Path) -> int:

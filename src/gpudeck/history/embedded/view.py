@@ -38,10 +38,17 @@ log = logging.getLogger(__name__)
 
 _MOST: Final = 10_000
 T = TypeVar("T")
+_RunRow = tuple[int, int, str, str | None, float, float, int]
+_FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
+_BATCH: Final = 5_000
+"""Totals that are in memory at once as they are in the file: about 1 KB each."""
+_MOST_SECONDS: Final = 1e18
+_Place = tuple[int, int]
+"""The host, or FLEET, and when the step begins."""
 
 
 class DamageLog:
-    """May be told from any thread."""
+    """Damage found while questions are answered: each place is logged once and counted. Thread-safe."""
 
     def __init__(self) -> None:
         self._places: set[str] = set()
@@ -68,17 +75,9 @@ class DamageLog:
         )
 
 
-_RunRow = tuple[int, int, str, str | None, float, float, int]
-_FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
-_BATCH: Final = 5_000
-"""Totals that are in memory at once as they are in the file: about 1 KB each."""
-_MOST_SECONDS: Final = 1e18
-_Place = tuple[int, int]
-"""The host, or FLEET, and when the step begins."""
-
-
 class HistoryView:
-    """`history.past.Past` at one moment."""
+    """What answers are made from, by the store's own numbers. Open hours are part of it like sealed ones. Hours come in
+    order of time. `metrics` are the names wanted, the host's own with `host_` before them: nothing else is decoded."""
 
     def __init__(
         self,
@@ -172,6 +171,7 @@ class HistoryView:
                 yield roll_up(open_hour.snapshot(metrics, runs=False))
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
+        """The totals of each host that begin from `start` until before `end`."""
         more, sealed_too = {}, set()
         for key, open_hour in paced(self._open_hours.items()):
             if start <= key[1] < end:
@@ -189,6 +189,7 @@ class HistoryView:
         return self._stack(whole, more, join_late, metrics, SECONDS)
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
+        """The totals of all hosts together."""
         more: dict[_Place, StepTotals] = {}
         less: dict[_Place, StepTotals] = {}
         for (host, hour), open_hour in paced(self._open_hours.items()):
@@ -222,6 +223,8 @@ class HistoryView:
         return None if sealed is None else (sealed, merge_hours(sealed, open_hour.snapshot(metrics, runs=False)))
 
     def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
+        """Sums over the whole hours from `start` until before `end`, perhaps in several parts; the key's hour is
+        `start`. Without `by_host` the key's host is empty: much less to read."""
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
         question = (
             f"SELECT {host}, user, model, {USE_SUMS} FROM {table} "  # noqa: S608
@@ -236,6 +239,7 @@ class HistoryView:
             yield (start, names.get(of, "") if by_host else "", user, model), use
 
     def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
+        """Hour by hour, of all hosts together."""
         question = (
             f"SELECT hour, user, model, {USE_COLUMNS} FROM uses_of_all "  # noqa: S608
             "WHERE hour >= ? AND hour < ?"
@@ -248,6 +252,7 @@ class HistoryView:
             yield (hour, "", user, model), use
 
     def observed(self, start: int, end: int) -> float:
+        """GPU-seconds that were observed."""
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
         seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
         for (_, hour), open_hour in paced(self._open_hours.items()):

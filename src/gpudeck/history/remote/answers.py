@@ -59,46 +59,6 @@ MOST_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""
 
 
-def stats_with_lookback(reader: PromReader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[SeriesStats]:
-    """As `PromReader.stats`, of devices of these hosts, with the steps that a later sample covers."""
-    longer, told_by = find_lookback(reader, grid, hosts)
-    return [
-        SeriesStats(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by])
-        for one in reader.stats(asked, longer)
-    ]
-
-
-def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
-    """A grid that is long enough to be asked for, and for each step of `grid` the one in that whose values it has."""
-    if grid.step >= QUARTER or not hosts:
-        return grid, np.arange(grid.count)
-    longer = Grid(grid.start, grid.step, grid.count + math.ceil(_FARTHEST / grid.step))
-    stood_for = over(select(OBSERVED, {}, any_of("host_id", list(hosts))), grid.step)
-    found = [values for _, values in reader.values(f"max(max_over_time({stood_for}))", longer)]
-    return longer, lookback_steps(found[0], grid.step)[: grid.count] if found else np.arange(grid.count)
-
-
-def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
-    """For each step the one whose sample covers it: itself, or a later one. `seconds` are what samples stand for."""
-    places = np.arange(len(seconds))
-    is_sampled = ~np.isnan(seconds)
-    following = np.minimum.accumulate(np.where(is_sampled, places, len(places))[::-1])[::-1]
-    back = np.append(np.ceil(np.where(is_sampled, seconds, 0.0) / step) - 1, -1.0)
-    return np.where(following - places <= back[following], following, places)
-
-
-def choose_for_all(reader: PromReader, start: float, end: float, points: int) -> Grid:
-    """As `choose_grid`, with steps in which every host has a sample: a host without one would be missing in a sum."""
-    grid = choose_grid(start, end, points)
-    if grid.step >= QUARTER:
-        return grid
-    hours = choose_grid(start, end, points, HOUR)
-    usual = f"max(quantile_over_time(0.5, {over(select(OBSERVED), hours.step)}))"
-    found = [float(np.nanmax(values)) for _, values in reader.values(usual, hours) if not np.isnan(values).all()]
-    beat = max(found, default=0.0)
-    return grid if beat <= grid.step * _ALIKE else choose_grid(start, end, points, math.ceil(beat / _ALIKE))
-
-
 class DeviceDirectory:
     """One thread notes samples, others ask."""
 
@@ -167,92 +127,6 @@ class DeviceDirectory:
 
     def _ask(self, selectors: list[str]) -> list[dict[str, str]]:
         return self._reader.labels(selectors, 1.0, self._clock() + _DAY)
-
-
-def user_series(reader: PromReader, ask: Ask) -> tuple[Grid, list[Series]]:
-    """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
-    grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
-    hours = Grid(grid.start, HOUR, (grid.end - grid.start) // HOUR)
-    user = ask.user or ""
-    held, amounts = (_grown(reader, name, user, hours) for name in (HELD, OF_USERS[ask.metric]))
-    amounts = np.where(np.isnan(amounts) & ~(held > 0), 0.0, amounts)
-    seconds = np.where(np.isnan(amounts), 0.0, _observed(reader, hours))
-    values = divide(amounts, seconds)
-    total, weight = (_by_step(np.nansum, rows, grid) for rows in (np.where(seconds > 0, amounts, 0.0), seconds))
-    means = divide(total, weight)
-    lows, highs = (_by_step(fold, values, grid) for fold in (np.fmin.reduce, np.fmax.reduce))
-    points = make_points(grid, means, lows, highs, find_metric(ask.metric, "user").digits)
-    return grid, [Series(points, user=ask.user)]
-
-
-def memory_by_user(
-    reader: PromReader, devices: DeviceDirectory, ask: Ask, metric: HistoryMetric
-) -> tuple[Grid, list[Series]]:
-    """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
-    label = devices.find_gpu(ask.gpu or "")
-    grid = choose_grid(ask.start, ask.end, ask.points)
-    where = {"gpu": ask.gpu or ""}
-    longer, told_by = find_lookback(reader, grid, devices.hosts_of([ask.gpu or ""]))
-    at = over(select(USER_MEMORY, where), grid.step)
-    asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
-    users: dict[str, dict[str, Floats]] = {}
-    for labels, values in reader.values(asked, longer):
-        users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values[told_by]
-    known = over(select(STATE, where, 'state!="unknown"'), grid.step)
-    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", longer), longer)[told_by]
-    order = sorted(users, key=lambda user: (not user, user))
-    points = {user: _memory_of(users[user], seen, grid, metric) for user in order}
-    return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]
-
-
-_OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))
-
-
-def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, metric: HistoryMetric) -> list[Point]:
-    nothing = np.full(grid.count, np.nan)
-    total, count, low, high = (found.get(stat, nothing) for stat, _, _ in _OF_MEMORY)
-    moments = np.fmax(seen, count)
-    mean = divide(total, moments)
-    points = make_points(grid, mean, np.where(count < moments, 0.0, low), high, metric.digits)
-    return [point for point in points if point[3]]
-
-
-def _grown(reader: PromReader, counter: str, user: str, hours: Grid) -> Floats:
-    """By how much a user's counters grew in each hour, added up; NaN while there was none. The hour before the first is
-    asked for too, to know where the first began."""
-    earlier = Grid(hours.start - HOUR, HOUR, hours.count + 1)
-    at = over(select(counter, {"user": user}), HOUR)
-    found = reader.stats(
-        {"mean": f"max {_COUNTER} (last_over_time({at}))", "low": f"min {_COUNTER} (min_over_time({at}))"}, earlier
-    )
-    grown = [_differences(one.mean, one.low)[1:] for one in found]
-    return sum_of_known(np.array(grown).reshape(-1, hours.count))
-
-
-def _differences(lasts: Floats, firsts: Floats) -> Floats:
-    """A counter that is smaller than before began again from 0."""
-    grown, before = np.full(len(lasts), np.nan), np.nan
-    for hour in np.flatnonzero(~np.isnan(lasts)).tolist():
-        base = firsts[hour] if np.isnan(before) else before
-        grown[hour] = lasts[hour] - base if lasts[hour] >= base else lasts[hour]
-        before = lasts[hour]
-    return grown
-
-
-def _observed(reader: PromReader, hours: Grid) -> Floats:
-    """For how long the hosts were observed in each hour, on average."""
-    quarters = Grid(hours.start, QUARTER, hours.count * (HOUR // QUARTER))
-    asked = f"avg(sum by (host_id) (sum_over_time({over(select(OBSERVED), QUARTER)})))"
-    seconds = np.fmin(np.nan_to_num(_first(reader.values(asked, quarters), quarters)), QUARTER)
-    return _by_step(np.nansum, seconds, hours)
-
-
-def _by_step(fold: np.ufunc | object, rows: Floats, grid: Grid) -> Floats:
-    return fold(rows.reshape(grid.count, -1), axis=1)  # type: ignore[operator,no-any-return]
-
-
-def _first(found: Iterable[tuple[dict[str, str], Floats]], grid: Grid) -> Floats:
-    return next((values for _, values in found), np.full(grid.count, np.nan))
 
 
 class RemoteAnswers:
@@ -383,6 +257,132 @@ class RemoteAnswers:
         if run is None:
             raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
         return run
+
+
+def stats_with_lookback(reader: PromReader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[SeriesStats]:
+    """As `PromReader.stats`, of devices of these hosts, with the steps that a later sample covers."""
+    longer, told_by = find_lookback(reader, grid, hosts)
+    return [
+        SeriesStats(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by])
+        for one in reader.stats(asked, longer)
+    ]
+
+
+def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
+    """A grid that is long enough to be asked for, and for each step of `grid` the one in that whose values it has."""
+    if grid.step >= QUARTER or not hosts:
+        return grid, np.arange(grid.count)
+    longer = Grid(grid.start, grid.step, grid.count + math.ceil(_FARTHEST / grid.step))
+    stood_for = over(select(OBSERVED, {}, any_of("host_id", list(hosts))), grid.step)
+    found = [values for _, values in reader.values(f"max(max_over_time({stood_for}))", longer)]
+    return longer, lookback_steps(found[0], grid.step)[: grid.count] if found else np.arange(grid.count)
+
+
+def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
+    """For each step the one whose sample covers it: itself, or a later one. `seconds` are what samples stand for."""
+    places = np.arange(len(seconds))
+    is_sampled = ~np.isnan(seconds)
+    following = np.minimum.accumulate(np.where(is_sampled, places, len(places))[::-1])[::-1]
+    back = np.append(np.ceil(np.where(is_sampled, seconds, 0.0) / step) - 1, -1.0)
+    return np.where(following - places <= back[following], following, places)
+
+
+def choose_for_all(reader: PromReader, start: float, end: float, points: int) -> Grid:
+    """As `choose_grid`, with steps in which every host has a sample: a host without one would be missing in a sum."""
+    grid = choose_grid(start, end, points)
+    if grid.step >= QUARTER:
+        return grid
+    hours = choose_grid(start, end, points, HOUR)
+    usual = f"max(quantile_over_time(0.5, {over(select(OBSERVED), hours.step)}))"
+    found = [float(np.nanmax(values)) for _, values in reader.values(usual, hours) if not np.isnan(values).all()]
+    beat = max(found, default=0.0)
+    return grid if beat <= grid.step * _ALIKE else choose_grid(start, end, points, math.ceil(beat / _ALIKE))
+
+
+def user_series(reader: PromReader, ask: Ask) -> tuple[Grid, list[Series]]:
+    """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
+    grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
+    hours = Grid(grid.start, HOUR, (grid.end - grid.start) // HOUR)
+    user = ask.user or ""
+    held, amounts = (_grown(reader, name, user, hours) for name in (HELD, OF_USERS[ask.metric]))
+    amounts = np.where(np.isnan(amounts) & ~(held > 0), 0.0, amounts)
+    seconds = np.where(np.isnan(amounts), 0.0, _observed(reader, hours))
+    values = divide(amounts, seconds)
+    total, weight = (_by_step(np.nansum, rows, grid) for rows in (np.where(seconds > 0, amounts, 0.0), seconds))
+    means = divide(total, weight)
+    lows, highs = (_by_step(fold, values, grid) for fold in (np.fmin.reduce, np.fmax.reduce))
+    points = make_points(grid, means, lows, highs, find_metric(ask.metric, "user").digits)
+    return grid, [Series(points, user=ask.user)]
+
+
+def memory_by_user(
+    reader: PromReader, devices: DeviceDirectory, ask: Ask, metric: HistoryMetric
+) -> tuple[Grid, list[Series]]:
+    """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
+    label = devices.find_gpu(ask.gpu or "")
+    grid = choose_grid(ask.start, ask.end, ask.points)
+    where = {"gpu": ask.gpu or ""}
+    longer, told_by = find_lookback(reader, grid, devices.hosts_of([ask.gpu or ""]))
+    at = over(select(USER_MEMORY, where), grid.step)
+    asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
+    users: dict[str, dict[str, Floats]] = {}
+    for labels, values in reader.values(asked, longer):
+        users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values[told_by]
+    known = over(select(STATE, where, 'state!="unknown"'), grid.step)
+    seen = _first(reader.values(f"sum by (gpu) (count_over_time({known}))", longer), longer)[told_by]
+    order = sorted(users, key=lambda user: (not user, user))
+    points = {user: _memory_of(users[user], seen, grid, metric) for user in order}
+    return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]
+
+
+_OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))
+
+
+def _memory_of(found: dict[str, Floats], seen: Floats, grid: Grid, metric: HistoryMetric) -> list[Point]:
+    nothing = np.full(grid.count, np.nan)
+    total, count, low, high = (found.get(stat, nothing) for stat, _, _ in _OF_MEMORY)
+    moments = np.fmax(seen, count)
+    mean = divide(total, moments)
+    points = make_points(grid, mean, np.where(count < moments, 0.0, low), high, metric.digits)
+    return [point for point in points if point[3]]
+
+
+def _grown(reader: PromReader, counter: str, user: str, hours: Grid) -> Floats:
+    """By how much a user's counters grew in each hour, added up; NaN while there was none. The hour before the first is
+    asked for too, to know where the first began."""
+    earlier = Grid(hours.start - HOUR, HOUR, hours.count + 1)
+    at = over(select(counter, {"user": user}), HOUR)
+    found = reader.stats(
+        {"mean": f"max {_COUNTER} (last_over_time({at}))", "low": f"min {_COUNTER} (min_over_time({at}))"}, earlier
+    )
+    grown = [_differences(one.mean, one.low)[1:] for one in found]
+    return sum_of_known(np.array(grown).reshape(-1, hours.count))
+
+
+def _differences(lasts: Floats, firsts: Floats) -> Floats:
+    """A counter that is smaller than before began again from 0."""
+    grown, before = np.full(len(lasts), np.nan), np.nan
+    for hour in np.flatnonzero(~np.isnan(lasts)).tolist():
+        base = firsts[hour] if np.isnan(before) else before
+        grown[hour] = lasts[hour] - base if lasts[hour] >= base else lasts[hour]
+        before = lasts[hour]
+    return grown
+
+
+def _observed(reader: PromReader, hours: Grid) -> Floats:
+    """For how long the hosts were observed in each hour, on average."""
+    quarters = Grid(hours.start, QUARTER, hours.count * (HOUR // QUARTER))
+    asked = f"avg(sum by (host_id) (sum_over_time({over(select(OBSERVED), QUARTER)})))"
+    seconds = np.fmin(np.nan_to_num(_first(reader.values(asked, quarters), quarters)), QUARTER)
+    return _by_step(np.nansum, seconds, hours)
+
+
+def _by_step(fold: np.ufunc | object, rows: Floats, grid: Grid) -> Floats:
+    return fold(rows.reshape(grid.count, -1), axis=1)  # type: ignore[operator,no-any-return]
+
+
+def _first(found: Iterable[tuple[dict[str, str], Floats]], grid: Grid) -> Floats:
+    return next((values for _, values in found), np.full(grid.count, np.nan))
 
 
 def _answer(
