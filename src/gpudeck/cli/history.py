@@ -10,7 +10,7 @@ import click
 from gpudeck.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpudeck.history.embedded.inspect import Size
+    from gpudeck.history.embedded.export import FileUsage
 
 _EXAMPLES = """\b
 Examples:
@@ -153,7 +153,7 @@ def _room() -> ModuleType:
     return history_file
 
 
-def _render_size(size: "Size") -> str:
+def _render_size(size: "FileUsage") -> str:
     lines = [
         f"{size.path}: {_megabytes(size.file_bytes)}",
         f"{size.hosts} host{'s' * (size.hosts != 1)}, {size.gpus} GPU{'s' * (size.gpus != 1)}, "
