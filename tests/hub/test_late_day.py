@@ -173,7 +173,7 @@ class Station:
         self.clock.advance(3)
 
         def is_sealed() -> bool:
-            over = (start for _, start in list(self.store._writer.tails) if start + HOUR + 95 < self.clock.now)
+            over = (start for _, start in list(self.store._writer.open_hours) if start + HOUR + 95 < self.clock.now)
             return self.store.flush() and not any(over)
 
         wait_until(is_sealed, "the hours that are over are sealed")
