@@ -44,19 +44,23 @@ class RunPart(Struct):
     metered: float = 0.0
 
     def add(self, other: "RunPart") -> None:
-        peak = max(self.memory_peak, other.memory_peak)
         self._change(other, 1.0)
-        self.memory_peak = peak
+        self.memory_peak = max(self.memory_peak, other.memory_peak)
 
     def subtract(self, other: "RunPart") -> None:
         """Undo `add`, except for the peak: the one before is unknown."""
-        peak = self.memory_peak
         self._change(other, -1.0)
-        self.memory_peak = peak
 
     def _change(self, other: "RunPart", sign: float) -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + sign * getattr(other, name))
+        self.seconds += sign * other.seconds
+        self.wall_seconds += sign * other.wall_seconds
+        self.memory_sum += sign * other.memory_sum
+        self.memory_seconds += sign * other.memory_seconds
+        self.utilization_sum += sign * other.utilization_sum
+        self.utilization_seconds += sign * other.utilization_seconds
+        self.idle += sign * other.idle
+        self.joules += sign * other.joules
+        self.metered += sign * other.metered
 
 
 class _Claims(Struct):
