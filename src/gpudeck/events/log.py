@@ -58,9 +58,7 @@ class Events:
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
     ) -> None:
-        self._database = database
-        self._spill_database = None if spill is database else spill
-        self._spill = None if self._spill_database is None else EventStore(self._spill_database, fleet)
+        self._spill = None if spill is None or spill is database else EventStore(spill, fleet)
         self._spilled = 0
         self._has_looked = self._spill is None
         self._store = EventStore(database, fleet)
