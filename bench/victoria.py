@@ -84,14 +84,14 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
         settings = HistorySettings(kind="prometheus", write_url=url, read_url=victoria.url)
         queue = DiskQueue(Path(folder), 2_000_000_000)
         client = PromClient(url, settings, seconds=60)
-        sender, scribe = RemoteWriteSender(queue, client), SeriesEncoder()
-        client = 0.0
+        sender, encoder = RemoteWriteSender(queue, client), SeriesEncoder()
+        client_seconds = 0.0
         for tick in ticks:
             begun = time.thread_time()
-            queue.append([part for sample in tick for part in scribe.write(sample, sample.interval)])
+            queue.append([part for sample in tick for part in encoder.write(sample, sample.interval)])
             while not queue.is_empty():
                 assert sender.send(queue.peek(MOST_VALUES)) == 0.0, sender.sent.problem
-            client += time.thread_time() - begun
+            client_seconds += time.thread_time() - begun
         victoria.ask("/internal/force_flush")
         used = victoria.cpu_seconds()
         victoria.ask("/internal/force_merge")
@@ -103,7 +103,7 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
             json.loads(victoria.ask("/api/v1/query_range", nocache="1", **form))
             times.append(time.perf_counter() - begun)
         client.close()
-        return Cost(client, used, _settled_size(victoria), sender.sent.values, sorted(times)[10])
+        return Cost(client_seconds, used, _settled_size(victoria), sender.sent.values, sorted(times)[10])
 
 
 def _settled_size(victoria: Victoria) -> int:
