@@ -30,11 +30,10 @@ from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.gpumonitor.source import GpumonitorSource
 from gpudeck.compat.vesta.ingest import read_post
 from gpudeck.discovery.consul import read_instances
-from gpudeck.discovery.file_sd import read_file
 from gpudeck.discovery.hosts_file import read_hosts
-from gpudeck.discovery.http_sd import read_targets
-from gpudeck.discovery.long_lists import read_list
-from gpudeck.fetch import Answer, Fetcher
+from gpudeck.discovery.inputs import read_list
+from gpudeck.discovery.prometheus_sd import read_file, read_targets
+from gpudeck.fetch import Fetcher, HttpResponse
 from gpudeck.history.remote import client as promql
 from gpudeck.history.remote.client import PromResponse
 from gpudeck.history.time_range import Grid
@@ -45,12 +44,10 @@ from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.model.turns import THREAD_SECONDS, parse_aside, take_turns
 from gpudeck.sources import ssh
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import Arrival, ScrapeSettings, SshSettings
 from gpudeck.sources.poller import Way
 from gpudeck.sources.scrape import LARGE_BYTES, ScrapeSource
-from gpudeck.sources.scrape_settings import ScrapeSettings
-from gpudeck.sources.ssh_connection import Output
-from gpudeck.sources.ssh_settings import SshSettings
+from gpudeck.sources.ssh import Output
 from gpudeck.wire import MAX_DECODED_BYTES, MAX_PROCESSES, Envelope, encode
 
 TARGET_SECONDS = 0.05
@@ -142,8 +139,8 @@ class _Memory(Fetcher):
         super().__init__(deadline=60.0)
         self._body = body
 
-    async def get(self, *_: object, **__: object) -> Answer:  # type: ignore[override]
-        return Answer(200, {}, self._body)
+    async def get(self, *_: object, **__: object) -> HttpResponse:  # type: ignore[override]
+        return HttpResponse(200, {}, self._body)
 
     post = get  # type: ignore[assignment]
 

@@ -15,7 +15,7 @@ from gpudeck.auth.settings import AuthSettings, People, groups_with, people_prob
 from gpudeck.chat.settings import ChatSettings
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
-from gpudeck.discovery.settings import DiscoverySettings
+from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import Hosts
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
@@ -28,9 +28,7 @@ from gpudeck.model.settings import Address, is_loopback
 from gpudeck.model.tls_settings import TlsSettings
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.settings import ReservationSettings
-from gpudeck.sources.pull_settings import PullSettings
-from gpudeck.sources.scrape_settings import ScrapeSettings
-from gpudeck.sources.ssh_settings import SshSettings
+from gpudeck.sources.base import PullSettings, ScrapeSettings, SshSettings
 
 _DATA_DIR_HINT = "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own."
 VARIABLE = "GPUDECK_TOKEN"

@@ -20,7 +20,7 @@ from alerts.notifiers.sinks import MailServer, Webhook, running_mail_server, run
 from fakes.hubs import HubProcess
 from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, read, slack_in_a_thread
 from fakes.waiting import wait_until
-from gpudeck.collectors.simulated.people import _FIRST_NAMES
+from gpudeck.collectors.simulated.work import _FIRST_NAMES
 
 RULES = f"{quick.RULES}    gpu_held_idle: {{for: 1s}}\n"
 LIST = "gpus@lab.example"

@@ -7,8 +7,8 @@ import pytest
 
 from fakes.doors import make_door
 from gpudeck.api.sd import Agents, TargetGroup
-from gpudeck.discovery.base import Findings
-from gpudeck.discovery.target_groups import read_groups
+from gpudeck.discovery.base import HostFindings
+from gpudeck.discovery.prometheus_sd import read_groups
 from gpudeck.hub.hub import Hub
 from gpudeck.model.target import Target
 
@@ -68,7 +68,7 @@ def test_another_hub_reads_it_as_its_own_list() -> None:
             return await client.get("/api/v1/sd")
 
     answer = asyncio.run(ask())
-    findings = Findings()
+    findings = HostFindings()
     read_groups(answer.json(), "http_sd", "pull", findings)
     assert answer.headers["content-type"].startswith("application/json")
     assert [(target.name, target.port) for target in findings.targets] == [("gpu01", 7081)]

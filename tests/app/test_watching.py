@@ -9,8 +9,8 @@ import pytest
 from discovery.script import ScriptedProvider
 from fakes.waiting import until
 from gpudeck.app.watching import Watching
+from gpudeck.discovery.host_names import quote
 from gpudeck.discovery.managed import ORIGIN
-from gpudeck.discovery.ranges import quote
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target

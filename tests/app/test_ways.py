@@ -6,9 +6,8 @@ import pytest
 
 from gpudeck.app.ways import make_ways
 from gpudeck.discovery.managed import ORIGIN
-from gpudeck.discovery.option import read_hosts
-from gpudeck.discovery.settings import DiscoverySettings
-from gpudeck.discovery.static import HostEntry, StaticHosts
+from gpudeck.discovery.registry import DiscoverySettings
+from gpudeck.discovery.static import HostEntry, read_option
 from gpudeck.model.errors import PluginError, Refused
 from gpudeck.model.target import Target, Via
 from gpudeck.settings import Settings
@@ -44,8 +43,8 @@ def test_added_and_discovered_hosts_are_not_read_at_local_addresses(via: Via) ->
 
 @pytest.mark.parametrize("via", WAYS)
 def test_hosts_that_the_operator_names_are_read_anywhere(via: Via) -> None:
-    (static,) = asyncio.run(StaticHosts([HostEntry("gpu01", via=via, address="127.0.0.1", port=1)], "a.yaml").find())
-    (option,) = read_hosts("127.0.0.1:1", "--ssh", via)
+    (static,) = HostEntry("gpu01", via=via, address="127.0.0.1", port=1).targets("a.yaml", is_operators=True)
+    (option,) = read_option("127.0.0.1:1", "--ssh", via)
     for target in (static, option):
         assert "loopback" not in str(failure(target))
 

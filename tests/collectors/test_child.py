@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from fakes.waiting import wait_until
+from gpudeck.collectors.base import CollectorSettings
 from gpudeck.collectors.child import ChildCollector, Spawn, spawn_child
-from gpudeck.collectors.serve import Question, frame
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.serve import CollectRequest, frame
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, Wrong
 from gpudeck.model.report import Report
 
@@ -351,7 +351,7 @@ def test_close_from_another_thread_ends_a_reading_under_way(make: Make, here: Pa
 
 def test_child_ends_when_its_parent_closes_the_pipe(here: Path) -> None:
     process = spawn_child("fakes_for_child:Well")
-    process.communicate(frame(msgspec.msgpack.encode(Question(0.0))), timeout=60)
+    process.communicate(frame(msgspec.msgpack.encode(CollectRequest(0.0))), timeout=60)
     assert process.returncode == 0
     assert (here / "closed").exists()
 

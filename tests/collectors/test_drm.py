@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from fakes.drm_tree import break_file, lay_out, put, put_link
-from gpudeck.collectors.drm import NEEDS_TWO, OF_ROCM, DrmCollector
+from gpudeck.collectors.base import NEEDS_TWO, NO_VALUE, CollectorSettings, find_factory
+from gpudeck.collectors.drm import OF_ROCM, DrmCollector
 from gpudeck.collectors.drm_cards import find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
 from gpudeck.collectors.drm_metrics import ASLEEP
-from gpudeck.collectors.drm_sysfs import NO_NUMBER, NO_VALUE, UNSUPPORTED
 from gpudeck.collectors.owners import GONE
-from gpudeck.collectors.registry import find_factory
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.sysfs import NO_NUMBER, UNSUPPORTED
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent

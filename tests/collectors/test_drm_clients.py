@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.drm_tree import put, put_link
-from gpudeck.collectors.drm_clients import Client, ClientSearch, Engine, find_kfd_memory, parse_client
+from gpudeck.collectors.drm_clients import ClientSearch, DrmClient, EngineTime, find_kfd_memory, parse_client
 
 HEAD = "drm-driver:\tamdgpu\ndrm-client-id:\t5\ndrm-pdev:\t0000:03:00.0\n"
 ADDRESS = "0000:03:00.0"
 
 
-def parse(text: str) -> Client:
+def parse(text: str) -> DrmClient:
     client = parse_client(HEAD + text, 42, "42/7")
     assert client is not None
     return client
@@ -44,9 +44,9 @@ def test_memory_is_what_lies_on_the_gpu_or_unknown(text: str, memory: int | None
 
 def test_engines_count_nanoseconds_or_cycles() -> None:
     text = "drm-engine-gfx:\t5 ns\ndrm-engine-video:\t7 ns\ndrm-engine-capacity-video:\t2\n"
-    assert parse(text).engines == {"gfx": Engine(5), "video": Engine(7, None, 2)}
+    assert parse(text).engines == {"gfx": EngineTime(5), "video": EngineTime(7, None, 2)}
     text = "drm-cycles-ccs:\t3\ndrm-total-cycles-ccs:\t9\ndrm-engine-capacity-ccs:\t4\n"
-    assert parse(text).engines == {"ccs": Engine(3, 9, 4)}
+    assert parse(text).engines == {"ccs": EngineTime(3, 9, 4)}
 
 
 @pytest.mark.parametrize(

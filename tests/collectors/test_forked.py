@@ -10,10 +10,10 @@ import pytest
 
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler, load_here
 from fakes.waiting import wait_until
-from gpudeck.collectors.forked import ForkedCollector
+from gpudeck.collectors.base import CollectorSettings
+from gpudeck.collectors.child import ForkedCollector
 from gpudeck.collectors.host import HostCollector
-from gpudeck.collectors.machine import Machine
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.machine import MachineCollector
 from gpudeck.model.errors import Absent, Temporary, Wrong
 from gpudeck.model.report import Report
 
@@ -97,7 +97,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.mark.usefixtures("driver")
 def test_driver_that_hangs_leaves_the_host_reporting() -> None:
     nvml = ForkedCollector("nvml", CollectorSettings(), deadline=0.5)
-    report = Machine([nvml, HostCollector()]).collect(0.0)
+    report = MachineCollector([nvml, HostCollector()]).collect(0.0)
     assert [problem[:20] for problem in report.problems] == ["driver not answering"]
     assert report.metrics["cpu_count"] >= 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.collectors.kernel_log import KernelLog
+from gpudeck.collectors.xids import KernelLog
 from gpudeck.model.report import GpuEvent
 
 NOW = 1_790_000_000.0

@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from fakes.drm_tree import lay_out
-from gpudeck.collectors.kernel_log import KernelLog
-from gpudeck.collectors.machine import Machine, combine, has_gpus, watch_this_machine
-from gpudeck.collectors.nvml_events import XidWatch
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.base import CollectorSettings
+from gpudeck.collectors.machine import MachineCollector, combine, has_gpus, watch_this_machine
+from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
 
@@ -51,7 +50,7 @@ def missing(report: Report) -> dict[str, str | None]:
 
 
 def test_reports_of_all_collectors_become_one() -> None:
-    report = Machine([Fake(gpus("GPU-a")), Fake(gpus("GPU-b")), Fake(HOST)]).collect(0.0)
+    report = MachineCollector([Fake(gpus("GPU-a")), Fake(gpus("GPU-b")), Fake(HOST)]).collect(0.0)
     assert [gpu.uuid for gpu in report.gpus or ()] == ["GPU-a", "GPU-b"]
     assert (report.driver_version, report.os) == ("580", "Debian")
     assert report.metrics == {"cpu_count": 8}
@@ -69,7 +68,7 @@ def test_value_counts_before_a_reason_and_the_first_collector_before_the_second(
 
 
 def test_failing_collector_is_a_problem_and_does_not_hide_others() -> None:
-    report = Machine([Fake(Temporary("driver not answering for 7 s")), Fake(HOST)]).collect(0.0)
+    report = MachineCollector([Fake(Temporary("driver not answering for 7 s")), Fake(HOST)]).collect(0.0)
     assert report.problems == ["driver not answering for 7 s"]
     assert report.gpus is None
     assert report.gpus_reason == "driver not answering for 7 s"
@@ -78,7 +77,7 @@ def test_failing_collector_is_a_problem_and_does_not_hide_others() -> None:
 
 def test_gpus_seen_before_are_missing_with_the_reason_and_come_back() -> None:
     source = Fake(gpus("GPU-a", "GPU-b"))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = Temporary("driver not answering for 7 s")
     report = machine.collect(1.0)
@@ -91,7 +90,7 @@ def test_gpus_seen_before_are_missing_with_the_reason_and_come_back() -> None:
 def test_missing_gpu_keeps_the_events_that_tell_why() -> None:
     event = GpuEvent(at=0.0, code=79)
     source = Fake(Report(gpus=[msgspec.structs.replace(gpu("GPU-a"), events=[event])]))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = Temporary("driver not answering for 7 s")
     assert [reading.events for reading in machine.collect(1.0).gpus or ()] == [[event]]
@@ -103,7 +102,7 @@ def test_fault_that_made_the_driver_hang_is_told_of_the_gpu_that_has_it(tmp_path
     slots = {"GPU-a": "0000:18:00.0", "GPU-b": "0000:19:00.0"}
     readings = [msgspec.structs.replace(gpu(uuid), pci_address=slot) for uuid, slot in slots.items()]
     source = Fake(Report(gpus=readings))
-    machine = Machine([source], XidWatch(KernelLog(str(log), monotonic=lambda: 100.0)))
+    machine = MachineCollector([source], XidWatch(KernelLog(str(log), monotonic=lambda: 100.0)))
     machine.collect(1000.0)
     log.write_text("4,1,99000000,-;NVRM: Xid (PCI:0000:19:00): 119, pid=7, name=python, Timeout\n")
     source.says = Temporary("driver not answering for 7 s")
@@ -114,7 +113,7 @@ def test_fault_that_made_the_driver_hang_is_told_of_the_gpu_that_has_it(tmp_path
 
 def test_metrics_of_a_failing_collector_are_unknown_not_gone() -> None:
     source = Fake(HOST)
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = Temporary("no")
     report = machine.collect(1.0)
@@ -124,7 +123,7 @@ def test_metrics_of_a_failing_collector_are_unknown_not_gone() -> None:
 
 def test_gpu_that_is_no_longer_in_the_list_is_missing() -> None:
     source = Fake(gpus("GPU-a", "GPU-b"))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = gpus("GPU-b")
     for now in (1.0, 2.0):
@@ -133,7 +132,7 @@ def test_gpu_that_is_no_longer_in_the_list_is_missing() -> None:
 
 def test_mig_instances_come_and_go_with_their_board_present() -> None:
     source = Fake(gpus("GPU-a"))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = Report(gpus=[gpu("MIG-1", "GPU-a"), gpu("MIG-2", "GPU-a")])
     assert missing(machine.collect(1.0)) == {"MIG-1": None, "MIG-2": None}
@@ -143,7 +142,7 @@ def test_mig_instances_come_and_go_with_their_board_present() -> None:
 
 def test_mig_instances_of_a_board_that_vanished_are_missing() -> None:
     source = Fake(Report(gpus=[gpu("MIG-1", "GPU-a"), gpu("GPU-b")]))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = gpus("GPU-b")
     assert missing(machine.collect(1.0)) == {"GPU-b": None, "MIG-1": "the driver no longer lists this GPU"}
@@ -151,7 +150,7 @@ def test_mig_instances_of_a_board_that_vanished_are_missing() -> None:
 
 def test_absent_collector_is_no_problem_and_is_asked_again_rarely() -> None:
     source = Fake(Absent("There is no driver."))
-    machine = Machine([source, Fake(HOST)])
+    machine = MachineCollector([source, Fake(HOST)])
     reports = [machine.collect(now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)]
     assert source.asked == 2
     assert all(report.problems == [] for report in reports)
@@ -160,7 +159,7 @@ def test_absent_collector_is_no_problem_and_is_asked_again_rarely() -> None:
 
 def test_absent_collector_that_appears_is_read_on_every_beat() -> None:
     source = Fake(Absent("There is no driver."))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = gpus("GPU-a")
     assert [missing(machine.collect(now)) for now in (60.0, 61.0)] == [{"GPU-a": None}] * 2
@@ -168,7 +167,7 @@ def test_absent_collector_that_appears_is_read_on_every_beat() -> None:
 
 def test_driver_that_was_removed_leaves_its_gpus_missing_and_is_a_problem() -> None:
     source = Fake(gpus("GPU-a"))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     machine.collect(0.0)
     source.says = Absent("There is no driver.")
     reports = [machine.collect(now) for now in (1.0, 2.0)]
@@ -177,7 +176,7 @@ def test_driver_that_was_removed_leaves_its_gpus_missing_and_is_a_problem() -> N
 
 
 def test_bug_in_a_collector_is_a_problem_and_does_not_hide_others() -> None:
-    report = Machine([Fake(ZeroDivisionError("oops"), "buggy"), Fake(HOST)]).collect(0.0)
+    report = MachineCollector([Fake(ZeroDivisionError("oops"), "buggy"), Fake(HOST)]).collect(0.0)
     assert report.problems == ["The collector buggy failed: ZeroDivisionError: oops."]
     assert report.metrics == {"cpu_count": 8}
 
@@ -185,7 +184,7 @@ def test_bug_in_a_collector_is_a_problem_and_does_not_hide_others() -> None:
 def test_failure_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = Fake(Temporary("not now"))
-    machine = Machine([source])
+    machine = MachineCollector([source])
     for now in (0.0, 1.0, 2.0):
         machine.collect(now)
     source.says = gpus("GPU-a")
@@ -195,14 +194,14 @@ def test_failure_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCap
 
 
 def test_bug_is_logged_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
-    Machine([Fake(ZeroDivisionError("oops"))]).collect(0.0)
+    MachineCollector([Fake(ZeroDivisionError("oops"))]).collect(0.0)
     assert "Traceback" in caplog.text
     assert "raise self.says" in caplog.text
 
 
 def test_close_closes_every_collector() -> None:
     sources = [Fake(HOST), Fake(HOST)]
-    Machine(sources).close()
+    MachineCollector(sources).close()
     assert [source.is_closed for source in sources] == [True, True]
 
 

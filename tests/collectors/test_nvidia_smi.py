@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpudeck.collectors.base import CollectorSettings, Measured
 from gpudeck.collectors.host import machine_id
-from gpudeck.collectors.nvidia_smi import Reading, parse, parse_host
+from gpudeck.collectors.nvidia_smi import SmiReading, parse, parse_host
 from gpudeck.collectors.redaction import LENGTH, Commands
-from gpudeck.collectors.settings import CollectorSettings
-from gpudeck.collectors.smi_answer import explain, read_bus_id, read_number
-from gpudeck.collectors.smi_command import LINE_BYTES
-from gpudeck.collectors.smi_gpus import Board, Instance, Measured, measure_instance
+from gpudeck.collectors.smi_command import LINE_BYTES, explain, read_bus_id, read_number
+from gpudeck.collectors.smi_gpus import SmiBoard, SmiInstance, measure_instance
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
@@ -44,7 +43,7 @@ def process_of(answer: str) -> Process:
     return process
 
 
-def assert_is_well_formed(reading: Reading) -> None:
+def assert_is_well_formed(reading: SmiReading) -> None:
     """What was read could be sent: the bounds of the report hold, and every metric is known or has a reason."""
     report = msgspec.msgpack.decode(msgspec.msgpack.encode(reading.report), type=Report)
     assert report.metrics.keys() | report.unknown.keys() == HOST_METRICS.keys()
@@ -177,8 +176,8 @@ def test_load_of_the_whole_board_is_not_shown_as_an_instances() -> None:
     loads = dict.fromkeys(
         ("utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"), 7
     )
-    board = Board("GPU-a", 0, "NVIDIA A100", measured=Measured(loads | {"temperature_celsius": 40}, {}))
-    measured = measure_instance(Instance("MIG-a", "1g.5gb", 0), board, None)
+    board = SmiBoard("GPU-a", 0, "NVIDIA A100", measured=Measured(loads | {"temperature_celsius": 40}, {}))
+    measured = measure_instance(SmiInstance("MIG-a", "1g.5gb", 0), board, None)
     assert measured.metrics == {"temperature_celsius": 40}
 
 

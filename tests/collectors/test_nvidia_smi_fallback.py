@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fakes.reports import HOST, make_gpu
-from gpudeck.collectors.machine import Machine
+from gpudeck.collectors.machine import MachineCollector, NvidiaFallback
 from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector
-from gpudeck.collectors.nvidia_smi_fallback import NvidiaFallback
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, Wrong
 from gpudeck.model.report import Report
 
@@ -89,7 +88,7 @@ def test_both_are_closed() -> None:
 
 def test_machine_without_nvml_shows_its_gpus_through_nvidia_smi() -> None:
     smi = NvidiaSmiCollector(lambda _: ANSWER.read_text())
-    machine = Machine([NvidiaFallback(Scripted("nvml", Absent("No package.")), smi)])
+    machine = MachineCollector([NvidiaFallback(Scripted("nvml", Absent("No package.")), smi)])
     report = machine.collect(0.0)
     assert [gpu.name for gpu in report.gpus or []] == ["NVIDIA H200"]
     assert "through nvidia-smi" in report.problems[0]

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpudeck.collectors.child import ChildCollector
-from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector, parse_host
+from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector, parse_host, run_here
 from gpudeck.collectors.owners import Owners
 from gpudeck.collectors.smi_command import COLUMNS, shell_command
-from gpudeck.collectors.smi_run import run_here
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report

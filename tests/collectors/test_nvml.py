@@ -10,8 +10,8 @@ import pytest
 
 from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200
-from gpudeck.collectors.nvml_device import NOT_ASKED_FOR
-from gpudeck.collectors.nvml_errors import NO_VALUE, TOO_OLD, UNSUPPORTED
+from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED
+from gpudeck.collectors.nvml_device import NOT_ASKED_FOR, TOO_OLD
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, Refused, Temporary
 

@@ -15,12 +15,11 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeDriver, FakeGpu, find_compiler
+from gpudeck.collectors.base import UNSUPPORTED, CollectorSettings
 from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.host import HostCollector
-from gpudeck.collectors.machine import Machine
-from gpudeck.collectors.nvml_errors import UNSUPPORTED
+from gpudeck.collectors.machine import MachineCollector
 from gpudeck.collectors.owners import ALL_HIDDEN, GONE
-from gpudeck.collectors.settings import CollectorSettings
 from gpudeck.model.report import GpuReading, Report
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
@@ -37,7 +36,7 @@ class Server:
         self.clock = FakeClock()
         self.driver = FakeDriver(folder, [FakeGpu("GPU-a"), FakeGpu("GPU-b")])
         self.child = ChildCollector("nvml", deadline=PATIENT, clock=self.clock)
-        self._machine = Machine([self.child, HostCollector()])
+        self._machine = MachineCollector([self.child, HostCollector()])
 
     def report(self) -> Report:
         """What the server reports a second later."""

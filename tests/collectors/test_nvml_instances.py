@@ -6,9 +6,8 @@ import pytest
 
 from fakes.nvml.driver import GIB, NO_COMPILER, FakeGpu, find_compiler, make_instance
 from fakes.nvml.station import Station, an_h200, processes_of
-from gpudeck.collectors.nvml_errors import UNSUPPORTED
-from gpudeck.collectors.nvml_instances import WHOLE_BOARD
-from gpudeck.collectors.nvml_processes import UNDER_MIG
+from gpudeck.collectors.base import UNSUPPORTED, WHOLE_BOARD
+from gpudeck.collectors.nvml_board import UNDER_MIG
 from gpudeck.model.catalog import GPU_METRICS
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)

@@ -6,8 +6,8 @@ import pytest
 
 from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200, processes_of
-from gpudeck.collectors.nvml_errors import NO_VALUE, UNSUPPORTED
-from gpudeck.collectors.nvml_processes import NOT_YET
+from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED
+from gpudeck.collectors.nvml_board import NOT_YET
 from gpudeck.model.report import Process
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)

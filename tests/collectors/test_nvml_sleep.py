@@ -7,9 +7,8 @@ import pytest
 from fakes.nvml.driver import NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200
 from fakes.reports import make_envelope
-from gpudeck.collectors.kernel_log import KernelLog
-from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.nvml_sleep import AGAIN_SECONDS, ASLEEP, IDLE_SECONDS, REST_SECONDS, SleepWatch
+from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.fleet_settings import FleetSettings

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 
 from gpudeck.collectors.containers import ContainerNames
-from gpudeck.collectors.owners import ALL_HIDDEN, DEAD, GONE, HIDDEN, OTHER_NAMESPACE, Owner, Owners, find_user_name
+from gpudeck.collectors.owners import (
+    ALL_HIDDEN,
+    DEAD,
+    GONE,
+    HIDDEN,
+    OTHER_NAMESPACE,
+    Owners,
+    ProcessOwner,
+    find_user_name,
+)
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "cgroup"
 ACCOUNTS = {0: "root", 998: "ollama", 1000: "alice", 1001: "bob", 65534: "nobody"}
@@ -290,7 +299,7 @@ def test_process_that_waits_for_a_disk_is_called_stuck_only_after_a_while(proc: 
     assert owners.find([42], 32.0)[42].evidence == "uid 1000 of /proc/42"
 
 
-def owner_when_it_vanishes(proc: Path, monkeypatch: pytest.MonkeyPatch, reads: int) -> Owner:
+def owner_when_it_vanishes(proc: Path, monkeypatch: pytest.MonkeyPatch, reads: int) -> ProcessOwner:
     """What is found of a process that goes away after so many files of it were opened."""
     real_open, left = os.open, iter(range(reads))
 

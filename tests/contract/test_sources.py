@@ -24,11 +24,9 @@ from gpudeck.compat.settings import CompatSettings
 from gpudeck.compat.ways import make_ways
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, Source
+from gpudeck.sources.base import Arrival, PullSettings, ScrapeSettings, Source
 from gpudeck.sources.pull import sources_of
-from gpudeck.sources.pull_settings import PullSettings
 from gpudeck.sources.scrape import make as make_scrape_source
-from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.sources.ssh import make as make_ssh_sources
 from gpudeck.wire import decode, encode
 from sources.scrape_pages import EIGHT, load, send, web_server

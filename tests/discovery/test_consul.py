@@ -10,9 +10,8 @@ import pytest
 from discovery.servers import json_server
 from fakes.consul import SERVICE, ConsulProcess, running_consul
 from fakes.waiting import until
-from gpudeck.discovery.consul import Consul
-from gpudeck.discovery.refresh import Refresh
-from gpudeck.discovery.settings import ConsulSettings
+from gpudeck.discovery.consul import Consul, ConsulSettings
+from gpudeck.discovery.service import ProviderRefresh
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.target import Target
 
@@ -54,7 +53,7 @@ class Watch:
 @contextlib.asynccontextmanager
 async def watching(settings: ConsulSettings) -> AsyncIterator[Watch]:
     watch = Watch()
-    refresh = Refresh(Consul(settings), watch.take, watch.note)
+    refresh = ProviderRefresh(Consul(settings), watch.take, watch.note)
     refresh.start()
     try:
         await until(lambda: watch.is_told or watch.trouble, "the first answer")

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.discovery.base import MAX_HOSTS, Findings
-from gpudeck.discovery.file_sd import FileSd
-from gpudeck.discovery.ranges import is_host_name
-from gpudeck.discovery.settings import FileSdSettings
-from gpudeck.discovery.target_groups import read_groups
+from gpudeck.discovery.base import MAX_HOSTS, HostFindings
+from gpudeck.discovery.host_names import is_host_name
+from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, read_groups
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
 
@@ -109,7 +107,7 @@ def test_missing_file_and_missing_folder_are_temporary(tmp_path: Path) -> None:
 
 
 def test_bad_target_and_bad_group_are_told_and_hide_no_neighbour() -> None:
-    findings = Findings()
+    findings = HostFindings()
     groups = [
         {"targets": ["a:1", "b:x", "c[1-2]:1", "ada@d", 7, "e:1"]},
         7,
@@ -148,7 +146,7 @@ JSON = st.recursive(
 
 @given(JSON | st.lists(st.fixed_dictionaries({"targets": JSON}, optional={"labels": JSON})))
 def test_any_value_is_hosts_and_problems_or_a_value_error(groups: object) -> None:
-    findings = Findings()
+    findings = HostFindings()
     try:
         read_groups(groups, "x", "scrape", findings)
     except ValueError as error:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.discovery.base import MAX_HOSTS, MAX_PROBLEMS
-from gpudeck.discovery.hosts_file import HostsFile, read_hosts
-from gpudeck.discovery.ranges import is_host_name
-from gpudeck.discovery.settings import HostsFileSettings
-from gpudeck.discovery.watched import MAX_FILE_BYTES, RESTLESS_LOOKS, Looks
+from gpudeck.discovery.host_names import is_host_name
+from gpudeck.discovery.hosts_file import HostsFile, HostsFileSettings, read_hosts
+from gpudeck.discovery.inputs import MAX_FILE_BYTES, RESTLESS_LOOKS, FileThread
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
 
@@ -175,18 +174,18 @@ def test_huge_file_is_not_read(file: Path, provider: HostsFile) -> None:
 
 
 def test_look_that_hangs_is_not_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.discovery.watched.LOOK_TIMEOUT", 0.05)
+    monkeypatch.setattr("gpudeck.discovery.inputs.LOOK_TIMEOUT", 0.05)
     hung = threading.Event()
 
     async def looking() -> int:
-        looks = Looks()
-        first = asyncio.create_task(looks.look(hung.wait))
+        thread = FileThread()
+        first = asyncio.create_task(thread.run(hung.wait))
         await asyncio.sleep(0)
         first.cancel()
         with pytest.raises(Temporary, match=r"the files do not answer\. Is their file system there\?"):
-            await looks.look(lambda: 1)
+            await thread.run(lambda: 1)
         hung.set()
-        return await looks.look(lambda: 2)
+        return await thread.run(lambda: 2)
 
     assert asyncio.run(looking()) == 2
 

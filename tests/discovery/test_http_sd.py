@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from discovery.servers import json_server
-from gpudeck.discovery.http_sd import HttpSd
-from gpudeck.discovery.settings import HttpSdSettings
+from gpudeck.discovery.prometheus_sd import HttpSd, HttpSdSettings
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.target import Target
 

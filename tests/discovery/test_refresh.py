@@ -8,7 +8,7 @@ import pytest
 
 from discovery.script import ScriptedProvider
 from fakes.waiting import until
-from gpudeck.discovery.refresh import CONFIRM_PAUSE, LONGEST_PAUSE, SHORTEST_PAUSE, Refresh
+from gpudeck.discovery.service import CONFIRM_PAUSE, LONGEST_PAUSE, SHORTEST_PAUSE, ProviderRefresh
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.target import Target
 
@@ -20,7 +20,9 @@ class Watch:
         self.lists: list[list[str]] = []
         self.troubles: list[tuple[str, str | None]] = []
         self.pauses: list[float] = []
-        self.refresh = Refresh(provider, self._take, self._note, sleep=self._sleep, rng=random.Random(1))
+        self.refresh = ProviderRefresh(
+            provider, self._take, self._note, sleep=self._sleep, random=random.Random(1).random
+        )
 
     def _take(self, targets: list[Target]) -> None:
         self.lists.append([target.name for target in targets])
@@ -109,7 +111,7 @@ def test_provider_that_waits_for_changes_by_itself_is_asked_again_at_once_but_no
 
 
 def test_provider_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.discovery.refresh.DEADLINE", 0.05)
+    monkeypatch.setattr("gpudeck.discovery.service._LOOK_DEADLINE", 0.05)
     watch = play(ScriptedProvider(["a"]), 2)
     assert watch.troubles == [("list", "it did not answer within 0.05 s.")]
 
@@ -154,7 +156,7 @@ def test_change_that_could_not_be_taken_is_told_again() -> None:
 
         watch = Watch(ScriptedProvider())
         provider = ScriptedProvider(["a"], ["a"], ["a"])
-        refresh = Refresh(provider, take, watch._note, sleep=watch._sleep)
+        refresh = ProviderRefresh(provider, take, watch._note, sleep=watch._sleep)
         refresh.start()
         await until(lambda: len(watch.pauses) == 3, "three looks")
         await refresh.stop()

@@ -4,13 +4,10 @@ import pytest
 from msgspec import Struct, field
 
 from gpudeck.config import ConfigMistakes, load, reference
-from gpudeck.discovery.settings import (
-    ConsulSettings,
-    DiscoverySettings,
-    FileSdSettings,
-    HostsFileSettings,
-    HttpSdSettings,
-)
+from gpudeck.discovery.consul import ConsulSettings
+from gpudeck.discovery.hosts_file import HostsFileSettings
+from gpudeck.discovery.prometheus_sd import FileSdSettings, HttpSdSettings
+from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import HostEntry, Hosts
 
 

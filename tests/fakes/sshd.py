@@ -14,7 +14,7 @@ import psutil
 
 from fakes.waiting import wait_until
 from gpudeck.model.target import Target
-from gpudeck.sources.ssh_settings import SshSettings
+from gpudeck.sources.base import SshSettings
 
 CAPTURES = Path(__file__).parents[1] / "captures/nvidia-smi"
 PROGRAM = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/sbin:/usr/local/sbin")

@@ -7,13 +7,12 @@ share its time, its work and its power by their memory; a GPU is held idle from 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from gpudeck.collectors.simulated import Run, SimulatedFleet
+from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 from gpudeck.collectors.simulated.chance import draw
-from gpudeck.collectors.simulated.inventory import Host, Slot
+from gpudeck.collectors.simulated.inventory import GpuSlot, HostSpec
 from gpudeck.collectors.simulated.jobs import Tenure
-from gpudeck.collectors.simulated.kinds import Work
-from gpudeck.collectors.simulated.phases import Stretch, stretch_at
-from gpudeck.collectors.simulated.physics import memory_mib, power_watts, utilization
+from gpudeck.collectors.simulated.physics import LoadSegment, memory_mib, power_watts, segment_at, utilization
+from gpudeck.collectors.simulated.work import Work
 from gpudeck.history.base import UsageAmounts
 from gpudeck.model.availability import AvailabilitySettings
 
@@ -56,24 +55,24 @@ def gpu_seconds(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: 
     return len(slots) * (end - start)
 
 
-def host_of(fleet: SimulatedFleet, number: int) -> Host:
+def host_of(fleet: SimulatedFleet, number: int) -> HostSpec:
     """What stands there: its GPUs and their faults."""
     return fleet._station(number).host
 
 
-def _add_run(truth: Truth, host: Host, run: Run, start: float, end: float) -> None:
+def _add_run(truth: Truth, host: HostSpec, run: SimulatedJob, start: float, end: float) -> None:
     for number in run.slots:
         tenure = Tenure(run.start, run.end, run, run.start)
         t, last = max(run.start, start), min(run.end, end)
         while t < last:
-            stretch = stretch_at(tenure, number, t)
+            stretch = segment_at(tenure, number, t)
             until = min(stretch.end, last)
             for piece_start, piece_end in _pieces(stretch, t, until):
                 _add_piece(truth, host.slots[number], stretch, piece_start, piece_end)
             t = until
 
 
-def _pieces(stretch: Stretch, start: float, end: float) -> Iterator[tuple[float, float]]:
+def _pieces(stretch: LoadSegment, start: float, end: float) -> Iterator[tuple[float, float]]:
     """Short ones while somebody's memory grows beside somebody else's, then the rest."""
     growing_until = max(run.start + run.work.ramp_s for run, _ in stretch.parts) if len(stretch.parts) > 1 else start
     while start < min(end, growing_until):
@@ -83,7 +82,7 @@ def _pieces(stretch: Stretch, start: float, end: float) -> Iterator[tuple[float,
         yield start, end
 
 
-def _add_piece(truth: Truth, slot: Slot, stretch: Stretch, start: float, end: float) -> None:
+def _add_piece(truth: Truth, slot: GpuSlot, stretch: LoadSegment, start: float, end: float) -> None:
     middle = (start + end) / 2
     held = [memory_mib(run.work, slot.memory_mib, middle - run.start) for run, _ in stretch.parts]
     loads = [_mean_load(run.work, level) for run, level in stretch.parts]
@@ -107,7 +106,7 @@ def _add_piece(truth: Truth, slot: Slot, stretch: Stretch, start: float, end: fl
         truth.setdefault(run.user, UsageAmounts()).add(use)
 
 
-def _peaks(slot: Slot, stretch: Stretch, end: float) -> dict[str, float]:
+def _peaks(slot: GpuSlot, stretch: LoadSegment, end: float) -> dict[str, float]:
     """What each person on the GPU holds there at the end of the piece, which is never less than before."""
     peaks: dict[str, float] = {}
     for run, _ in stretch.parts:
@@ -115,13 +114,13 @@ def _peaks(slot: Slot, stretch: Stretch, end: float) -> dict[str, float]:
     return peaks
 
 
-def _idle_share(stretch: Stretch, start: float, end: float) -> float:
+def _idle_share(stretch: LoadSegment, start: float, end: float) -> float:
     if stretch.idle_since is None:
         return 0.0
     return max(0.0, end - max(start, stretch.idle_since + _HELD_AFTER)) / (end - start)
 
 
-def _add_orphan(truth: Truth, slot: Slot, seconds: float) -> None:
+def _add_orphan(truth: Truth, slot: GpuSlot, seconds: float) -> None:
     """Memory that nobody holds: the GPU idles, and is held by whom nobody can name."""
     joules = seconds * slot.model.idle_watts
     peak = int(slot.memory_mib * (0.25 + 0.4 * draw(slot.salt, 0))) * MIB

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpudeck.fetch import Answer, Fetcher, trust_from
+from gpudeck.fetch import Fetcher, HttpResponse, trust_from
 from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.turns import LoopBudget
 
@@ -93,8 +93,8 @@ def ask(
     headers: dict[str, str] | None = None,
     server_tls: ssl.SSLContext | None = None,
     trust: ssl.SSLContext | None = None,
-) -> Answer:
-    async def asking() -> Answer:
+) -> HttpResponse:
+    async def asking() -> HttpResponse:
         async with server(serve, server_tls) as url:
             fetcher = Fetcher(deadline=deadline, trust=trust)
             try:
@@ -264,8 +264,8 @@ def test_server_that_speaks_no_http_is_temporary(content: bytes) -> None:
         ask(hang_up)
 
 
-def fetch(url: str) -> Answer:
-    async def asking() -> Answer:
+def fetch(url: str) -> HttpResponse:
+    async def asking() -> HttpResponse:
         fetcher = Fetcher(deadline=10.0)
         try:
             return await fetcher.get(url)

@@ -11,7 +11,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import GIB, make_envelope, make_gpu, make_process
 from fakes.waiting import wait_until
-from gpudeck.collectors.idle import IdleWatch
+from gpudeck.collectors.base import IdleWatch
 from gpudeck.history.base import HeatAsk, RunsAsk, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.hub.event_detector import EventDetector

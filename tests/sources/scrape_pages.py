@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from gpudeck.fetch import Answer, Fetcher
+from gpudeck.fetch import Fetcher, HttpResponse
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
+from gpudeck.sources.base import ScrapeSettings
 from gpudeck.sources.scrape import ScrapeSource
-from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.wire import Envelope
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "exporters"
@@ -39,8 +39,8 @@ class Pages(Fetcher):
         super().__init__(deadline=5.0)
         self.page = page
 
-    async def get(self, url: str, headers: object = None) -> Answer:
-        return Answer(200, {}, self.page.encode() if isinstance(self.page, str) else self.page)
+    async def get(self, url: str, headers: object = None) -> HttpResponse:
+        return HttpResponse(200, {}, self.page.encode() if isinstance(self.page, str) else self.page)
 
 
 class Exporter:

@@ -21,8 +21,8 @@ from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageE
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources import scrape
+from gpudeck.sources.base import ScrapeSettings
 from gpudeck.sources.scrape import make
-from gpudeck.sources.scrape_settings import ScrapeSettings
 from gpudeck.wire import decode, encode
 from sources.scrape_pages import EIGHT, GPU_PAGES, MIG, NODE, NOW, NVITOP_HELD, SMI, Exporter, load, send, web_server
 
@@ -386,13 +386,13 @@ def test_a_small_page_of_many_gpus_becomes_a_report_in_the_thread_for_large_inpu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[str] = []
-    devices = scrape.Devices
+    devices = scrape.ScrapedGpus
 
-    def watched(*args: object) -> scrape.Devices:
+    def watched(*args: object) -> scrape.ScrapedGpus:
         threads.append(threading.current_thread().name)
         return devices(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(scrape, "Devices", watched)
+    monkeypatch.setattr(scrape, "ScrapedGpus", watched)
     page = "".join(f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="GPU-{n}"}} 1\n' for n in range(scrape.LARGE_SERIES + 1))
     with serve(page.encode()) as port:
         assert len(read(port).gpus or ()) == scrape.LARGE_SERIES + 1

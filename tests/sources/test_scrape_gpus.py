@@ -4,14 +4,14 @@ import re
 
 import pytest
 
+from gpudeck.collectors.base import WHOLE_BOARD
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary
 from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.sources.scrape_gpus import WHOLE_BOARD
-from gpudeck.sources.scrape_processes import NOT_BY_INSTANCE
-from gpudeck.sources.scrape_settings import ScrapeSettings
+from gpudeck.sources.base import ScrapeSettings
+from gpudeck.sources.scrape_gpus import NOT_BY_INSTANCE
 from sources.scrape_pages import (
     EIGHT,
     GPU_PAGES,

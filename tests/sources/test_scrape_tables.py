@@ -10,8 +10,15 @@ from hatchling.builders.wheel import WheelBuilder
 from gpudeck.config import load_file
 from gpudeck.discovery.static import HostEntry
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
-from gpudeck.sources.scrape_settings import ScrapeSettings
-from gpudeck.sources.scrape_tables import Exporter, Row, all_exporters, gpu_exporters, host_exporters, wanted_names
+from gpudeck.sources.base import ScrapeSettings
+from gpudeck.sources.scrape_tables import (
+    Exporter,
+    MetricRow,
+    all_exporters,
+    gpu_exporters,
+    host_exporters,
+    wanted_names,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = ROOT / "docs" / "scrape.md"
@@ -59,7 +66,7 @@ def test_xids_are_not_read() -> None:
     assert not [name for name in wanted_names() if "xid" in name.lower()]
 
 
-def show_rows(rows: list[Row]) -> str:
+def show_rows(rows: list[MetricRow]) -> str:
     """The series of a metric, as the document writes them: alternatives apart by a comma."""
     sums = []
     for row in rows:

@@ -16,9 +16,8 @@ import pytest
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, free_port, make_key, running_sshd
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import Arrival, SshSettings
 from gpudeck.sources.ssh import make
-from gpudeck.sources.ssh_settings import SshSettings
 from sources.scrape_pages import send, web_server
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)

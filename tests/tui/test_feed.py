@@ -12,7 +12,7 @@ from fakes.hubs import running_hub
 from fakes.waiting import wait_until
 from gpudeck.app.local import watch_locally
 from gpudeck.client import Client, Forbidden
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.base import CollectorSettings
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.view import Fleet
 from gpudeck.settings import find_own_token

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from fakes.reports import GIB, HOST, IDLE
-from gpudeck.collectors.simulated.reasons import AMD, WHOLE_BOARD
+from gpudeck.collectors.base import WHOLE_BOARD
+from gpudeck.collectors.simulated.gpus import AMD_UNKNOWN
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Number, Process, Report
 from gpudeck.wire import Envelope
 
@@ -169,7 +170,7 @@ def read_card(card: Card, hour: float, ahead: float) -> GpuReading:
     }
     unknown = {}
     if card.vendor == "amd":
-        unknown = AMD
+        unknown = AMD_UNKNOWN
     elif card.parent is not None:
         unknown = dict.fromkeys(("utilization_percent", "power_watts", "temperature_celsius"), WHOLE_BOARD)
     elif card.vendor == "intel":

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.base import CollectorSettings
 from gpudeck.model.errors import UsageError
 from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
 from gpudeck.model.settings import Address, Duration, Size

@@ -12,6 +12,8 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
 
+from gpudeck.model.backoff import Backoff
+
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 1.0
@@ -52,15 +54,15 @@ class ChildAgent:
                 await process.wait()
 
     async def _keep_running(self) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             started = asyncio.get_running_loop().time()
             self._process = await asyncio.create_subprocess_exec(*self._arguments, stdin=PIPE, stdout=DEVNULL)
             code = await self._process.wait()
             if asyncio.get_running_loop().time() - started > LONGEST_PAUSE:
-                pause = FIRST_PAUSE
+                backoff.succeed()
+            pause = backoff.fail()
             # Ctrl-C reaches the whole process group: a child that ends by request is no news.
             level = logging.DEBUG if code == 0 else logging.WARNING
             log.log(level, "the hub's own agent ended with code %d; starting it again in %g s", code, pause)
             await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE, pause * 2)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from gpudeck.compat.ways import make_providers as make_compat_providers
 from gpudeck.discovery.base import Provider
-from gpudeck.discovery.registry import PROVIDERS, make_providers
-from gpudeck.discovery.settings import DiscoverySettings
+from gpudeck.discovery.registry import PROVIDERS, DiscoverySettings, make_providers
 from gpudeck.discovery.static import HostEntry
 from gpudeck.settings import Settings
 

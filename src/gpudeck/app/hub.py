@@ -37,7 +37,7 @@ from gpudeck.app.watching import Watching
 from gpudeck.app.ways import make_ways
 from gpudeck.auth.parts import Auth
 from gpudeck.discovery.managed import ManagedHosts
-from gpudeck.discovery.option import OptionHosts
+from gpudeck.discovery.static import StaticHosts
 from gpudeck.fetch import shared_trust
 from gpudeck.hub.clock_monitor import ClockMonitor
 from gpudeck.hub.hub import Hub
@@ -168,7 +168,7 @@ class HubServer:
         ensure_token(token_file)
         ensure_token(data_dir / "admin.token")
         managed = ManagedHosts(data_dir / "hosts.yaml")
-        option = [OptionHosts(targets)] if targets else []
+        option = [StaticHosts(targets)] if targets else []
         side_doors = SideDoors(settings)
         listening, systemd = listening or open_socket(settings.listen), systemd or SystemdNotifier.of_this_process()
         return cls(

@@ -4,9 +4,9 @@ import secrets
 import time
 
 from gpudeck import __version__
+from gpudeck.collectors.base import CollectorSettings
 from gpudeck.collectors.host import boot_id, host_name, machine_id
-from gpudeck.collectors.machine import Machine, read_once, watch_this_machine
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.machine import MachineCollector, read_once, watch_this_machine
 from gpudeck.hub.fleet import Fleet
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.view import Fleet as FleetView
@@ -33,7 +33,7 @@ def watch_locally(settings: CollectorSettings, interval: float = 1.0) -> "LocalW
 class LocalWatch:
     """A fleet of this machine alone that remembers its last reading. `close` ends what reads drivers."""
 
-    def __init__(self, machine: Machine, interval: float) -> None:
+    def __init__(self, machine: MachineCollector, interval: float) -> None:
         self._machine = machine
         self._interval = interval
         self._fleet = Fleet(FleetSettings())

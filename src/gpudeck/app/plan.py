@@ -7,7 +7,7 @@ from msgspec import Struct
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.compat.ways import names_hosts as compat_names_hosts
 from gpudeck.demo.backfill import DAYS
-from gpudeck.discovery.settings import DiscoverySettings
+from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.settings import Settings
 
 DEMO_HOSTS = 24

@@ -14,8 +14,7 @@ from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.target import Target
 from gpudeck.model.view import Fleet as FleetView
-from gpudeck.sources.base import Arrival, MakeSource
-from gpudeck.sources.ssh_settings import SshSettings
+from gpudeck.sources.base import Arrival, MakeSource, SshSettings
 
 # Logins take turns: where there are many hosts, the last may need longer.
 _SECONDS_A_HOST = 0.05
@@ -105,7 +104,7 @@ def _show(targets: Sequence[Target], results: dict[str, _Result]) -> Seen:
 def _find_library() -> tuple[Callable[..., MakeSource], type[GpudeckError]]:
     try:
         from gpudeck.sources.ssh import make  # noqa: PLC0415 - not part of a base install
-        from gpudeck.sources.ssh_errors import LoginRefused  # noqa: PLC0415 - the same
+        from gpudeck.sources.ssh_errors import SshLoginRefused  # noqa: PLC0415 - the same
     except ImportError as error:
         raise UsageError(f"reading hosts over SSH needs {error.name}.", "pip install 'gpudeck[ssh]'") from error
-    return make, LoginRefused
+    return make, SshLoginRefused

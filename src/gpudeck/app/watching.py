@@ -8,7 +8,7 @@ from itertools import chain
 
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.managed import ORIGIN
-from gpudeck.discovery.roster import Roster
+from gpudeck.discovery.service import Discovery
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import ReportRefused, UsageError
 from gpudeck.model.fleet_settings import RETURN_SECONDS
@@ -37,7 +37,7 @@ class Watching:
         self._leaving: dict[str, tuple[Target, list[Target]]] = {}
         """With all that left at the same time: they go together, as each change costs as much as the fleet is large."""
         self._poller = Poller(ways, self._deliver, self._note_failure)
-        self._roster = Roster(providers, self._take, self._note_problems)
+        self._roster = Discovery(providers, self._take, self._note_problems)
         self._dismissing: asyncio.TimerHandle | None = None
         self._has_waited = False
         self._next_steps: asyncio.Handle | None = None

@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from gpudeck.auth.caller import read_address
+from gpudeck.model.backoff import pause_after
 
 FREE_TRIES = 5
 """Of one name from one address, before any wait."""
@@ -103,7 +104,7 @@ class Throttle:
         streak = self._live_streak(pair, now)
         if streak is None or streak.count < FREE_TRIES:
             return 0.0
-        wait = min(LONGEST_WAIT, 2.0 ** min(streak.count - FREE_TRIES, 16))
+        wait = pause_after(streak.count - FREE_TRIES + 1, 1.0, LONGEST_WAIT)
         return max(0.0, streak.at + wait - now)
 
     def _live_streak(self, pair: _Pair, now: float) -> _Streak | None:

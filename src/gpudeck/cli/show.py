@@ -22,7 +22,7 @@ from gpudeck.views.table import in_ascii
 from gpudeck.views.text import NO_HOST, render_fleet
 
 if TYPE_CHECKING:
-    from gpudeck.collectors.settings import CollectorSettings
+    from gpudeck.collectors.base import CollectorSettings
 
 _AFTER = """\b
 Environment:
@@ -251,7 +251,7 @@ def find_collector_settings() -> "CollectorSettings":
     """
     is_named = bool(os.environ.get("GPUDECK_CONFIG"))
     if not is_named and not any(os.path.exists(os.path.expanduser(path)) for path in _CONFIGURATIONS):  # noqa: PTH110, PTH111
-        from gpudeck.collectors.settings import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
+        from gpudeck.collectors.base import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
 
         return CollectorSettings()
     from gpudeck.settings import load_settings  # noqa: PLC0415 - see above
@@ -261,11 +261,11 @@ def find_collector_settings() -> "CollectorSettings":
 
 def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
     from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
-    from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - the same
+    from gpudeck.discovery.static import read_option  # noqa: PLC0415 - the same
     from gpudeck.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
 
     settings, _ = load_settings(None)
-    seen = read_over_ssh(read_hosts(hosts, "--ssh"), settings.ssh, ask_password)
+    seen = read_over_ssh(read_option(hosts, "--ssh"), settings.ssh, ask_password)
     # A table says it by itself; who pipes JSON on looks at the standard error.
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)

@@ -108,9 +108,9 @@ def _read_ssh(ssh: str | None, demo: int | None) -> "list[Target]":
         return []
     if demo is not None:
         raise UsageError("--ssh names real hosts, and --demo shows simulated ones.", "Leave out one of the two.")
-    from gpudeck.discovery.option import read_hosts  # noqa: PLC0415 - only here
+    from gpudeck.discovery.static import read_option  # noqa: PLC0415 - only here
 
-    return read_hosts(ssh, "--ssh")
+    return read_option(ssh, "--ssh")
 
 
 def _ask_password() -> str:

@@ -1,8 +1,50 @@
-"""What a collector is."""
+"""What a collector is, its settings, the registry of GPU collectors, and what all of them measure with.
 
-from typing import Protocol
+The registry names built-in collectors; `package.module:factory` names any other one. Nothing is imported before it is
+asked for.
+"""
 
-from gpudeck.model.report import Report
+import importlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
+
+from gpudeck.collectors.redaction import Commands
+from gpudeck.model.catalog import GPU_METRICS, Rollup
+from gpudeck.model.errors import UsageError
+from gpudeck.model.report import Number, Report
+
+DISPLAY_SERVERS = (
+    *("X", "Xorg", "Xvnc", "Xwayland"),
+    *("cinnamon", "compiz", "cosmic-comp", "gnome-shell", "Hyprland", "kwin_wayland", "kwin_x11", "labwc"),
+    *("marco", "muffin", "mutter", "niri", "plasmashell", "sway", "weston", "xfwm4"),
+    *("lightdm-gtk-greeter", "sddm-greeter"),
+)
+"""Programs that draw the desktop. With graphics alone on a GPU they do not make it busy."""
+COLLECTORS: dict[str, str] = {
+    "nvml": "gpudeck.collectors.nvml:make",
+    "drm": "gpudeck.collectors.drm:make",
+    "nvidia_smi": "gpudeck.collectors.nvidia_smi:make",
+}
+WORK_PERCENT = 5.0
+"""Utilization from which on a GPU counts as working."""
+WATCHED_SECONDS = 60.0
+"""A longer gap between two readings was not watched: it does not count as idle time, nor does a jump of the clock."""
+
+UNSUPPORTED = "not supported by this GPU"
+NO_VALUE = "the driver gives no value"
+NEEDS_TWO = "needs two readings"
+WHOLE_BOARD = "measured on the whole board, not by MIG instance"
+NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
+_LOADS = frozenset({"utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"})
+SHARED_BY_INSTANCES = frozenset(
+    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and name not in _LOADS
+)
+"""The chip's temperature and clocks are every MIG instance's; a sum would count them once for each, and a load is that
+of all instances together."""
+# On every beat for every metric: a tuple instead of a metric's four attributes.
+_RULES = {name: (m.low, m.high, m.precision == 1, m.round) for name, m in GPU_METRICS.items()}
 
 
 class Collector(Protocol):
@@ -19,3 +61,97 @@ class Collector(Protocol):
     def collect(self, now: float) -> Report: ...
 
     def close(self) -> None: ...
+
+
+class CollectorSettings(Struct, frozen=True, omit_defaults=True):
+    """What is sent about processes, and which expensive values are read."""
+
+    commands: Commands = "redacted"
+    """How much of a process's command line leaves this machine: full, redacted (secrets hidden), its name, or none."""
+    display_servers: list[str] = field(default_factory=lambda: list(DISPLAY_SERVERS))
+    """Programs that draw the desktop: with graphics alone on a GPU they do not make it busy."""
+    pcie_throughput: bool = False
+    """Whether the PCIe traffic of NVIDIA GPUs is read: it takes 40 ms a GPU, every ten seconds."""
+
+
+def display_matcher(display_servers: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a program draws the desktop, by its name: the kernel keeps 15 bytes of it."""
+    names = frozenset(name[:15] for name in display_servers)
+    return lambda name: name[:15] in names
+
+
+Factory = Callable[[CollectorSettings], Collector]
+
+
+def find_factory(name: str) -> Factory:
+    """What makes the collector of that name, or `package.module:factory` itself. Raises UsageError if there is none."""
+    module_name, _, factory_name = COLLECTORS.get(name, name).partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), factory_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"There is no collector {name!r}: {error}.", f"Known: {', '.join(COLLECTORS)}.") from error
+    made: Factory = factory
+    return made
+
+
+def is_due(last: float | None, seconds: float, now: float) -> bool:
+    """Whether `seconds` have passed since `last`. A clock that was set back makes everything due."""
+    return last is None or abs(now - last) >= seconds
+
+
+class Measured(NamedTuple):
+    """Metrics with their values, rounded as the catalog says, and the unknown ones with their reasons."""
+
+    metrics: dict[str, Number]
+    unknown: dict[str, str]
+
+    def take(self, name: str, value: Number | None, reason: str = NO_VALUE) -> None:
+        """Note a metric of a GPU. What is None or out of range, as a driver's "not available" is, becomes unknown."""
+        low, high, is_whole, round_ = _RULES[name]
+        if value is None or not low <= value <= high:
+            self.unknown[name] = reason
+            self.metrics.pop(name, None)
+        else:
+            self.metrics[name] = value if is_whole and type(value) is int else round_(value)
+            self.unknown.pop(name, None)
+
+    def add_up_memory(self, used: list[int | None]) -> None:
+        """Where GPU and host share memory the driver gives no figure: what the processes use is what is used."""
+        known = [memory for memory in used if memory is not None]
+        if known and len(known) == len(used) and self.unknown.get("memory_used_bytes") in {UNSUPPORTED, NO_VALUE}:
+            self.take("memory_used_bytes", sum(known))
+
+
+class IdleWatch:
+    """Seconds without work by GPU, as far as they were watched."""
+
+    def __init__(self) -> None:
+        self._idle_seconds: dict[str, float] = {}
+        self._read_at: dict[str, float] = {}
+
+    def track(self, uuid: str, utilization_percent: float | None, now: float) -> float | None:
+        """How long there was no work; None, and from the start again, where the utilization is unknown."""
+        watched = min(max(0.0, now - self._read_at.get(uuid, now)), WATCHED_SECONDS)
+        idle = 0.0
+        if utilization_percent is not None and utilization_percent < WORK_PERCENT:
+            idle = self._idle_seconds.get(uuid, 0.0) + watched
+        self._idle_seconds[uuid], self._read_at[uuid] = idle, now
+        return None if utilization_percent is None else round(idle, 1)
+
+
+class ProcessStarts:
+    """When processes started, kept stable where each reading knows it only roughly ("has been running for")."""
+
+    def __init__(self, jitter_seconds: float) -> None:
+        self._jitter = jitter_seconds
+        self._kept: dict[tuple[int, str | None], float] = {}
+        self._seen: dict[tuple[int, str | None], float] = {}
+
+    def settle(self, pid: int, user: str | None, started_at: float) -> float:
+        kept = self._kept.get((pid, user), started_at)
+        self._seen[pid, user] = kept if abs(kept - started_at) < self._jitter else started_at
+        return self._seen[pid, user]
+
+    def end_reading(self) -> None:
+        """Forget what the reading that just ended did not list."""
+        self._kept, self._seen = self._seen, {}

@@ -1,33 +1,47 @@
-"""A collector in a process of its own, so that a driver that hangs in the kernel stops nothing but that process.
+"""Collectors in processes of their own, so that a driver that hangs in the kernel blocks nothing but that process.
 
-This is the parent's side; `serve` is what the child runs.
+`ChildCollector` keeps a child for an agent; `serve` is what the child runs. `ForkedCollector` forks for a single
+reading from a shell: Ctrl-C alone would not end a hanging library call. A fork takes 3 ms where a fresh interpreter
+takes 100, and inherits no locks from a program without other threads.
 """
 
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 
-from gpudeck.collectors.serve import KINDS, LENGTH, Answer, Question, frame
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.base import CollectorSettings, find_factory
+from gpudeck.collectors.serve import (
+    KINDS,
+    LENGTH,
+    CollectRequest,
+    CollectResponse,
+    Server,
+    frame,
+    open_response,
+    read_all,
+)
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import Absent, PluginError, Temporary, Wrong
 from gpudeck.model.report import Report
 
 _FRAME_BYTES_AT_MOST = 16 * 1024 * 1024
-_BACKOFF_SECONDS = 1.0
-_BACKOFF_SECONDS_AT_MOST = 60.0
 # A library that was replaced on disk is loaded anew only by a new process.
 _FAILURES_BEFORE_RENEWAL = 3
 _STUCK_AT_MOST = 3
 
 Spawn = Callable[[str], "subprocess.Popen[bytes]"]
 """Starts the child for a collector's name, with pipes for its standard input and output."""
+# Without nvidia-persistenced a driver with eight GPUs takes that long to be opened.
+_DEADLINE_SECONDS = 30.0
 
 
 def spawn_child(name: str) -> "subprocess.Popen[bytes]":
@@ -55,7 +69,7 @@ class _Child:
         self._received = bytearray()
         os.set_blocking(self._answers.fileno(), False)
 
-    def ask(self, question: Question, at: float) -> None:
+    def ask(self, question: CollectRequest, at: float) -> None:
         """Raises OSError when the child is gone."""
         self.asked_at = at
         self._questions.write(frame(msgspec.msgpack.encode(question)))
@@ -89,7 +103,7 @@ class _Child:
         del self._received[:end]
         return body
 
-    def dismiss(self) -> None:
+    def kill(self) -> None:
         """Kills the process without waiting for its end: in the kernel's hands it may not end at all."""
         self.process.kill()
         self._answers.close()
@@ -129,25 +143,25 @@ class ChildCollector:
         self._lock = threading.Lock()
         self._is_closed = False
         self._child: _Child | None = None
-        self._dismissed: list[subprocess.Popen[bytes]] = []
+        self._killed: list[subprocess.Popen[bytes]] = []
         self._stuck: list[subprocess.Popen[bytes]] = []
         self._stuck_at = 0.0
         self._silent_since: float | None = None
         self._failures = 0
         self._failure: PluginError | None = None
-        self._pause = 0.0
+        self._backoff = Backoff(1.0, 60.0)
         self._start_at = 0.0
-        self._decoder = msgspec.msgpack.Decoder(Answer)
+        self._decoder = msgspec.msgpack.Decoder(CollectResponse)
 
     def collect(self, now: float) -> Report:
         with self._lock:
             try:
-                self._bury()
+                self._reap()
                 self._check_outstanding()
-                return self._judge(self._ask(Question(now, self._settings)))
+                return self._read_response(self._ask(CollectRequest(now, self._settings)))
             finally:
                 if self._is_closed:
-                    self._dismiss()
+                    self._kill()
 
     def close(self) -> None:
         self._is_closed = True
@@ -156,22 +170,22 @@ class ChildCollector:
             child.process.kill()  # a reading under way in another thread ends with it
         if self._lock.acquire(blocking=False):
             try:
-                self._dismiss()
-                self._say_goodbye()
+                self._kill()
+                self._wait_for_killed()
             finally:
                 self._lock.release()
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Takes note of killed children that have ended; none is waited for."""
-        self._dismissed = [process for process in self._dismissed if process.poll() is None]
+        self._killed = [process for process in self._killed if process.poll() is None]
         self._stuck = [process for process in self._stuck if process.poll() is None]
 
-    def _say_goodbye(self) -> None:
+    def _wait_for_killed(self) -> None:
         """Collects what ends at once, as killed processes do; what hangs in the kernel is left to it."""
-        for process in self._dismissed:
+        for process in self._killed:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1.0)
-        self._bury()
+        self._reap()
 
     def _check_outstanding(self) -> None:
         child = self._child
@@ -184,7 +198,7 @@ class ChildCollector:
             self._give_up(child)
         raise self._not_answering()
 
-    def _ask(self, question: Question) -> bytes:
+    def _ask(self, question: CollectRequest) -> bytes:
         child = self._child or self._start()
         try:
             child.ask(question, self._clock())
@@ -223,7 +237,7 @@ class ChildCollector:
             raise failure from error
         return self._child
 
-    def _judge(self, body: bytes) -> Report:
+    def _read_response(self, body: bytes) -> Report:
         try:
             answer = self._decoder.decode(body)
         except msgspec.DecodeError as error:
@@ -232,7 +246,8 @@ class ChildCollector:
             raise self._take_failure(KINDS[answer.failure](answer.message, answer.hint), answer.trace)
         if answer.report is None:
             raise self._refuse("it is empty")
-        self._failures, self._failure, self._pause = 0, None, 0.0
+        self._failures, self._failure = 0, None
+        self._backoff.succeed()
         return answer.report
 
     def _refuse(self, why: str) -> Wrong:
@@ -245,19 +260,18 @@ class ChildCollector:
             failure.add_note(trace)
         self._failures += 1
         if isinstance(failure, Absent):
-            self._dismiss()  # the caller asks again in a while; until then nothing needs to be in memory
-            self._say_goodbye()
+            self._kill()  # the caller asks again in a while; until then nothing needs to be in memory
+            self._wait_for_killed()
         elif self._failures >= _FAILURES_BEFORE_RENEWAL:
             self._renew_later(failure)
         return failure
 
     def _renew_later(self, failure: PluginError) -> None:
         """Lets a new child take over after a pause that doubles each time, until a report comes."""
-        self._dismiss()
+        self._kill()
         self._silent_since = None
         self._failures, self._failure = 0, failure
-        self._pause = min(max(_BACKOFF_SECONDS, 2 * self._pause), _BACKOFF_SECONDS_AT_MOST)
-        self._start_at = self._clock() + self._pause
+        self._start_at = self._clock() + self._backoff.fail()
 
     def _lose(self, how: str) -> Temporary:
         failure = Temporary(f"The process of the collector {self.name} {how}.", "It is started again.")
@@ -265,17 +279,70 @@ class ChildCollector:
         return failure
 
     def _give_up(self, child: _Child) -> None:
-        child.dismiss()
+        child.kill()
         self._child = None
         self._stuck.append(child.process)
         self._stuck_at = self._clock()
 
-    def _dismiss(self) -> None:
+    def _kill(self) -> None:
         if self._child is not None:
-            self._child.dismiss()
-            self._dismissed.append(self._child.process)
+            self._child.kill()
+            self._killed.append(self._child.process)
             self._child = None
 
     def _not_answering(self) -> Temporary:
         silent = 0.0 if self._silent_since is None else self._clock() - self._silent_since
         return Temporary(f"{self._subject} not answering for {silent:.0f} s")
+
+
+class ForkedCollector:
+    """Reads the collector called `name`, anew each time. `collect` raises Temporary after `deadline` seconds.
+
+    Not for a process with several threads, of which a fork has only one.
+    """
+
+    def __init__(self, name: str, settings: CollectorSettings, *, deadline: float = _DEADLINE_SECONDS) -> None:
+        self.name = name
+        self._settings = settings
+        self._deadline = deadline
+
+    def collect(self, now: float) -> Report:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            self._answer_and_end(writer, CollectRequest(now, self._settings))
+        os.close(writer)
+        try:
+            body = read_all(reader, time.monotonic() + self._deadline, _FRAME_BYTES_AT_MOST)
+        finally:
+            os.close(reader)
+            _end(pid)
+        return self._read_response(body)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _answer_and_end(self, writer: int, question: CollectRequest) -> NoReturn:
+        try:
+            # A library that prints must not write into what this program prints.
+            os.dup2(2, 1)
+            with os.fdopen(writer, "wb") as answers:
+                answers.write(Server(find_factory(self.name)).answer(question))
+        finally:
+            os._exit(0)  # what the fork inherited is the parent's to close
+
+    def _read_response(self, body: bytes | None) -> Report:
+        if body is None:
+            raise Temporary(f"driver not answering for {self._deadline:.0f} s")
+        try:
+            answer = msgspec.msgpack.decode(body, type=CollectResponse)
+        except msgspec.DecodeError as error:
+            raise Temporary(f"The process of the collector {self.name} ended in the middle of a reading.") from error
+        return open_response(answer)
+
+
+def _end(pid: int) -> None:
+    """What hangs in the kernel is left to it."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)

@@ -31,7 +31,7 @@ _REFRESH_SECONDS = 30.0
 _DEADLINE_SECONDS = 0.5
 
 
-class Size(Protocol):
+class FileSystemSize(Protocol):
     """What of `os.statvfs_result` is used here."""
 
     @property
@@ -61,7 +61,7 @@ class Disks:
         mountinfo: Path,
         root: Path = Path("/"),
         *,
-        statvfs: Callable[[str], Size] = os.statvfs,
+        statvfs: Callable[[str], FileSystemSize] = os.statvfs,
         deadline: float = _DEADLINE_SECONDS,
     ) -> None:
         self._mountinfo = mountinfo
@@ -147,7 +147,7 @@ def _take(answers: "queue.SimpleQueue[tuple[str, Disk | None]]", count: int, sec
     return taken
 
 
-def _describe(point: str, size: Size) -> Disk | None:
+def _describe(point: str, size: FileSystemSize) -> Disk | None:
     total, free = size.f_blocks * size.f_frsize, size.f_bfree * size.f_frsize
     if not 0 < total < _BYTES_BELOW or not 0 <= free <= total:
         return None

@@ -1,6 +1,6 @@
 """AMD and Intel GPUs, read from sysfs and /proc without any vendor's library.
 
-`drm_cards` finds the cards, `drm_metrics` reads their files, `drm_clients` finds who has them open, `drm_rates` keeps
+`drm_cards` finds the cards, `drm_metrics` reads their files, `drm_clients` finds who has them open and keeps
 what needs two readings. A card that disappears stays in the inventory, missing. Nothing here sleeps, but a file of a
 sick driver may never answer: run it in a child (`child.py`).
 
@@ -13,19 +13,33 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gpudeck.collectors.base import (
+    DISPLAY_SERVERS,
+    NEEDS_TWO,
+    NO_VALUE,
+    CollectorSettings,
+    IdleWatch,
+    Measured,
+    display_matcher,
+)
 from gpudeck.collectors.drm_cards import Card, find_cards, find_foreign_nodes
-from gpudeck.collectors.drm_clients import TOO_OLD, Client, Clients, ClientSearch, find_kfd_memory
-from gpudeck.collectors.drm_metrics import ASLEEP, Measured, measure, read_energy
-from gpudeck.collectors.drm_rates import EnergyWatch, EngineWatch, Shares
-from gpudeck.collectors.drm_sysfs import NO_VALUE, read_word
+from gpudeck.collectors.drm_clients import (
+    TOO_OLD,
+    ClientSearch,
+    DrmClient,
+    DrmClients,
+    EnergyWatch,
+    EngineWatch,
+    Shares,
+    find_kfd_memory,
+)
+from gpudeck.collectors.drm_metrics import ASLEEP, measure, read_energy
 from gpudeck.collectors.host import machine_id
-from gpudeck.collectors.idle import IdleWatch
-from gpudeck.collectors.owners import Owner, Owners
-from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
+from gpudeck.collectors.owners import Owners, ProcessOwner
+from gpudeck.collectors.sysfs import read_word
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import GpuReading, Process, Report
 
-NEEDS_TWO = "needs two readings"
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _GONE = "the kernel no longer lists this GPU"
 _LOOK_SECONDS = 15.0
@@ -35,7 +49,7 @@ _BYTES_AT_MOST = 2**53
 _OPENED_BYTES = 16 * 2**20
 
 
-class _Board(Struct):
+class _DrmBoard(Struct):
     """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it."""
 
     card: Card
@@ -43,7 +57,7 @@ class _Board(Struct):
     missing: str | None = None
 
 
-class _Use(Struct):
+class _DrmProcess(Struct):
     """What one process has on one card. None is unknown; `reasons` says why, by field of Process."""
 
     memory_bytes: int | None
@@ -52,12 +66,12 @@ class _Use(Struct):
     is_compute: bool = False
 
 
-class _Draft(Struct):
+class _DrmRow(Struct):
     """A row of the report before its processes have owners. `uses` is None, with the reason, when they are unknown."""
 
-    board: _Board
+    board: _DrmBoard
     measured: Measured
-    uses: dict[int, _Use] | None = None
+    uses: dict[int, _DrmProcess] | None = None
     uses_reason: str | None = None
 
 
@@ -77,9 +91,8 @@ class DrmCollector:
     ) -> None:
         self._root = root
         self._owners = owners or Owners(root / "proc")
-        # The kernel keeps 15 bytes of a program's name.
-        self._display_names = frozenset(name[:15] for name in display_servers)
-        self._boards: dict[str, _Board] = {}
+        self._is_display = display_matcher(display_servers)
+        self._boards: dict[str, _DrmBoard] = {}
         self._foreign_nodes: frozenset[str] = frozenset()
         self._looked_at: float | None = None
         self._search = ClientSearch(str(root / "proc"))
@@ -117,13 +130,13 @@ class DrmCollector:
         for card in cards:
             index = self._boards[card.uuid].index if card.uuid in self._boards else len(self._boards)
             # Replaced in place, so that the order of the rows stays.
-            self._boards[card.uuid] = _Board(card, index)
+            self._boards[card.uuid] = _DrmBoard(card, index)
         self._foreign_nodes = find_foreign_nodes(self._root, cards)
 
-    def _measure(self, board: _Board) -> _Draft:
-        return _Draft(board, Measured({}, {}) if board.missing else measure(board.card))
+    def _measure(self, board: _DrmBoard) -> _DrmRow:
+        return _DrmRow(board, Measured({}, {}) if board.missing else measure(board.card))
 
-    def _add_processes(self, drafts: list[_Draft], now: float) -> None:
+    def _add_processes(self, drafts: list[_DrmRow], now: float) -> None:
         present = [draft for draft in drafts if not draft.board.missing]
         own = {node: draft.board.card.address for draft in present for node in draft.board.card.nodes}
         asleep = {node: own[node] for draft in present if _is_asleep(draft) for node in draft.board.card.nodes}
@@ -134,12 +147,12 @@ class DrmCollector:
             address = draft.board.card.address
             uses = _find_uses(address, clients, shares, held.get(address, {}), _is_asleep(draft))
             draft.uses_reason = TOO_OLD if address in clients.mute else clients.reason
-            # An empty list says that nobody is there: it must not when not everybody can be seen.
+            # An empty list means unused: not where some processes cannot be seen.
             draft.uses = uses if uses or draft.uses_reason is None else None
             if draft.board.card.vendor == "intel" and not _is_asleep(draft):
                 self._complete_intel(draft, clients, shares, now)
 
-    def _complete_intel(self, draft: _Draft, clients: Clients, shares: Shares, now: float) -> None:
+    def _complete_intel(self, draft: _DrmRow, clients: DrmClients, shares: Shares, now: float) -> None:
         card, measured = draft.board.card, draft.measured
         try:
             watts = self._energy.compare(card.uuid, read_energy(card), now)
@@ -155,7 +168,7 @@ class DrmCollector:
         _add_up_memory(measured, of_card)
         _add_up_engines(measured, of_card, shares.cards.get(card.address))
 
-    def _finish(self, draft: _Draft, owners: dict[int, Owner], now: float) -> GpuReading:
+    def _finish(self, draft: _DrmRow, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
         card, (metrics, unknown) = draft.board.card, draft.measured
         return GpuReading(
             uuid=card.uuid,
@@ -171,23 +184,14 @@ class DrmCollector:
             idle_seconds=self._idle.track(card.uuid, metrics.get("utilization_percent"), now),
         )
 
-    def _name_owners(self, uses: dict[int, _Use] | None, owners: dict[int, Owner]) -> list[Process] | None:
+    def _name_owners(
+        self, uses: dict[int, _DrmProcess] | None, owners: dict[int, ProcessOwner]
+    ) -> list[Process] | None:
         return None if uses is None else [self._name_owner(pid, use, owners[pid]) for pid, use in uses.items()]
 
-    def _name_owner(self, pid: int, use: _Use, owner: Owner) -> Process:
-        return Process(
-            pid=pid,
-            user=owner.user,
-            command=owner.command,
-            memory_used_bytes=use.memory_bytes,
-            started_at=owner.started_at,
-            utilization_percent=use.percent,
-            container=owner.container,
-            job=owner.job,
-            evidence=owner.evidence,
-            display=not use.is_compute and owner.name[:15] in self._display_names,
-            reasons=owner.reasons | use.reasons,
-        )
+    def _name_owner(self, pid: int, use: _DrmProcess, owner: ProcessOwner) -> Process:
+        display = not use.is_compute and self._is_display(owner.name)
+        return owner.process(pid, use.memory_bytes, use.percent, use.reasons, display=display)
 
     def _find_driver_version(self) -> str | None:
         """The version of the module where it was installed by itself (AMD's own packages), else that of the kernel."""
@@ -199,15 +203,15 @@ class DrmCollector:
         return f"{driver} of Linux {release}"[:200] if release else None
 
 
-def _is_asleep(draft: _Draft) -> bool:
+def _is_asleep(draft: _DrmRow) -> bool:
     return draft.measured.unknown.get("temperature_celsius") == ASLEEP
 
 
 def _find_uses(
-    address: str, clients: Clients, shares: Shares, held: dict[int, int | None], is_asleep: bool
-) -> dict[int, _Use]:
+    address: str, clients: DrmClients, shares: Shares, held: dict[int, int | None], is_asleep: bool
+) -> dict[int, _DrmProcess]:
     """The processes on a card by pid, those with most memory first."""
-    by_pid: dict[int, list[Client]] = {pid: [] for pid, amount in held.items() if amount != 0}
+    by_pid: dict[int, list[DrmClient]] = {pid: [] for pid, amount in held.items() if amount != 0}
     for client in clients.found.values():
         empty_bytes = _OPENED_BYTES if held.get(client.pid) == 0 else 0
         if client.address == address and client.is_using(empty_bytes):
@@ -216,7 +220,9 @@ def _find_uses(
     return dict(sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:_PROCESSES_AT_MOST])
 
 
-def _find_use(clients: list[Client], shares: Shares, is_compute: bool, held: int | None, is_asleep: bool) -> _Use:
+def _find_use(
+    clients: list[DrmClient], shares: Shares, is_compute: bool, held: int | None, is_asleep: bool
+) -> _DrmProcess:
     reasons: dict[str, str] = {}
     amounts = [client.memory_bytes for client in clients]
     open_files = sum(amount or 0 for amount in amounts) if amounts and None not in amounts else None
@@ -229,10 +235,10 @@ def _find_use(clients: list[Client], shares: Shares, is_compute: bool, held: int
     percent = round(min(100.0, sum(percents)), 1) if percents and not is_compute and not is_asleep else None
     if percent is None:
         reasons["utilization_percent"] = OF_ROCM if is_compute else ASLEEP if is_asleep else NEEDS_TWO
-    return _Use(memory, percent, reasons, is_compute)
+    return _DrmProcess(memory, percent, reasons, is_compute)
 
 
-def _add_up_memory(measured: Measured, clients: list[Client]) -> None:
+def _add_up_memory(measured: Measured, clients: list[DrmClient]) -> None:
     """Memory that programs share is in the sum more than once: it is never more than there is."""
     amounts = [client.memory_bytes for client in clients]
     known = [amount for amount in amounts if amount is not None]
@@ -242,7 +248,7 @@ def _add_up_memory(measured: Measured, clients: list[Client]) -> None:
     measured.take("memory_used_bytes", min(sum(known), measured.metrics.get("memory_total_bytes", sum(known))))
 
 
-def _add_up_engines(measured: Measured, clients: list[Client], percent: float | None) -> None:
+def _add_up_engines(measured: Measured, clients: list[DrmClient], percent: float | None) -> None:
     if not all(client.engines for client in clients):
         measured.unknown["utilization_percent"] = "the driver does not tell the engine time of every process"
     elif percent is None:

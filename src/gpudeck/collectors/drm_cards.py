@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.drm_sysfs import list_names, read_number, read_text, read_word
+from gpudeck.collectors.sysfs import list_names, read_number, read_text, read_word
 
 GIB = 2**30
 
@@ -33,46 +33,46 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _INTEGRATED_BYTES_AT_MOST = 16 * GIB - 1
 
 
-class Model(Struct, frozen=True):
-    """A card by its PCI id. `gib` are the sizes of memory it is sold with; none where the driver tells it anyway."""
+class CardModel(Struct, frozen=True):
+    """A card by its PCI id. `gib` are the sizes of memory it is sold with; none where the driver reports it."""
 
     name: str
     gib: tuple[int, ...] = ()
 
 
 _MODELS = {
-    "1002:738c": Model("AMD Instinct MI100"),
-    "1002:7408": Model("AMD Instinct MI250X"),
-    "1002:740c": Model("AMD Instinct MI250X / MI250"),
-    "1002:740f": Model("AMD Instinct MI210"),
-    "1002:744c": Model("AMD Radeon RX 7900 series"),
-    "1002:7448": Model("AMD Radeon Pro W7900"),
-    "1002:74a0": Model("AMD Instinct MI300A"),
-    "1002:74a1": Model("AMD Instinct MI300X"),
-    "1002:74a5": Model("AMD Instinct MI325X"),
-    "1002:74b5": Model("AMD Instinct MI300X VF"),
-    "1002:75a0": Model("AMD Instinct MI350X"),
-    "1002:75a3": Model("AMD Instinct MI355X"),
-    "8086:0bd5": Model("Intel Data Center GPU Max 1550", (128,)),
-    "8086:0bda": Model("Intel Data Center GPU Max 1100", (48,)),
-    "8086:56a0": Model("Intel Arc A770", (8, 16)),
-    "8086:56a1": Model("Intel Arc A750", (8,)),
-    "8086:56a2": Model("Intel Arc A580", (8,)),
-    "8086:56a5": Model("Intel Arc A380", (6,)),
-    "8086:56a6": Model("Intel Arc A310", (4,)),
-    "8086:56c0": Model("Intel Data Center GPU Flex 170", (16,)),
-    "8086:56c1": Model("Intel Data Center GPU Flex 140", (6,)),
-    "8086:e20b": Model("Intel Arc B580", (12,)),
-    "8086:e20c": Model("Intel Arc B570", (10,)),
+    "1002:738c": CardModel("AMD Instinct MI100"),
+    "1002:7408": CardModel("AMD Instinct MI250X"),
+    "1002:740c": CardModel("AMD Instinct MI250X / MI250"),
+    "1002:740f": CardModel("AMD Instinct MI210"),
+    "1002:744c": CardModel("AMD Radeon RX 7900 series"),
+    "1002:7448": CardModel("AMD Radeon Pro W7900"),
+    "1002:74a0": CardModel("AMD Instinct MI300A"),
+    "1002:74a1": CardModel("AMD Instinct MI300X"),
+    "1002:74a5": CardModel("AMD Instinct MI325X"),
+    "1002:74b5": CardModel("AMD Instinct MI300X VF"),
+    "1002:75a0": CardModel("AMD Instinct MI350X"),
+    "1002:75a3": CardModel("AMD Instinct MI355X"),
+    "8086:0bd5": CardModel("Intel Data Center GPU Max 1550", (128,)),
+    "8086:0bda": CardModel("Intel Data Center GPU Max 1100", (48,)),
+    "8086:56a0": CardModel("Intel Arc A770", (8, 16)),
+    "8086:56a1": CardModel("Intel Arc A750", (8,)),
+    "8086:56a2": CardModel("Intel Arc A580", (8,)),
+    "8086:56a5": CardModel("Intel Arc A380", (6,)),
+    "8086:56a6": CardModel("Intel Arc A310", (4,)),
+    "8086:56c0": CardModel("Intel Data Center GPU Flex 170", (16,)),
+    "8086:56c1": CardModel("Intel Data Center GPU Flex 140", (6,)),
+    "8086:e20b": CardModel("Intel Arc B580", (12,)),
+    "8086:e20c": CardModel("Intel Arc B570", (10,)),
 }
-_UNKNOWN_MODEL = Model("")
+_UNKNOWN_MODEL = CardModel("")
 
 
 class Card(Struct, frozen=True):
     """A GPU in sysfs. `folder` is that of its card, `device` that of its PCI device, `sensors` that of its hwmon.
 
     `channels` are its sensors' files by kind and label (`temp:edge`) or, where there is no label, number (`temp1`).
-    `nodes` are the names of its files in /dev/dri. `memory_bytes` is known here only where no file tells it later.
+    `nodes` are the names of its files in /dev/dri. `memory_bytes` is known here only where no file has it later.
     """
 
     uuid: str
@@ -90,7 +90,7 @@ class Card(Struct, frozen=True):
 
 
 def find_cards(root: Path, machine: str) -> list[Card]:
-    """The cards to be listed, by PCI address. `machine` tells hosts apart in the UUIDs of cards that have none."""
+    """The cards to be listed, by PCI address. `machine` makes the UUIDs of cards without one unique."""
     folder = f"{root}/sys/class/drm"
     names = [name for name in list_names(folder) if _CARD.fullmatch(name)]
     found = [_find_card(root, f"{folder}/{name}", machine) for name in names]
@@ -171,7 +171,7 @@ def _find_uuid(device: str, address: str, machine: str) -> str:
     return "-".join(part for part in ("PCI", machine[:12], address) if part)
 
 
-def _find_name(device: str, model: Model, vendor: str, pci_id: str) -> str:
+def _find_name(device: str, model: CardModel, vendor: str, pci_id: str) -> str:
     told = read_word(f"{device}/product_name")[:200]
     if told:
         return told if told.upper().startswith("AMD") else f"AMD {told}"
@@ -195,10 +195,10 @@ def _find_channels(sensors: str) -> dict[str, str]:
     return channels
 
 
-def _find_memory(root: Path, folder: str, address: str, model: Model) -> int | None:
+def _find_memory(root: Path, folder: str, address: str, model: CardModel) -> int | None:
     """The memory of an Intel card, which i915 and xe tell programs, but hardly any file.
 
-    Intel's own i915 (Flex, Max) has `lmem_total_bytes`; xe of Linux 6.14 and later tells the cgroups' `dmem.capacity`.
+    Intel's own i915 (Flex, Max) has `lmem_total_bytes`; xe of Linux 6.14 and later reports `dmem.capacity`.
     Where a model is sold with one size, that is it; of several it is the one that its window on the bus (BAR 2) has.
     """
     try:

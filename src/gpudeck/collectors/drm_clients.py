@@ -1,18 +1,21 @@
-"""Which processes have a GPU open, with their memory and engine time: /proc/<pid>/fdinfo and the files of ROCm (KFD).
+"""Processes that have a GPU open, with their memory and engine time: /proc/<pid>/fdinfo and the files of ROCm (KFD).
 
-The kernel tells both for each open file of /dev/dri (Documentation/gpu/drm-usage-stats.rst). A file that was handed on
-to other processes is one client: it is counted once, for the lowest pid. Looking through the open files of every
-process is the costly part, so that is done every few seconds; in between only the files found are read.
+The kernel reports both for each open file of /dev/dri (Documentation/gpu/drm-usage-stats.rst). A file that was passed
+on to other processes is one client: it is counted once, for the lowest pid. Searching the open files of every process
+is the expensive part, so that is done every few seconds; in between only the files found are read.
+
+Utilization and power are differences between two readings: `EngineWatch` and `EnergyWatch`.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from gpudeck.collectors.drm_sysfs import list_names, read_number, read_text, read_word
+from gpudeck.collectors.proc import FIRST_PID_NAMESPACE
+from gpudeck.collectors.sysfs import list_names, read_number, read_text, read_word
 
 _SEARCH_SECONDS = 5.0
 _FOLDER = "/dev/dri/"
@@ -22,15 +25,13 @@ _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _REGION = re.compile(r"drm-(resident|memory|total)-((?:vram|local)[0-9]*)")
 # `resident` is what is there; `memory` is its old name; `total` has what is put elsewhere or not yet made, too.
 _KINDS = ("resident", "memory", "total")
-# The number that the kernel gives its first namespace of processes (PROC_PID_INIT_INO).
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
 NOT_SEEN = "processes of other users cannot be seen: run the agent as root, or give it CAP_SYS_PTRACE"
 OTHER_NAMESPACE = "processes outside of this container cannot be seen: run the agent with the host's PID namespace"
 TOO_OLD = "the kernel is too old to tell what a process has on the GPU"
 
 
-class Engine(NamedTuple):
+class EngineTime(NamedTuple):
     """Time that a client kept an engine busy: nanoseconds, or cycles where `total`, the engine's own clock, is known.
 
     `capacity` is how many such engines there are.
@@ -41,14 +42,14 @@ class Engine(NamedTuple):
     capacity: int = 1
 
 
-class Client(Struct, frozen=True):
+class DrmClient(Struct, frozen=True):
     """An open file of a GPU. `memory_bytes` is None where the driver does not tell it, or was not asked."""
 
     key: str
     pid: int
     address: str
     memory_bytes: int | None = None
-    engines: dict[str, Engine] = {}
+    engines: dict[str, EngineTime] = {}
 
     def is_using(self, empty_bytes: int = 0) -> bool:
         """Whether it holds more than `empty_bytes` or ever did work.
@@ -59,10 +60,10 @@ class Client(Struct, frozen=True):
         return is_holding or any(engine.busy for engine in self.engines.values())
 
 
-class Clients(NamedTuple):
-    """The clients by key. `reason` says why there may be others; on cards in `mute` the driver tells nothing."""
+class DrmClients(NamedTuple):
+    """The clients by key. `reason` says why there may be others; on cards in `mute` the driver reports nothing."""
 
-    found: dict[str, Client]
+    found: dict[str, DrmClient]
     reason: str | None = None
     mute: frozenset[str] = frozenset()
 
@@ -82,7 +83,9 @@ class ClientSearch:
         self._reason: str | None = None
         self._searched_at: float | None = None
 
-    def find(self, now: float, asleep: Mapping[str, str], own: Mapping[str, str], foreign: frozenset[str]) -> Clients:
+    def find(
+        self, now: float, asleep: Mapping[str, str], own: Mapping[str, str], foreign: frozenset[str]
+    ) -> DrmClients:
         """`own` has addresses by the name in /dev/dri; `asleep` those of them not to be asked, `foreign` others' names.
 
         A name in neither is asked for its address: partitions of an MI300X have files of their own.
@@ -90,7 +93,7 @@ class ClientSearch:
         if self._searched_at is None or abs(now - self._searched_at) >= _SEARCH_SECONDS:
             self._search(foreign)
             self._searched_at = now
-        found: dict[str, Client] = {}
+        found: dict[str, DrmClient] = {}
         mute: set[str] = set()
         for handle in self._handles:
             client = self._ask(handle, asleep)
@@ -98,7 +101,7 @@ class ClientSearch:
                 found.setdefault(client.key, client)
             elif handle.node in own and self._is_open(handle):
                 mute.add(own[handle.node])
-        return Clients(found, self._reason, frozenset(mute))
+        return DrmClients(found, self._reason, frozenset(mute))
 
     def _search(self, foreign: frozenset[str]) -> None:
         pids = sorted(int(name) for name in list_names(self._proc) if name.isdecimal())
@@ -127,13 +130,13 @@ class ClientSearch:
             namespace = os.readlink(f"{self._proc}/self/ns/pid")  # noqa: PTH115 - paths are text here
         except OSError:
             return None
-        return None if namespace == _FIRST_PID_NAMESPACE else OTHER_NAMESPACE
+        return None if namespace == FIRST_PID_NAMESPACE else OTHER_NAMESPACE
 
-    def _ask(self, handle: _Handle, asleep: Mapping[str, str]) -> Client | None:
+    def _ask(self, handle: _Handle, asleep: Mapping[str, str]) -> DrmClient | None:
         """The client behind an open file, or None where the process, the file or the driver's answer is not there."""
         key = f"{handle.pid}/{handle.number}"
         if handle.node in asleep:
-            return Client(key, handle.pid, asleep[handle.node])
+            return DrmClient(key, handle.pid, asleep[handle.node])
         try:
             text = read_text(f"{self._proc}/{handle.pid}/fdinfo/{handle.number}")
         except OSError:
@@ -148,7 +151,7 @@ class ClientSearch:
         return target == _FOLDER + handle.node
 
 
-def parse_client(text: str, pid: int, key: str) -> Client | None:
+def parse_client(text: str, pid: int, key: str) -> DrmClient | None:
     """What an fdinfo file says; None where it is not that of a GPU on the PCI bus. `key` is for drivers without ids."""
     lines = (line.partition(":") for line in text.splitlines() if line.startswith("drm-"))
     fields = {name: value.strip() for name, _, value in lines}
@@ -157,7 +160,7 @@ def parse_client(text: str, pid: int, key: str) -> Client | None:
         return None
     if "drm-client-id" in fields:
         key = f"{address}/{fields['drm-client-id']}"
-    return Client(key, pid, address, _parse_memory(fields), dict(_parse_engines(fields)))
+    return DrmClient(key, pid, address, _parse_memory(fields), dict(_parse_engines(fields)))
 
 
 def _parse_memory(fields: Mapping[str, str]) -> int | None:
@@ -178,7 +181,7 @@ def _parse_amount(text: str) -> int | None:
     return amount if amount is not None and amount < _BYTES_AT_MOST else None
 
 
-def _parse_engines(fields: Mapping[str, str]) -> Iterator[tuple[str, Engine]]:
+def _parse_engines(fields: Mapping[str, str]) -> Iterator[tuple[str, EngineTime]]:
     """i915 and amdgpu count nanoseconds (`drm-engine-`), xe cycles of the engine's clock (`drm-cycles-`)."""
     for name, value in fields.items():
         kind, _, engine = name.removeprefix("drm-").partition("-")
@@ -188,7 +191,7 @@ def _parse_engines(fields: Mapping[str, str]) -> Iterator[tuple[str, Engine]]:
         total = _parse_count(fields.get(f"drm-total-cycles-{engine}", ""))
         if kind == "engine" or total is not None:
             capacity = _parse_count(fields.get(f"drm-engine-capacity-{engine}", "")) or 1
-            yield engine, Engine(busy, total if kind == "cycles" else None, capacity)
+            yield engine, EngineTime(busy, total if kind == "cycles" else None, capacity)
 
 
 def _parse_count(text: str) -> int | None:
@@ -230,3 +233,89 @@ def _find_kfd_addresses(kfd: str) -> dict[str, str]:
             place, domain = int(location), int(properties.get("domain", "0"))
             addresses[gpu_id] = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
     return addresses
+
+
+class Shares(NamedTuple):
+    """Percent of the time between two readings that the busiest engine worked, by client's key and by card's address.
+
+    A client or card that is not in it is unknown.
+    """
+
+    clients: dict[str, float]
+    cards: dict[str, float]
+
+
+class EngineWatch:
+    """Remembers the engine times of clients from reading to reading.
+
+    Work of a client that came or went between the two is not counted for its card. Drivers may step back for a moment;
+    the higher value stays until they have caught up, as drm-usage-stats.rst asks.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, dict[str, EngineTime]] = {}
+        self._read_at: float | None = None
+
+    def compare(self, clients: Mapping[str, DrmClient], addresses: Iterable[str], now: float) -> Shares:
+        """The shares since the last call. `addresses` are the cards: one without clients was not busy."""
+        elapsed = 0.0 if self._read_at is None else now - self._read_at
+        shares = Shares({}, {})
+        if elapsed > 0:
+            busy = {key: self._compare_client(client, elapsed) for key, client in clients.items()}
+            shares.clients.update((key, _busiest(engines)) for key, engines in busy.items() if engines is not None)
+            shares.cards.update((address, _add_up(address, clients, busy)) for address in addresses)
+        self._before = {key: self._keep_higher(key, client.engines) for key, client in clients.items()}
+        self._read_at = now
+        return shares
+
+    def _compare_client(self, client: DrmClient, elapsed: float) -> dict[str, float] | None:
+        """The share of each engine, 0 to 1; None where the client was not there before."""
+        before = self._before.get(client.key)
+        if before is None:
+            return None
+        return {name: _share(before.get(name), engine, elapsed) for name, engine in client.engines.items()}
+
+    def _keep_higher(self, key: str, engines: Mapping[str, EngineTime]) -> dict[str, EngineTime]:
+        before = self._before.get(key, {})
+        return {
+            name: before[name] if name in before and engine.busy < before[name].busy else engine
+            for name, engine in engines.items()
+        }
+
+
+def _share(before: EngineTime | None, after: EngineTime, elapsed: float) -> float:
+    """amdgpu leaves out an engine until it was used: it began at 0 then. A clock that stands or restarts gives 0."""
+    busy = after.busy - (before.busy if before else 0)
+    if after.total is None:
+        span = elapsed * 1e9
+    else:
+        span = after.total - before.total if before and before.total is not None else 0
+    return max(0.0, busy / (span * after.capacity)) if span > 0 else 0.0
+
+
+def _busiest(engines: Mapping[str, float]) -> float:
+    return min(100.0, 100.0 * max(engines.values(), default=0.0))
+
+
+def _add_up(address: str, clients: Mapping[str, DrmClient], busy: Mapping[str, dict[str, float] | None]) -> float:
+    engines: dict[str, float] = {}
+    for key, client in clients.items():
+        if client.address == address:
+            for name, share in (busy[key] or {}).items():
+                engines[name] = engines.get(name, 0.0) + share
+    return _busiest(engines)
+
+
+class EnergyWatch:
+    """Watts between two readings of a counter of joules."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, float]] = {}
+
+    def compare(self, uuid: str, joules: float, now: float) -> float | None:
+        """The mean power since the last call; None at first, and where clock or counter stepped back."""
+        before = self._before.get(uuid)
+        self._before[uuid] = joules, now
+        if before is None or now <= before[1] or joules < before[0]:
+            return None
+        return (joules - before[0]) / (now - before[1])

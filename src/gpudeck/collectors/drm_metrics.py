@@ -8,12 +8,11 @@ the generation.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
+from gpudeck.collectors.base import NO_VALUE, Measured
 from gpudeck.collectors.drm_cards import Card
-from gpudeck.collectors.drm_sysfs import NO_VALUE, UNSUPPORTED, explain, read_number, read_text, read_word
+from gpudeck.collectors.sysfs import UNSUPPORTED, explain, read_number, read_text, read_word
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.report import Number
 
 ASLEEP = "the GPU is asleep, and reading it would wake it"
 _NO_LIMIT = "no power limit is set"
@@ -22,17 +21,6 @@ _IN_TABLE = "amdgpu tells it only in a binary table whose layout differs between
 _PERCENT_OF_PWM = 100 / 255
 
 Read = Callable[[Card], float]
-
-
-class Measured(NamedTuple):
-    """Metrics with their values, rounded as the catalog says, and the unknown ones with their reasons."""
-
-    metrics: dict[str, Number]
-    unknown: dict[str, str]
-
-    def take(self, name: str, value: float) -> None:
-        self.metrics[name] = GPU_METRICS[name].round(value)
-        self.unknown.pop(name, None)
 
 
 def measure(card: Card) -> Measured:
@@ -147,7 +135,7 @@ _AMD: dict[str, Read] = {
     "memory_utilization_percent": _file("mem_busy_percent"),
     "memory_used_bytes": _file("mem_info_vram_used"),
     "memory_total_bytes": _read_total,
-    # An MI300X has no edge sensor: its hottest spot is all it tells.
+    # An MI300X has no edge sensor: its hottest spot is all it reports.
     "temperature_celsius": _channel("temp:edge", "temp:junction", scale=1e-3),
     "memory_temperature_celsius": _channel("temp:mem", scale=1e-3),
     # From Linux 6.4 on `input` is the power now; chips tell the average, the power now, or both (MI300X: now).
@@ -197,3 +185,5 @@ _VENDOR_REASONS: dict[str, dict[str, str]] = {
         "clock_memory_mhz": "the driver tells the clock of the chip only",
     },
 }
+AMD_REASONS = _REASONS | _VENDOR_REASONS["amd"]
+"""Why an AMD card has no value for these metrics."""

@@ -5,15 +5,17 @@ and the machine id are the container's own, so the disk is unknown and the id is
 container has one of its own.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+from gpudeck.collectors.base import NEEDS_TWO
 from gpudeck.collectors.disks import Disks
-from gpudeck.collectors.network import NEEDS_TWO, RATES, Network
-from gpudeck.collectors.proc import read_boot_time
+from gpudeck.collectors.network import RATES, Network
+from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, read_boot_time
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
@@ -22,9 +24,6 @@ from gpudeck.model.report import Number, Report
 _ROOT = Path("/")
 _CONTAINER_MARKS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"))
 _CONTAINER_CGROUP = re.compile(r"[/-](docker|libpod|kubepods|lxc|containerd)\b")
-# Numbers that the kernel gives its own namespaces (PROC_PID_INIT_INO; MNT_NS_INIT_INO, from Linux 6.18 on).
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-_FIRST_MOUNT_NAMESPACE = "mnt:[4026531832]"
 
 # Addresses hardly ever change, and finding them costs more than all figures.
 _ADDRESSES_SECONDS = 60.0
@@ -104,10 +103,11 @@ class HostCollector:
     def _read_cpu(self, _now: float) -> Values:
         lines = (self._proc / "stat").read_text().splitlines()
         count = sum(line.startswith("cpu") for line in lines) - 1
-        before, after = self._cpu_before, _parse_cpu_times(lines[0])
-        self._cpu_before = after
-        percent = _percent_between(before, after)
-        return {"cpu_count": count} | ({} if percent is None else {"cpu_percent": percent})
+        values: Values = {"cpu_count": count}
+        before, self._cpu_before = self._cpu_before, _parse_cpu_times(lines[0])
+        with contextlib.suppress(ValueError):
+            values["cpu_percent"] = percent_between(before, self._cpu_before)
+        return values
 
     def _read_load(self, _now: float) -> Values:
         return {"load_1m": float((self._proc / "loadavg").read_text().split()[0])}
@@ -162,8 +162,8 @@ def _is_beside_init(root: Path) -> bool:
     A virtual machine made from a container's image passes, though it still has the image's marks.
     """
     mounts = _read_link(root / "proc/self/ns/mnt")
-    is_first = mounts in {_FIRST_MOUNT_NAMESPACE, _read_link(root / "proc/1/ns/mnt") or "not permitted"}
-    return is_first and _read_link(root / "proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+    is_first = mounts in {FIRST_MOUNT_NAMESPACE, _read_link(root / "proc/1/ns/mnt") or "not permitted"}
+    return is_first and _read_link(root / "proc/self/ns/pid") == FIRST_PID_NAMESPACE
 
 
 def machine_id(root: Path = _ROOT) -> str:
@@ -173,7 +173,12 @@ def machine_id(root: Path = _ROOT) -> str:
     every other container of that image has too.
     """
     written = _read_line(root / "etc/machine-id") or _read_line(root / "var/lib/dbus/machine-id")
-    if not re.fullmatch(r"[0-9a-f]{32}", written) or find_container(root):
+    return "" if find_container(root) else derive_machine_id(written)
+
+
+def derive_machine_id(written: str) -> str:
+    """What we call a machine with that /etc/machine-id; empty where it is none."""
+    if not re.fullmatch(r"[0-9a-f]{32}", written):
         return ""
     return hashlib.blake2b(b"gpudeck", key=written.encode(), digest_size=16).hexdigest()
 
@@ -211,9 +216,10 @@ def _parse_cpu_times(line: str) -> CpuTimes:
     return busy, busy + idle + iowait
 
 
-def _percent_between(before: CpuTimes | None, after: CpuTimes) -> float | None:
+def percent_between(before: CpuTimes | None, after: CpuTimes) -> float:
+    """The share of time that the CPUs worked. Raises ValueError where there are no two readings."""
     if before is None or after[1] <= before[1]:
-        return None
+        raise ValueError(NEEDS_TWO)
     return min(100.0, max(0.0, 100.0 * (after[0] - before[0]) / (after[1] - before[1])))
 
 

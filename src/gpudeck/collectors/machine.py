@@ -1,7 +1,10 @@
-"""This machine: what its collectors read, put together into one report.
+"""This machine: the reports of all its collectors combined into one.
 
-One collector that fails never hides what the others read. GPUs that were seen once do not vanish because they cannot be
+A collector that fails never hides what the others read. GPUs that were seen once do not vanish because they cannot be
 read: they are reported as missing, with the reason.
+
+NVIDIA GPUs are read through NVML, or through nvidia-smi where NVML cannot be used: a missing Python package or library,
+or a driver that breaks our reading of NVML. nvidia-smi costs a hundred times as much (0.1 s on an H200, driver 580).
 """
 
 import logging
@@ -12,18 +15,16 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.base import Collector
-from gpudeck.collectors.child import ChildCollector
+from gpudeck.collectors.base import Collector, CollectorSettings, find_factory
+from gpudeck.collectors.child import ChildCollector, ForkedCollector
 from gpudeck.collectors.drm_cards import find_cards
-from gpudeck.collectors.forked import ForkedCollector
 from gpudeck.collectors.host import HostCollector
-from gpudeck.collectors.nvidia_smi_fallback import NvidiaFallback
-from gpudeck.collectors.nvml_events import XidWatch
-from gpudeck.collectors.registry import find_factory
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report
 
+# While nvidia-smi does the work, NVML is tried again only now and then: it was not there, or broken.
+_AGAIN_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 _SMI_DEADLINE = 12.0
@@ -33,20 +34,64 @@ _SENTENCE_LENGTH = 1000
 _PROBLEMS_AT_MOST = 64
 
 
-class _Failure(Struct, frozen=True):
+class NvidiaFallback:
+    """GPUs as `first` reads them, or else as `second` does; then the report says so among its problems.
+
+    `second` is asked when `first` is Absent or Wrong. A driver that does not answer, or not us (Temporary, Refused),
+    would not answer nvidia-smi either, and one more process would hang. What `first` raised is raised again where
+    `second` fails too. Closes both.
+    """
+
+    def __init__(self, first: Collector, second: Collector) -> None:
+        self.name = first.name
+        self._first = first
+        self._second = second
+        self._failure: PluginError | None = None
+        self._failed_at = 0.0
+
+    def collect(self, now: float) -> Report:
+        failure, self._failure = self._failure, None
+        if failure is None or abs(now - self._failed_at) >= _AGAIN_SECONDS:
+            try:
+                return self._first.collect(now)
+            except (Absent, Wrong) as error:
+                failure, self._failed_at = error, now
+        return self._ask_second(now, failure)
+
+    def close(self) -> None:
+        self._first.close()
+        self._second.close()
+
+    def _ask_second(self, now: float, failure: PluginError) -> Report:
+        try:
+            report = self._second.collect(now)
+        except PluginError as error:
+            raise failure from error
+        self._failure = failure
+        return _gpus_only(report, f"NVIDIA GPUs are read through nvidia-smi, because NVML cannot be used: {failure}")
+
+
+def _gpus_only(report: Report, problem: str) -> Report:
+    """`report` without the host's figures: on this machine another collector reads them, and more of them."""
+    return msgspec.structs.replace(
+        report, metrics={}, unknown={}, os=None, labels={}, problems=[*report.problems, problem[:1000]]
+    )
+
+
+class _CollectorFailure(Struct, frozen=True):
     kind: type[PluginError]
     reason: str
     since: float
 
 
-class _Source:
+class _CollectorState:
     """One collector and what it read last."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._last = Report()
         self._known: dict[str, GpuReading] = {}
-        self._failure: _Failure | None = None
+        self._failure: _CollectorFailure | None = None
         self._asked_at: float | None = None
 
     def read(self, now: float) -> Report:
@@ -81,7 +126,7 @@ class _Source:
     def _fail(self, error: PluginError, now: float) -> None:
         """Logged when it begins or changes its kind, not on every beat."""
         before, kind = self._failure, type(error)
-        self._failure = _Failure(kind, str(error)[:_SENTENCE_LENGTH], before.since if before else now)
+        self._failure = _CollectorFailure(kind, str(error)[:_SENTENCE_LENGTH], before.since if before else now)
         if before and before.kind is kind:
             return
         if kind is Absent and not self._known:
@@ -117,17 +162,17 @@ class _Source:
         return Report(gpus=gpus, gpus_reason=failure.reason, unknown=unknown, problems=problems)
 
 
-class Machine:
+class MachineCollector:
     """All collectors of a machine as one. `collect` takes as long as they take together, and never raises.
 
-    `xids` is asked about NVIDIA GPUs that are missing: a driver that hangs tells its collector nothing, but the log of
-    the kernel often says why it does.
+    `xids` is asked about NVIDIA GPUs that are missing: a driver that hangs does not answer its collector, but the
+    kernel log often has the reason.
     """
 
     name = "machine"
 
     def __init__(self, collectors: Iterable[Collector], xids: XidWatch | None = None) -> None:
-        self._sources = [_Source(collector) for collector in collectors]
+        self._sources = [_CollectorState(collector) for collector in collectors]
         self._xids = xids
 
     def collect(self, now: float) -> Report:
@@ -169,19 +214,19 @@ def _put_in_a_row(reasons: Sequence[str]) -> str:
     return " ".join(row)[:_SENTENCE_LENGTH]
 
 
-def watch_this_machine(settings: CollectorSettings) -> Machine:
+def watch_this_machine(settings: CollectorSettings) -> MachineCollector:
     """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
-    # Where NVML cannot be used at all, nvidia-smi is asked: it takes longer, and tells less.
+    # Where NVML cannot be used at all, nvidia-smi is used: it is slower and reports less.
     nvidia = NvidiaFallback(
         ChildCollector("nvml", settings), ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE)
     )
-    return Machine([nvidia, ChildCollector("drm", settings), HostCollector()], XidWatch())
+    return MachineCollector([nvidia, ChildCollector("drm", settings), HostCollector()], XidWatch())
 
 
-def read_once(settings: CollectorSettings) -> Machine:
+def read_once(settings: CollectorSettings) -> MachineCollector:
     """The same without children that are kept: for a single reading. What may hang in a driver is read in a fork."""
     nvidia = NvidiaFallback(ForkedCollector("nvml", settings), find_factory("nvidia_smi")(settings))
-    return Machine([nvidia, ForkedCollector("drm", settings), HostCollector()])
+    return MachineCollector([nvidia, ForkedCollector("drm", settings), HostCollector()])
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

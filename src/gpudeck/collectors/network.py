@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
+from gpudeck.collectors.base import NEEDS_TWO
 from gpudeck.model.report import Number
 
-NEEDS_TWO = "needs two readings"
 RESET = "a network interface counts from zero again"
 NO_INTERFACE = "no physical network interface is seen"
 RATES = ("network_receive_bytes_per_second", "network_transmit_bytes_per_second")
@@ -45,16 +45,9 @@ class Network:
         """Bytes a second since the reading before, in and out. Raises OSError, and ValueError with the reason."""
         totals = self._read_totals()
         before, self._before = self._before, (now, totals)
-        if before is None or now <= before[0]:
+        if before is None:
             raise ValueError(NEEDS_TWO)
-        # An interface that has just come up has no earlier reading: it counts from the next one on.
-        pairs = [(before[1][name], total) for name, total in totals.items() if name in before[1]]
-        if not pairs:
-            raise ValueError(NEEDS_TWO)
-        grown = [[after[way] - earlier[way] for earlier, after in pairs] for way in (0, 1)]
-        if min(map(min, grown)) < 0:
-            raise ValueError(RESET)
-        return {name: sum(growth) / (now - before[0]) for name, growth in zip(RATES, grown, strict=True)}
+        return rates_between(before[1], totals, now - before[0])
 
     def find_addresses(self) -> dict[str, str]:
         """Where others may reach this machine: no loopback, no link-local address, none of a virtual bridge. Each with
@@ -100,6 +93,18 @@ class Network:
                 address = ipaddress.IPv6Address(int(digits, 16))
                 if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
                     yield str(address), interface
+
+
+def rates_between(before: Totals, after: Totals, seconds: float) -> dict[str, Number]:
+    """Bytes a second, in and out. Raises ValueError with the reason where there are none."""
+    # An interface that has just come up has no earlier reading: it counts from the next one on.
+    pairs = [(before[name], total) for name, total in after.items() if name in before]
+    if seconds <= 0 or not pairs:
+        raise ValueError(NEEDS_TWO)
+    grown = [[now[way] - then[way] for then, now in pairs] for way in (0, 1)]
+    if min(map(min, grown)) < 0:
+        raise ValueError(RESET)
+    return {name: sum(growth) / seconds for name, growth in zip(RATES, grown, strict=True)}
 
 
 def parse_interfaces(text: str) -> Totals:

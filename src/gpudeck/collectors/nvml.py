@@ -9,30 +9,36 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from gpudeck.collectors.idle import WORK_PERCENT, IdleWatch
-from gpudeck.collectors.nvml_board import Board, Draft
-from gpudeck.collectors.nvml_device import Measured
-from gpudeck.collectors.nvml_errors import (
+from gpudeck.collectors.base import (
+    DISPLAY_SERVERS,
+    NO_VALUE,
+    WORK_PERCENT,
+    CollectorSettings,
+    IdleWatch,
+    Measured,
+    display_matcher,
+)
+from gpudeck.collectors.nvml_board import NvmlBoard, NvmlProcess, NvmlRow, ProcessLoads
+from gpudeck.collectors.nvml_device import (
     DRIVER_NOT_LOADED,
     LIB_RM_VERSION_MISMATCH,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
-    NO_VALUE,
-    UNSUPPORTED,
     explain,
+    read_driver_version,
+    read_name,
+    read_pci_address,
+    read_uuid,
 )
-from gpudeck.collectors.nvml_events import XidWatch
-from gpudeck.collectors.nvml_names import read_driver_version, read_name, read_pci_address, read_uuid
-from gpudeck.collectors.nvml_processes import Loads, Use
 from gpudeck.collectors.nvml_sleep import ASLEEP, SleepWatch
-from gpudeck.collectors.owners import Owner, Owners
-from gpudeck.collectors.settings import DISPLAY_SERVERS, CollectorSettings
+from gpudeck.collectors.owners import Owners, ProcessOwner
+from gpudeck.collectors.xids import XidWatch
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 
 _REOPEN_SECONDS = 60.0
-_REOPEN_SECONDS_AT_MOST = 3600.0
 # As many as a report may hold.
 _PROBLEMS_AT_MOST = 64
 _LOOK = "Look at the kernel log (dmesg)."
@@ -60,13 +66,13 @@ class NvmlCollector:
     ) -> None:
         self._nvml = nvml
         self._owners = owners or Owners()
-        # The kernel keeps 15 bytes of a program's name.
-        self._display_names = frozenset(name[:15] for name in display_servers)
+        self._is_display = display_matcher(display_servers)
         self._has_pcie = pcie_throughput
-        self._boards: dict[str, Board] = {}
+        self._boards: dict[str, NvmlBoard] = {}
         self._is_open = False
         self._opened_at = 0.0
-        self._patience = _REOPEN_SECONDS
+        self._reopen_backoff = Backoff(2 * _REOPEN_SECONDS, 3600.0)
+        self._reopen_after = _REOPEN_SECONDS
         self._driver_version: str | None = None
         self._problems: list[str] = []
         self._idle = IdleWatch()
@@ -77,7 +83,7 @@ class NvmlCollector:
         is_asleep = self._sleep.keeps_away(now)
         self._xids.look(None if is_asleep else self._nvml, now)
         if is_asleep and self._knows_sleepers():
-            return self._report([self._finish(_dream(board), {}, now) for board in self._boards.values()])
+            return self._report([self._finish(_sleeping_row(board), {}, now) for board in self._boards.values()])
         if not self._is_open or self._is_worth_reopening(now):
             self._open(now)
         try:
@@ -116,7 +122,7 @@ class NvmlCollector:
     def _knows_sleepers(self) -> bool:
         """Whether the GPUs can be told without NVML. Where the kernel does not know them they are woken once."""
         for gpu in [] if self._boards else self._sleep.find_gpus():
-            self._boards[gpu.uuid] = Board(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
+            self._boards[gpu.uuid] = NvmlBoard(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
         if not self._boards:
             self._sleep.allow_waking()
         self._driver_version = self._driver_version or self._sleep.find_driver_version()
@@ -124,7 +130,7 @@ class NvmlCollector:
 
     def _is_worth_reopening(self, now: float) -> bool:
         """A GPU that came back is seen only by a driver that is opened anew."""
-        return self._is_incomplete() and abs(now - self._opened_at) >= self._patience
+        return self._is_incomplete() and abs(now - self._opened_at) >= self._reopen_after
 
     def _is_incomplete(self) -> bool:
         return bool(self._problems) or any(board.missing is not None for board in self._boards.values())
@@ -151,7 +157,11 @@ class NvmlCollector:
         self._xids.listen(self._nvml, list(self._boards.values()))
         self._opened_at = now
         # Each time in vain, wait twice as long: opening a driver with a sick GPU can stall the others.
-        self._patience = min(2 * self._patience, _REOPEN_SECONDS_AT_MOST) if self._is_incomplete() else _REOPEN_SECONDS
+        if self._is_incomplete():
+            self._reopen_after = self._reopen_backoff.fail()
+        else:
+            self._reopen_backoff.succeed()
+            self._reopen_after = _REOPEN_SECONDS
 
     def _take_inventory(self, count: int) -> None:
         """Finds every GPU again by its UUID; one that is not found again stays, as missing."""
@@ -172,7 +182,7 @@ class NvmlCollector:
         # Elsewhere (in a container) the kernel's files may tell of other GPUs than NVML does.
         for gpu in known if len(known) == count else ():
             if gpu.index in refused and gpu.uuid not in self._boards:
-                board = Board(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
+                board = NvmlBoard(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
                 board.missing = refused[gpu.index]
                 self._boards[gpu.uuid] = board
 
@@ -180,7 +190,7 @@ class NvmlCollector:
         nvml, handle = self._nvml, self._nvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name, slot = read_uuid(nvml, handle), read_name(nvml, handle), read_pci_address(nvml, handle)
         # Replaced in place, so that the order of the rows stays.
-        self._boards[uuid] = Board(uuid, index, name, handle, self._has_pcie, slot)
+        self._boards[uuid] = NvmlBoard(uuid, index, name, handle, self._has_pcie, slot)
 
     def _opening_error(self, error: Any) -> PluginError:
         if error.value == LIBRARY_NOT_FOUND:
@@ -199,11 +209,11 @@ class NvmlCollector:
             return Absent(message)
         return Temporary(f"{message} There were {len(self._boards)} before.", _LOOK)
 
-    def _finish(self, draft: Draft, owners: dict[int, Owner], now: float) -> GpuReading:
+    def _finish(self, draft: NvmlRow, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
         board, instance, (metrics, unknown) = draft.board, draft.instance, draft.measured
         uuid, name = (instance.uuid, instance.name) if instance else (board.uuid, board.name)
         if draft.uses:
-            _add_up_memory(draft.measured, draft.uses.values())
+            draft.measured.add_up_memory([use.memory_bytes for use in draft.uses.values()])
         return GpuReading(
             uuid=uuid,
             index=board.index,
@@ -221,31 +231,18 @@ class NvmlCollector:
             events=self._xids.events_of(board.uuid, board.pci_address, now),
         )
 
-    def _name_owners(self, draft: Draft, owners: dict[int, Owner]) -> list[Process] | None:
+    def _name_owners(self, draft: NvmlRow, owners: dict[int, ProcessOwner]) -> list[Process] | None:
         if draft.uses is None:
             return None
         return [self._name_owner(pid, use, draft.loads, owners[pid]) for pid, use in draft.uses.items()]
 
-    def _name_owner(self, pid: int, use: Use, loads: Loads, owner: Owner) -> Process:
+    def _name_owner(self, pid: int, use: NvmlProcess, loads: ProcessLoads, owner: ProcessOwner) -> Process:
         percent, why_not = loads.find(pid)
-        reasons = owner.reasons
+        reasons = {} if why_not is None else {"utilization_percent": why_not}
         if use.memory_bytes is None:
-            reasons = reasons | {"memory_used_bytes": NO_VALUE}
-        if why_not is not None:
-            reasons = reasons | {"utilization_percent": why_not}
-        return Process(
-            pid=pid,
-            user=owner.user,
-            command=owner.command,
-            memory_used_bytes=use.memory_bytes,
-            started_at=owner.started_at,
-            utilization_percent=percent,
-            container=owner.container,
-            job=owner.job,
-            evidence=owner.evidence,
-            display=use.graphics_only and owner.name[:15] in self._display_names,
-            reasons=reasons,
-        )
+            reasons["memory_used_bytes"] = NO_VALUE
+        display = use.graphics_only and self._is_display(owner.name)
+        return owner.process(pid, use.memory_bytes, percent, reasons, display=display)
 
 
 def make(settings: CollectorSettings) -> NvmlCollector:
@@ -264,21 +261,12 @@ def _import_pynvml() -> Any:
         raise Absent("The Python package nvidia-ml-py is not installed.") from error
 
 
-def _dream(board: Board) -> Draft:
-    """What is said of a GPU that sleeps: nobody is on it, and the rest is not known."""
-    return Draft(board, Measured({}, dict.fromkeys(GPU_METRICS, ASLEEP)), {})
+def _sleeping_row(board: NvmlBoard) -> NvmlRow:
+    """The row of a GPU that sleeps: unused, and everything else is unknown."""
+    return NvmlRow(board, Measured({}, dict.fromkeys(GPU_METRICS, ASLEEP)), {})
 
 
 def _may_be_in_use(gpu: GpuReading) -> bool:
-    """Whether somebody may be on it; display servers let it sleep."""
+    """Whether it may be in use; display servers let it sleep."""
     is_working = gpu.metrics.get("utilization_percent", 0) >= WORK_PERCENT
     return is_working or gpu.processes is None or any(not process.display for process in gpu.processes)
-
-
-def _add_up_memory(measured: Measured, uses: Iterable[Use]) -> None:
-    """Where GPU and host share memory the driver gives no figure: what the processes use is what is used."""
-    used = [use.memory_bytes for use in uses]
-    known = [memory for memory in used if memory is not None]
-    if len(known) == len(used) and measured.unknown.get("memory_used_bytes") in {UNSUPPORTED, NO_VALUE}:
-        del measured.unknown["memory_used_bytes"]
-        measured.metrics["memory_used_bytes"] = GPU_METRICS["memory_used_bytes"].round(sum(known))

@@ -1,46 +1,281 @@
-"""One NVIDIA board of the inventory: what is asked of it on which beat, and what it said last.
+"""One NVIDIA board of the inventory: its readings by interval, its MIG instances, and the processes on them.
 
-On every beat the cheap calls; every ten seconds the dear ones, whose last value stays until then. What a board does not
-support is asked for again once a minute: a refusal can cost much more than an answer (77 µs for the fan that an H200
-does not have).
+The cheap calls are made on every beat, the expensive ones every ten seconds; their last value stays until then. What a
+board does not support is retried once a minute: a refusal can cost much more than an answer (77 µs for the fan that an
+H200 does not have).
+
+Most of NVML answers only for the board as a whole. A MIG instance has memory and processes of its own, its board's
+temperature and clocks, and no utilization.
 """
 
+import ctypes
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from gpudeck.collectors.base import NO_INSTANCES, NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured, is_due
 from gpudeck.collectors.nvml_device import (
+    FATAL,
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    LASTING,
+    MEMORY,
+    NO_SUCH_INSTANCE,
     NOT_ASKED_FOR,
+    NOT_FOUND,
     PCIE,
     READINGS,
+    RELOADED,
     SLOW_READINGS,
-    Measured,
-    Reading,
+    SUCCESS,
+    NvmlReading,
+    explain,
     measure,
+    read_name,
+    read_uuid,
 )
-from gpudeck.collectors.nvml_errors import LASTING, NO_SUCH_INSTANCE, RELOADED, explain
-from gpudeck.collectors.nvml_instances import Instance, Instances, find_instances, measure_instance
-from gpudeck.collectors.nvml_processes import UNDER_MIG, Loads, Use, read_uses
+from gpudeck.model.catalog import GPU_METRICS
 
+_COMPUTE, _GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
+# Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
+# asked for as the other.
+_LAYOUTS = (("_v3", "c_nvmlProcessInfo_v3_t"), ("_v2", "c_nvmlProcessInfo_v2_t"))
+_ROOM = 32
+_ROOM_AT_MOST = 65536
+
+PROCESSES_AT_MOST = 1024
+_BYTES_AT_MOST = 2**53
+# How far back a first question goes, and how old an answer may be for the next one to go on from it.
+_FIRST_SECONDS = 10.0
+_RESUME_SECONDS = 60.0
+
+NOT_YET = "not measured yet: it is read every few seconds"
+UNDER_MIG = "not measured by process on a GPU in MIG mode"
 # A little less than ten seconds and a minute, so that a beat that comes a moment early is not left out.
 _SLOW_SECONDS = 9.5
 _EXPLORE_SECONDS = 59.5
-_NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
 
 
-class Draft(Struct):
+class NvmlInstance(Struct, frozen=True):
+    """A MIG instance. Compute instances of one GPU instance share its memory: all but the first say with whom."""
+
+    uuid: str
+    name: str
+    handle: Any
+    number: int
+    shares_memory_with: int | None = None
+
+
+class NvmlInstances(NamedTuple):
+    """The MIG instances of a board in MIG mode, which may be none, and a sentence for each that cannot be opened."""
+
+    opened: list[NvmlInstance]
+    refused: list[str]
+
+
+def find_instances(nvml: Any, handle: Any) -> NvmlInstances | None:
+    """None where the board is used as a whole."""
+    try:
+        current_mode, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError as error:
+        if error.value in FATAL:
+            raise
+        return None
+    return _walk_instances(nvml, handle) if current_mode == nvml.NVML_DEVICE_MIG_ENABLE else None
+
+
+def _walk_instances(nvml: Any, board: Any) -> NvmlInstances:
+    """One that cannot be opened hides no other: a container may have been given some of a board's instances only."""
+    found = NvmlInstances([], [])
+    memory_owners: dict[int, int] = {}
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(board)):
+        try:
+            found.opened.append(_open_instance(nvml, board, number, memory_owners))
+        except nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
+            # Slots need not be filled from the front, and an instance may be destroyed while they are walked.
+            if error.value not in NO_SUCH_INSTANCE:
+                found.refused.append(f"MIG instance {number} cannot be opened: {explain(error)}")
+    return found
+
+
+def _open_instance(nvml: Any, board: Any, number: int, memory_owners: dict[int, int]) -> NvmlInstance:
+    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, number)
+    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
+    memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
+    return NvmlInstance(uuid, name, handle, number, None if memory_owner == number else memory_owner)
+
+
+def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured) -> Measured:
+    """The readings of a MIG instance. Raises a code of NO_SUCH_INSTANCE when it was destroyed."""
+    measured = measure(nvml, instance.handle, (MEMORY,), FATAL | NO_SUCH_INSTANCE)
+    if instance.shares_memory_with is not None:
+        measured.metrics.clear()
+        measured.unknown.update(
+            dict.fromkeys(MEMORY.names, f"shared with instance {instance.shares_memory_with}, counted there")
+        )
+    for name in GPU_METRICS.keys() - set(MEMORY.names):
+        if name in SHARED_BY_INSTANCES and name in board.metrics:
+            measured.metrics[name] = board.metrics[name]
+        else:
+            measured.unknown[name] = board.unknown.get(name, WHOLE_BOARD)
+    return measured
+
+
+class NvmlProcess(Struct):
+    """What one process has on one device; unknown memory is None."""
+
+    memory_bytes: int | None
+    graphics_only: bool
+
+
+class _ProcessList:
+    """A process list of the driver, read into memory that is kept: pynvml asks for the length first, which takes the
+    driver as long as the list itself (26 µs on an H200)."""
+
+    def __init__(self, nvml: Any, name: str) -> None:
+        self._nvml = nvml
+        self._versions = [(getattr(nvml.nvmlLib, name + end, None), getattr(nvml, layout)) for end, layout in _LAYOUTS]
+        self._count = ctypes.c_uint()
+        self._count_at = ctypes.byref(self._count)
+        self._make_room(_ROOM)
+
+    def read(self, handle: Any) -> Iterator[tuple[int, int]]:
+        """Pids and their bytes. Raises NVMLError."""
+        code = self._call(handle)
+        while code == FUNCTION_NOT_FOUND and len(self._versions) > 1:
+            del self._versions[0]
+            self._make_room(_ROOM)
+            code = self._call(handle)
+        while code == INSUFFICIENT_SIZE and len(self._room) < _ROOM_AT_MOST:
+            self._make_room(2 * max(len(self._room), self._count.value))
+            code = self._call(handle)
+        if code != SUCCESS:
+            raise self._nvml.NVMLError(code)
+        return ((process.pid, process.usedGpuMemory) for process in self._room[: self._count.value])
+
+    def _call(self, handle: Any) -> int:
+        ask = self._versions[0][0]
+        if ask is None:
+            return FUNCTION_NOT_FOUND
+        self._count.value = len(self._room)
+        code: int = ask(handle, self._count_at, self._room)
+        return code
+
+    def _make_room(self, length: int) -> None:
+        self._room = (self._versions[0][1] * min(length, _ROOM_AT_MOST))()
+
+
+_lists: dict[tuple[int, str], _ProcessList] = {}
+
+
+def _list(nvml: Any, name: str, handle: Any) -> Iterator[tuple[int, int]]:
+    """A library that was loaded anew has functions of its own."""
+    key = (id(nvml.nvmlLib), name)
+    found = _lists.get(key)
+    if found is None:
+        _lists.clear()
+        found = _lists[key] = _ProcessList(nvml, name)
+    return found.read(handle)
+
+
+def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, NvmlProcess] | None, str | None]:
+    """The processes on a device by pid, those with most memory first; or None and why they cannot be listed."""
+    uses: dict[int, NvmlProcess] = {}
+    try:
+        for pid, memory in _list(nvml, _COMPUTE, handle):
+            _note(uses, pid, memory, graphics_only=False)
+    except nvml.NVMLError as error:
+        if error.value in FATAL:
+            raise
+        return None, explain(error)
+    try:
+        for pid, memory in _list(nvml, _GRAPHICS, handle):
+            _note(uses, pid, memory, graphics_only=True)
+    except nvml.NVMLError as error:
+        # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
+        if error.value in FATAL:
+            raise
+    kept = sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:PROCESSES_AT_MOST]
+    return dict(kept), None
+
+
+def _note(uses: dict[int, NvmlProcess], pid: int, memory: int | None, *, graphics_only: bool) -> None:
+    if memory is not None and not 0 <= memory < _BYTES_AT_MOST:
+        memory = None
+    before = uses.get(pid)
+    if before is None:
+        uses[pid] = NvmlProcess(memory, graphics_only)
+        return
+    # Both lists give the process's memory as a whole, so a process on both is not the sum.
+    before.memory_bytes = max((m for m in (before.memory_bytes, memory) if m is not None), default=None)
+    before.graphics_only = before.graphics_only and graphics_only
+
+
+class ProcessLoads(Struct):
+    """How hard the processes of one board worked when they were last asked about.
+
+    `percents` has those that did anything, None where the driver said nonsense; `listed` all that were there: who is
+    listed and did nothing was idle. `reason` is why nothing at all is known. `seen_at` is the driver's own time of the
+    newest sample, in microseconds.
+    """
+
+    percents: dict[int, int | None] = field(default_factory=dict)
+    listed: frozenset[int] = frozenset()
+    reason: str | None = None
+    seen_at: int = 0
+
+    def find(self, pid: int) -> tuple[int | None, str | None]:
+        """Percent of the GPU, or None and why."""
+        if self.reason is not None:
+            return None, self.reason
+        percent = self.percents.get(pid, 0 if pid in self.listed else None)
+        return percent, None if percent is not None else NO_VALUE if pid in self.percents else NOT_YET
+
+    def update(self, nvml: Any, handle: Any, pids: frozenset[int], now: float) -> None:
+        """Asks again, for what happened since the last time; from 0 on would be the driver's whole buffer, in which
+        finished work still looks busy. Takes 1.5 ms on an H200."""
+        if self.reason in LASTING:
+            return
+        since = self._start(now)
+        self.percents, self.listed, self.reason = {}, pids, None
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
+            # No samples: no work. (pynvml makes an error of an empty list that is a success.)
+            self.reason = None if error.value in {NOT_FOUND, SUCCESS} else explain(error)
+            return
+        self._take(sorted((sample.timeStamp, sample.pid, sample.smUtil) for sample in samples), since)
+
+    def _start(self, now: float) -> int:
+        """The clock may jump, and a machine may sleep: neither is to be filled with what is long over."""
+        if abs(now - self.seen_at / 1e6) < _RESUME_SECONDS:
+            return self.seen_at
+        return max(0, int((now - _FIRST_SECONDS) * 1e6))
+
+    def _take(self, samples: list[tuple[int, int, int]], since: int) -> None:
+        for time, pid, percent in samples:
+            if time > since:  # drivers have been seen to return older ones too
+                self.percents[pid] = percent if percent <= 100 else None
+                self.seen_at = max(self.seen_at, time)
+
+
+class NvmlRow(Struct):
     """A row of the report before its processes have owners. `uses` is None, with the reason, when they are unknown."""
 
-    board: "Board"
+    board: "NvmlBoard"
     measured: Measured
-    uses: dict[int, Use] | None = None
+    uses: dict[int, NvmlProcess] | None = None
     uses_reason: str | None = None
-    instance: Instance | None = None
-    loads: Loads = field(default_factory=lambda: Loads(reason=UNDER_MIG))
+    instance: NvmlInstance | None = None
+    loads: ProcessLoads = field(default_factory=lambda: ProcessLoads(reason=UNDER_MIG))
 
 
-class Board(Struct):
+class NvmlBoard(Struct):
     """A GPU of the inventory. It stays there, with its reason in `missing`, when it can no longer be read.
 
     `instances` is None where the board is used as a whole. `readings` and `slow_readings` are those worth asking for,
@@ -54,12 +289,12 @@ class Board(Struct):
     has_pcie: bool = False
     pci_address: str | None = None
     missing: str | None = None
-    instances: Instances | None = None
-    readings: tuple[Reading, ...] = ()
-    slow_readings: tuple[Reading, ...] = ()
+    instances: NvmlInstances | None = None
+    readings: tuple[NvmlReading, ...] = ()
+    slow_readings: tuple[NvmlReading, ...] = ()
     lasting: dict[str, str] = field(default_factory=dict)
     slow: Measured = field(default_factory=lambda: Measured({}, {}))
-    loads: Loads = field(default_factory=Loads)
+    loads: ProcessLoads = field(default_factory=ProcessLoads)
     slow_at: float | None = None
     explored_at: float | None = None
 
@@ -69,7 +304,7 @@ class Board(Struct):
         refused = self.instances.refused if self.instances is not None and self.missing is None else []
         return [f"GPU {self.index}: {sentence}." for sentence in refused]
 
-    def read(self, nvml: Any, now: float) -> list[Draft]:
+    def read(self, nvml: Any, now: float) -> list[NvmlRow]:
         """Its rows: itself, or its MIG instances. Raises only what concerns every board."""
         if self.missing is None:
             try:
@@ -78,10 +313,10 @@ class Board(Struct):
                 if error.value in RELOADED:
                     raise
                 self.missing = explain(error)
-        return [Draft(self, Measured({}, {}))]
+        return [NvmlRow(self, Measured({}, {}))]
 
-    def _read(self, nvml: Any, now: float) -> Iterator[Draft]:
-        is_slow_beat = _is_due(self.slow_at, _SLOW_SECONDS, now)
+    def _read(self, nvml: Any, now: float) -> Iterator[NvmlRow]:
+        is_slow_beat = is_due(self.slow_at, _SLOW_SECONDS, now)
         if is_slow_beat:
             self._read_slowly(nvml, now)
         measured = self._measure(nvml, self.readings)
@@ -92,11 +327,11 @@ class Board(Struct):
             yield self._read_whole(nvml, measured, now if is_slow_beat else None)
         else:
             rows = list(self._read_instances(nvml, self.instances.opened, measured))
-            reason = "; ".join(self.instances.refused[:1]) or _NO_INSTANCES
-            yield from rows or [Draft(self, measured, None, reason)]
+            reason = "; ".join(self.instances.refused[:1]) or NO_INSTANCES
+            yield from rows or [NvmlRow(self, measured, None, reason)]
 
     def _read_slowly(self, nvml: Any, now: float) -> None:
-        if _is_due(self.explored_at, _EXPLORE_SECONDS, now):
+        if is_due(self.explored_at, _EXPLORE_SECONDS, now):
             self._forget_what_was_refused()
             self.explored_at = now
         self.instances = find_instances(nvml, self.handle)
@@ -108,7 +343,7 @@ class Board(Struct):
         self.lasting = {} if self.has_pcie else dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
         self.loads.reason = None
 
-    def _measure(self, nvml: Any, readings: tuple[Reading, ...]) -> Measured:
+    def _measure(self, nvml: Any, readings: tuple[NvmlReading, ...]) -> Measured:
         measured = measure(nvml, self.handle, readings)
         refused = {name: why for name, why in measured.unknown.items() if why in LASTING}
         if refused:
@@ -117,27 +352,22 @@ class Board(Struct):
             self.slow_readings = _leave_out(self.slow_readings, refused)
         return measured
 
-    def _read_whole(self, nvml: Any, measured: Measured, slow_at: float | None) -> Draft:
+    def _read_whole(self, nvml: Any, measured: Measured, slow_at: float | None) -> NvmlRow:
         uses, reason = read_uses(nvml, self.handle)
         if slow_at is not None and uses:
             self.loads.update(nvml, self.handle, frozenset(uses), slow_at)
-        return Draft(self, measured, uses, reason, loads=self.loads)
+        return NvmlRow(self, measured, uses, reason, loads=self.loads)
 
-    def _read_instances(self, nvml: Any, instances: list[Instance], measured: Measured) -> Iterator[Draft]:
+    def _read_instances(self, nvml: Any, instances: list[NvmlInstance], measured: Measured) -> Iterator[NvmlRow]:
         for instance in instances:
             try:
                 of_instance = measure_instance(nvml, instance, measured)
-                yield Draft(self, of_instance, *read_uses(nvml, instance.handle), instance)
+                yield NvmlRow(self, of_instance, *read_uses(nvml, instance.handle), instance)
             except nvml.NVMLError as error:
                 if error.value not in NO_SUCH_INSTANCE:
                     raise
                 self.slow_at = None  # destroyed since it was found: look again on the next reading
 
 
-def _is_due(last: float | None, seconds: float, now: float) -> bool:
-    """A clock that was set back makes everything due, rather than nothing for as long as it was set back."""
-    return last is None or abs(now - last) >= seconds
-
-
-def _leave_out(readings: tuple[Reading, ...], refused: dict[str, str]) -> tuple[Reading, ...]:
+def _leave_out(readings: tuple[NvmlReading, ...], refused: dict[str, str]) -> tuple[NvmlReading, ...]:
     return tuple(reading for reading in readings if not refused.keys() >= set(reading.names))

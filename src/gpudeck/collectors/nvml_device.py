@@ -1,29 +1,45 @@
-"""What one NVIDIA board says of itself through NVML: its metrics.
+"""The metrics and names of one NVIDIA device through NVML, and what NVML's return codes mean.
 
-Everything takes the module pynvml and a device handle. An `NVMLError` comes out only when the device as a whole cannot
+Everything takes the module pynvml and a device handle. An `NVMLError` is raised only when the device as a whole cannot
 be read, or, with a code in RELOADED, when no device can. Anything less is an unknown value with its reason.
 
-What is asked how often follows from what a call costs on an H200 with driver 580: about 1 µs, but 2,500 for the energy,
-1,450 for the processes' utilization, about 100 for the MIG mode, and 20,700 for each direction of PCIe.
+How often a value is read follows from the cost of its call on an H200 with driver 580: about 1 µs, but 2,500 for the
+energy, 1,450 for the processes' utilization, about 100 for the MIG mode, and 20,700 for each direction of PCIe.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from gpudeck.collectors.nvml_errors import (
-    ARGUMENT_VERSION_MISMATCH,
-    FATAL,
-    FUNCTION_NOT_FOUND,
-    INVALID_ARGUMENT,
-    NO_SUCH_INSTANCE,
-    NO_VALUE,
-    NOT_SUPPORTED,
-    call_newest,
-    explain,
-)
-from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED, Measured
+from gpudeck.collectors.redaction import clean
 from gpudeck.model.report import Number
 
+# Return codes of nvml.h, which never change their meaning.
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 1, 2, 3, 4, 6
+INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 12, 13, 15, 16
+LIB_RM_VERSION_MISMATCH, NO_DATA, ARGUMENT_VERSION_MISMATCH, NOT_READY, GPU_NOT_FOUND = 18, 21, 25, 27, 28
+
+RELOADED = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
+"""Nothing can be read before the driver is opened again."""
+FATAL = RELOADED | {GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND}
+"""Nothing can be read of the device that said so."""
+NO_SUCH_INSTANCE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
+"""Of a MIG instance: there is none, or none any more."""
+
+TOO_OLD = "the driver is too old to tell"
+LASTING = frozenset({UNSUPPORTED, TOO_OLD})
+"""Reasons that another question a second later does not change."""
+_REASONS = {
+    NOT_SUPPORTED: UNSUPPORTED,
+    NO_DATA: NO_VALUE,
+    NOT_READY: NO_VALUE,
+    NO_PERMISSION: "not permitted to read it",
+    FUNCTION_NOT_FOUND: TOO_OLD,
+    GPU_IS_LOST: "the GPU is lost: it fell off the bus or stopped answering",
+    GPU_NOT_FOUND: "the driver no longer finds the GPU",
+    RESET_REQUIRED: "the GPU needs a reset",
+}
 _NO_MEMORY_V2 = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, INVALID_ARGUMENT, NOT_SUPPORTED})
 _NO_SUCH_LINK = NO_SUCH_INSTANCE | {NOT_SUPPORTED}
 
@@ -34,26 +50,34 @@ _HARDWARE = 0x08 | 0x80  # HW slowdown, external power brake
 # Driver 535 brought the first name; the second is that of all drivers before.
 _CLOCK_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
-# On every beat for every metric: a look into a tuple instead of a metric's four attributes.
-_RULES = {name: (m.low, m.high, m.precision == 1, m.round) for name, m in GPU_METRICS.items()}
-
 NOT_ASKED_FOR = "read only when asked for: it takes 40 ms a GPU"
 
 Values = tuple[Number | None, ...]
+_LENGTH = 128
+_UNNAMED = "NVIDIA GPU"
 
 
-class Reading(NamedTuple):
+def explain(error: Any) -> str:
+    """Why NVML gave nothing, in words."""
+    return _REASONS.get(error.value) or f"NVML says: {error}"
+
+
+def call_newest(nvml: Any, names: tuple[str, ...], handle: Any) -> Any:
+    """What the first of these functions says that the driver has; raises what it raises."""
+    for name in names[:-1]:
+        try:
+            return getattr(nvml, name)(handle)
+        except nvml.NVMLError as error:
+            if error.value != FUNCTION_NOT_FOUND:
+                raise
+    return getattr(nvml, names[-1])(handle)
+
+
+class NvmlReading(NamedTuple):
     """Metrics that one call gives; None is "no value"."""
 
     names: tuple[str, ...]
     read: Callable[[Any, Any], Values]
-
-
-class Measured(NamedTuple):
-    """Metrics with their values, rounded as the catalog says, and the unknown ones with their reasons."""
-
-    metrics: dict[str, Number]
-    unknown: dict[str, str]
 
 
 def _read_utilization(nvml: Any, gpu: Any) -> Values:
@@ -138,40 +162,42 @@ def _read_pcie(nvml: Any, gpu: Any) -> Values:
     return tuple(1000 * nvml.nvmlDeviceGetPcieThroughput(gpu, direction) for direction in directions)
 
 
-MEMORY = Reading(("memory_used_bytes", "memory_total_bytes"), _read_memory)
+MEMORY = NvmlReading(("memory_used_bytes", "memory_total_bytes"), _read_memory)
 READINGS = (
-    Reading(("utilization_percent", "memory_utilization_percent"), _read_utilization),
+    NvmlReading(("utilization_percent", "memory_utilization_percent"), _read_utilization),
     MEMORY,
-    Reading(("temperature_celsius",), _read_temperature),
-    Reading(
+    NvmlReading(("temperature_celsius",), _read_temperature),
+    NvmlReading(
         ("memory_temperature_celsius",),
         lambda nvml, gpu: (_read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),),
     ),
-    Reading(("power_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,)),
-    Reading(("fan_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu),)),
-    Reading(("clock_sm_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)),
-    Reading(("clock_memory_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)),
-    Reading(("encoder_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetEncoderUtilization(gpu)[0],)),
-    Reading(("decoder_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetDecoderUtilization(gpu)[0],)),
+    NvmlReading(("power_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,)),
+    NvmlReading(("fan_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu),)),
+    NvmlReading(("clock_sm_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)),
+    NvmlReading(("clock_memory_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)),
+    NvmlReading(("encoder_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetEncoderUtilization(gpu)[0],)),
+    NvmlReading(("decoder_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetDecoderUtilization(gpu)[0],)),
     # 32 is "unknown", outside of the catalog's range.
-    Reading(("performance_state",), lambda nvml, gpu: (nvml.nvmlDeviceGetPerformanceState(gpu),)),
-    Reading(("throttled_power", "throttled_thermal", "throttled_hardware"), _read_throttling),
+    NvmlReading(("performance_state",), lambda nvml, gpu: (nvml.nvmlDeviceGetPerformanceState(gpu),)),
+    NvmlReading(("throttled_power", "throttled_thermal", "throttled_hardware"), _read_throttling),
 )
 """What changes from beat to beat, and is cheap enough for every one."""
 SLOW_READINGS = (
-    Reading(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,)),
-    Reading(("ecc_corrected_count",), _read_ecc("CORRECTED")),
-    Reading(("ecc_uncorrected_count",), _read_ecc("UNCORRECTED")),
-    Reading(("remapped_rows_count", "remapped_rows_pending"), _read_remapped_rows),
-    Reading(("nvlink_active_count", "nvlink_inactive_count"), _read_links),
-    Reading(("energy_joules",), lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,)),
+    NvmlReading(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,)),
+    NvmlReading(("ecc_corrected_count",), _read_ecc("CORRECTED")),
+    NvmlReading(("ecc_uncorrected_count",), _read_ecc("UNCORRECTED")),
+    NvmlReading(("remapped_rows_count", "remapped_rows_pending"), _read_remapped_rows),
+    NvmlReading(("nvlink_active_count", "nvlink_inactive_count"), _read_links),
+    NvmlReading(("energy_joules",), lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,)),
 )
 """What hardly ever changes, or is dear: read every few seconds; until then the last value stays."""
-PCIE = Reading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"), _read_pcie)
-"""Read along with the slow ones, and only when somebody asks for it."""
+PCIE = NvmlReading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"), _read_pcie)
+"""Read along with the slow ones, if `pcie_throughput` is set."""
 
 
-def measure(nvml: Any, handle: Any, readings: Iterable[Reading] = READINGS, fatal: frozenset[int] = FATAL) -> Measured:
+def measure(
+    nvml: Any, handle: Any, readings: Iterable[NvmlReading] = READINGS, fatal: frozenset[int] = FATAL
+) -> Measured:
     """These readings of a device. One that fails leaves the others alone, unless its code is `fatal`."""
     measured = Measured({}, {})
     for names, read in readings:
@@ -183,16 +209,46 @@ def measure(nvml: Any, handle: Any, readings: Iterable[Reading] = READINGS, fata
             measured.unknown.update(dict.fromkeys(names, explain(error)))
         else:
             for name, value in zip(names, values, strict=True):
-                _take(measured, name, value)
+                measured.take(name, value)
     return measured
 
 
-def _take(measured: Measured, name: str, value: Number | None) -> None:
-    """2^32-1 and 2^64-1 are NVML's "not available": outside of any metric's range, like other nonsense."""
-    low, high, is_whole, round_ = _RULES[name]
-    if value is None or not low <= value <= high:
-        measured.unknown[name] = NO_VALUE
-    elif is_whole and type(value) is int:
-        measured.metrics[name] = value
-    else:
-        measured.metrics[name] = round_(value)
+def _read_text(read: Callable[[], str]) -> str:
+    """What `read` gives, fit for a screen; empty where it is no text. Raises what NVML raises."""
+    try:
+        return clean(read() or "").strip()[:_LENGTH]
+    except UnicodeDecodeError:
+        return ""
+
+
+def read_driver_version(nvml: Any) -> str | None:
+    """None where it is not told. Raises NVMLError where nothing can be read at all."""
+    return _read_if_told(nvml, nvml.nvmlSystemGetDriverVersion) or None
+
+
+def read_uuid(nvml: Any, handle: Any) -> str:
+    """Raises NVMLError also where the driver gives something that is no UUID."""
+    uuid = _read_text(lambda: nvml.nvmlDeviceGetUUID(handle))
+    if not uuid:
+        raise nvml.NVMLError(NO_DATA)
+    return uuid
+
+
+def read_name(nvml: Any, handle: Any) -> str:
+    """The model, or some word for it. Raises NVMLError where nothing of the device can be read."""
+    return _read_if_told(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or _UNNAMED
+
+
+def read_pci_address(nvml: Any, handle: Any) -> str | None:
+    """As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits. Raises as `read_name` does."""
+    written = _read_if_told(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    return (written[4:] if len(written) == len("00000000:18:00.0") else written) or None
+
+
+def _read_if_told(nvml: Any, read: Callable[[], str]) -> str:
+    try:
+        return _read_text(read)
+    except nvml.NVMLError as error:
+        if error.value in FATAL:
+            raise
+        return ""

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs of laptops and other hybrid machines, which the kernel puts to sleep when nobody needs them.
+"""NVIDIA GPUs of laptops and other hybrid machines, which the kernel puts to sleep while unused.
 
 Any call of NVML wakes them, and while it is asked on every beat they do not fall asleep. So NVML is left alone while
-all of them sleep, and closed when nobody has been on them for a minute. NVML touches every GPU when it is opened: where
+all of them sleep, and closed when they have been unused for a minute. NVML touches every GPU when it is opened: where
 one is in use, those beside it that sleep are woken. The GPUs of servers never sleep (power/control is `on`): there all
 this costs one small file every five seconds.
 
@@ -10,12 +10,13 @@ What is looked at, in sysfs and in /proc/driver/nvidia, wakes nothing.
 
 from msgspec import Struct
 
-from gpudeck.collectors.drm_sysfs import list_names, read_text, read_word
+from gpudeck.collectors.base import is_due
 from gpudeck.collectors.redaction import clean
+from gpudeck.collectors.sysfs import list_names, read_text, read_word
 
 ASLEEP = "asleep: reading it would wake it"
 IDLE_SECONDS = 60.0
-"""For so long nobody has to be on any GPU before NVML is closed, for them to fall asleep."""
+"""NVML is closed after all GPUs have been unused for so long, so that they can fall asleep."""
 REST_SECONDS = 20.0
 """So long they are given to do so."""
 AGAIN_SECONDS = 3600.0
@@ -57,25 +58,25 @@ class SleepWatch:
         self._users_then = 0
 
     def keeps_away(self, now: float) -> bool:
-        """Whether all GPUs sleep, or NVML was closed for them to fall asleep and nobody has come since."""
+        """Whether all GPUs sleep, or NVML was closed for them to fall asleep and is still unused."""
         if self._rest_began_at is not None:
             return self._is_at_rest(now, self._rest_began_at)
-        if self._is_asleep or _is_due(self._looked_at, _LOOK_SECONDS, now):
+        if self._is_asleep or is_due(self._looked_at, _LOOK_SECONDS, now):
             self._look(now)
         return self._is_asleep
 
     def wants_rest(self, in_use: bool, now: float) -> bool:
-        """Whether NVML is to be closed after this reading. `in_use` says that somebody is, or may be, on a GPU."""
+        """Whether NVML is to be closed after this reading. `in_use`: a GPU is, or may be, in use."""
         if in_use or self._unused_since is None or self._unused_since > now:
             self._unused_since = None if in_use else now
             return False
-        if now - self._unused_since < IDLE_SECONDS or not _is_due(self._tried_at, self._patience, now):
+        if now - self._unused_since < IDLE_SECONDS or not is_due(self._tried_at, self._patience, now):
             return False
         self._tried_at, self._patience = now, IDLE_SECONDS
         return self._can_fall_asleep()
 
     def begin_rest(self, now: float) -> None:
-        """NVML is closed: whoever opens the driver from here on is somebody else."""
+        """NVML is closed: any use of the driver from here on is by other programs."""
         self._rest_began_at, self._users_then = now, self._count_users() or 0
 
     def find_gpus(self) -> list[SleepingGpu]:
@@ -93,7 +94,7 @@ class SleepWatch:
 
     def _look(self, now: float) -> None:
         self._looked_at = now
-        if _is_due(self._listed_at, _LIST_SECONDS, now):
+        if is_due(self._listed_at, _LIST_SECONDS, now):
             self._addresses, self._listed_at = self._list_addresses(), now
         self._is_asleep = bool(self._addresses) and self._have_all("power/runtime_status", "suspended")
         if self._is_asleep:
@@ -102,9 +103,9 @@ class SleepWatch:
     def _is_at_rest(self, now: float, began_at: float) -> bool:
         self._look(now)
         users = self._count_users()
-        has_somebody_come = users is None or users > self._users_then
+        is_in_use = users is None or users > self._users_then
         is_too_long = not 0 <= now - began_at < REST_SECONDS
-        if not self._is_asleep and not has_somebody_come and not is_too_long:
+        if not self._is_asleep and not is_in_use and not is_too_long:
             return True
         self._rest_began_at = self._unused_since = None
         if is_too_long and not self._is_asleep:
@@ -112,7 +113,7 @@ class SleepWatch:
         return self._is_asleep
 
     def _can_fall_asleep(self) -> bool:
-        """Whether the kernel may and the driver can put them to sleep, and somebody's coming would be seen."""
+        """Whether the kernel may and the driver can put them to sleep, and a new user would be seen."""
         return (
             bool(self._addresses)
             and self._have_all("power/control", "auto")
@@ -139,7 +140,7 @@ class SleepWatch:
         return read_word(f"{self._root}/sys/bus/pci/devices/{address}/{name}")
 
     def _count_users(self) -> int | None:
-        """How many files of the driver are open, others that build upon it included; None where nothing tells."""
+        """How many files of the driver are open, others that build upon it included; None where unknown."""
         users = read_word(f"{self._root}/sys/module/nvidia/refcnt")
         return int(users[:18]) if users.isdecimal() else None
 
@@ -157,8 +158,3 @@ class SleepWatch:
             return {}
         pairs = [line.partition(":") for line in text.splitlines()]
         return {key.strip().lower(): clean(value).strip()[:_LENGTH] for key, _, value in pairs}
-
-
-def _is_due(last: float | None, seconds: float, now: float) -> bool:
-    """A clock that was set back makes everything due."""
-    return last is None or abs(now - last) >= seconds

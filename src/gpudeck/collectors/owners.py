@@ -1,7 +1,11 @@
-"""Who is behind a pid: user, command, start, container and job, kept while the process lives.
+"""The user, command, start, container and job of a process, cached while the process lives.
 
-A process may vanish between any two reads, and pids are used again: an owner is kept for a pid only as long as the
-process has the start time it had when it was read.
+A process may vanish between any two reads, and pids are reused: an owner is kept for a pid only as long as the process
+has the same start time.
+
+The uid alone misleads: root in a container was started by a user, and uid 1000 of an image is not the host's uid 1000.
+In order of trust: the uid of the Slurm job, a user's own uid outside of containers, the login uid, the login session,
+a user's uid among the parents. Otherwise the uid's name is all that is known.
 """
 
 import os
@@ -12,13 +16,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.collectors.attribution import Attribution
-from gpudeck.collectors.containers import ContainerNames
-from gpudeck.collectors.proc import Proc, Stat, read_boot_time
+from gpudeck.collectors.containers import ContainerNames, Placement
+from gpudeck.collectors.proc import FIRST_PID_NAMESPACE, Proc, Stat
 from gpudeck.collectors.redaction import Commands, clean, show
+from gpudeck.model.report import Process
 
-__all__ = ["ALL_HIDDEN", "DEAD", "GONE", "Owner", "Owners", "find_user_name", "read_boot_time"]
-
+_FIRST_PERSON, _NOBODY, _NO_UID = 1000, 65534, 2**32 - 1
+_PARENTS_AT_MOST = 64
+_ID_LENGTH, _SHORT_ID_LENGTH = 64, 12
 GONE = "the process is not in /proc"
 DEAD = "no such process: memory held by a dead process"
 ALL_HIDDEN = (
@@ -35,8 +40,6 @@ _NOT_SENT = "commands are not sent (commands: none)"
 _ENDED = "the process has ended but is not gone (zombie): its memory is still held"
 _STUCK = "stuck in the kernel (state D)"
 
-# The number that the kernel gives its first namespace of processes (PROC_PID_INIT_INO).
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
 # A program may rename itself (workers of a server do), and an account may be renamed.
 _REFRESH_SECONDS = 60.0
 # Every program waits for a disk at times; one that does for so long can often not even be killed.
@@ -44,7 +47,127 @@ _STUCK_SECONDS = 30.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-class Owner(Struct, frozen=True):
+class Attributed(Struct, frozen=True):
+    """`container` and `job` are None where there is none. `evidence` is a sentence for people."""
+
+    user: str
+    evidence: str
+    container: str | None = None
+    job: str | None = None
+
+
+class _Person(Struct, frozen=True):
+    """`how` is what led to the uid; empty where it is the process's or the job's own."""
+
+    uid: int
+    how: str = ""
+
+
+class _Traces(Struct, frozen=True):
+    """What was found out about one process."""
+
+    pid: int
+    uid: int
+    place: Placement
+    login_uid: int | None
+    person: _Person
+    container: str | None
+    job: str | None
+
+
+def is_person(uid: int | None) -> bool:
+    """Whether a uid belongs to people by the common rule (login.defs), and not to the system or to `nobody`."""
+    return uid is not None and _FIRST_PERSON <= uid < _NO_UID and uid != _NOBODY
+
+
+class Attribution:
+    """`user_name` gives the account's name of a uid, or the number as text."""
+
+    def __init__(self, proc: Proc, containers: ContainerNames, user_name: Callable[[int], str]) -> None:
+        self._proc = proc
+        self._containers = containers
+        self._user_name = user_name
+
+    def attribute(self, pid: int, uid: int) -> Attributed:
+        """Never raises because of the process: one that ends meanwhile just leaves fewer traces."""
+        place, login_uid = self._proc.placement(pid), self._proc.login_uid(pid)
+        person = self._find_person(pid, uid, place, login_uid)
+        job = place.job or self._find_job_in_environment(pid)
+        traces = _Traces(pid, uid, place, login_uid, person, self._name(place.container, place), job)
+        return Attributed(self._user_name(person.uid), self._tell(traces)[:1024], traces.container, job)
+
+    def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> _Person:
+        if place.job_uid is not None:
+            return _Person(place.job_uid)
+        if place.container is None and is_person(uid):
+            # Before the login: a daemon that was started by hand passes its login uid on to all users it works for.
+            return _Person(uid)
+        if login_uid is not None and is_person(login_uid):
+            return _Person(login_uid, f"login uid {login_uid}")
+        if place.session_uid is not None and is_person(place.session_uid):
+            return _Person(place.session_uid, f"session of uid {place.session_uid}")
+        return self._find_parent(pid) or _Person(uid)
+
+    def _find_parent(self, pid: int) -> _Person | None:
+        """The nearest parent that is a person's. A uid within any container may be one of its image."""
+        for _ in range(_PARENTS_AT_MOST):
+            try:
+                pid = self._proc.stat(pid).parent
+                uid = self._proc.uid(pid)
+            except (OSError, ValueError):
+                return None
+            if pid <= 1:
+                return None
+            if is_person(uid) and self._proc.placement(pid).container is None:
+                return _Person(uid, f"uid {uid} of its parent {pid}")
+        return None
+
+    def _find_job_in_environment(self, pid: int) -> str | None:
+        job = self._proc.variable(pid, "SLURM_JOB_ID") or ""
+        return job if job.isascii() and job.isdigit() and len(job) <= 20 else None
+
+    def _name(self, container: str | None, place: Placement) -> str | None:
+        if container is None or len(container) < _ID_LENGTH:
+            return container
+        return self._containers.find(container, place.session_uid) or container[:_SHORT_ID_LENGTH]
+
+    def _tell(self, traces: _Traces) -> str:
+        """For example: "root in container trainer, started by alice (login uid 1000)"."""
+        told = (self._tell_job(traces), self._tell_place(traces), self._tell_person(traces))
+        return ", ".join(filter(None, told))
+
+    def _tell_job(self, traces: _Traces) -> str:
+        if traces.job is None:
+            return ""
+        source = "" if traces.place.job else " (SLURM_JOB_ID of its environment)"
+        return f"slurm job {traces.job} of {self._call(traces.person.uid)}{source}"
+
+    def _tell_place(self, traces: _Traces) -> str:
+        place = traces.place
+        if traces.container is not None:
+            within = f" within {self._name(place.within, place)}" if place.within else ""
+            pod = f" of pod {place.pod}" if place.pod else ""
+            return f"{self._call(traces.uid)} in container {traces.container}{within}{pod}"
+        if traces.person.how:
+            return self._call(traces.uid)
+        return "" if traces.job else f"uid {traces.uid} of /proc/{traces.pid}"
+
+    def _tell_person(self, traces: _Traces) -> str:
+        person = traces.person
+        if person.how:
+            return f"started by {self._call(person.uid)} ({person.how})"
+        if traces.container is not None and traces.place.job_uid is None and is_person(traces.uid):
+            return "a uid that its image may use for itself"
+        if is_person(traces.login_uid) and traces.login_uid is not None and traces.login_uid != person.uid:
+            return f"logged in as {self._call(traces.login_uid)}"
+        return ""
+
+    def _call(self, uid: int) -> str:
+        name = self._user_name(uid)
+        return f"uid {uid}" if name == str(uid) else name
+
+
+class ProcessOwner(Struct, frozen=True):
     """What is known of a process. None is unknown; `reasons` says why, by field. `name` is the kernel's short name.
 
     `container` and `job` are also None, without a reason, where the process is in none.
@@ -59,9 +182,33 @@ class Owner(Struct, frozen=True):
     container: str | None = None
     job: str | None = None
 
+    def process(
+        self,
+        pid: int,
+        memory_bytes: int | None,
+        percent: float | None,
+        reasons: dict[str, str],
+        *,
+        display: bool,
+    ) -> Process:
+        """The process on a GPU; `reasons` say what is unknown of its use of the GPU."""
+        return Process(
+            pid=pid,
+            user=self.user,
+            command=self.command,
+            memory_used_bytes=memory_bytes,
+            started_at=self.started_at,
+            utilization_percent=percent,
+            container=self.container,
+            job=self.job,
+            evidence=self.evidence,
+            display=display,
+            reasons=self.reasons | reasons,
+        )
 
-class _Kept(Struct, frozen=True):
-    owner: Owner
+
+class _CachedOwner(Struct, frozen=True):
+    owner: ProcessOwner
     start_ticks: int
     read_at: float
 
@@ -81,7 +228,7 @@ def find_user_name(uid: int) -> str:
 class Owners:
     """Finds owners, and remembers them while their processes live. Not for several threads at once.
 
-    `commands` is how much of a command line is told. Names of containers are looked up below the folder of `proc`
+    `commands` is how much of a command line is sent. Names of containers are looked up below the folder of `proc`
     unless `containers` is given. `are_hosts_pids` says that the pids are the host's, wherever this runs, as a driver's.
     """
 
@@ -103,11 +250,11 @@ class Owners:
         self._names: dict[int, str] = {}
         self._names_at = 0.0
         self._attribution = Attribution(self._proc, containers or ContainerNames(proc.parent), self._user_name)
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _CachedOwner] = {}
         self._seen: set[int] = set()
         self._waiting_since: dict[tuple[int, int], float] = {}
 
-    def find(self, pids: Iterable[int], now: float) -> dict[int, Owner]:
+    def find(self, pids: Iterable[int], now: float) -> dict[int, ProcessOwner]:
         """The owner of each pid. Never raises for a process: what cannot be read is None with its reason."""
         if abs(now - self._names_at) >= _REFRESH_SECONDS:
             self._names, self._names_at = {}, now
@@ -128,7 +275,7 @@ class Owners:
             namespace = str((self._folder / "self/ns/pid").readlink())
         except OSError:
             return None
-        if self._are_hosts_pids and namespace != _FIRST_PID_NAMESPACE:
+        if self._are_hosts_pids and namespace != FIRST_PID_NAMESPACE:
             return OTHER_NAMESPACE
         # Process 1 is always there: who cannot see it is not shown what others run.
         return None if (self._folder / "1").exists() else HIDDEN
@@ -139,7 +286,7 @@ class Owners:
         self._kept = {pid: kept for pid, kept in self._kept.items() if pid in alive}
         self._waiting_since = {key: since for key, since in self._waiting_since.items() if key[0] in alive}
 
-    def _find(self, pid: int, now: float) -> Owner | None:
+    def _find(self, pid: int, now: float) -> ProcessOwner | None:
         """The owner, or None when there is no such process (any more)."""
         try:
             stat = self._proc.stat(pid)
@@ -149,12 +296,12 @@ class Owners:
             return None
         kept = self._kept.get(pid)
         if kept and kept.is_of(stat) and abs(now - kept.read_at) < _REFRESH_SECONDS:
-            owner: Owner | None = kept.owner
+            owner: ProcessOwner | None = kept.owner
         else:
             owner = self._describe(pid, stat, now)
         return owner and self._note_state(owner, pid, stat, now)
 
-    def _describe(self, pid: int, stat: Stat, now: float) -> Owner | None:
+    def _describe(self, pid: int, stat: Stat, now: float) -> ProcessOwner | None:
         reasons: dict[str, str] = {}
         try:
             uid = self._proc.uid(pid)
@@ -166,22 +313,22 @@ class Owners:
             return None
         command = None if "command" in reasons else show(arguments, stat.name, self._commands)
         started_at = self._started_at(stat.start_ticks, reasons)
-        owner = Owner(stat.name, who.user, command, started_at, who.evidence, reasons, who.container, who.job)
+        owner = ProcessOwner(stat.name, who.user, command, started_at, who.evidence, reasons, who.container, who.job)
         # A process that is just being started has no command line yet: look again next time.
         if arguments or reasons or self._commands == "name":
-            self._kept[pid] = _Kept(owner, stat.start_ticks, now)
+            self._kept[pid] = _CachedOwner(owner, stat.start_ticks, now)
         return owner
 
-    def _find_user_only(self, pid: int) -> Owner | None:
+    def _find_user_only(self, pid: int) -> ProcessOwner | None:
         """With hidepid=1 the directory's owner is all that other users may see."""
         try:
             uid = self._proc.folder_uid(pid)
         except OSError:
             return None
         reasons = {"command": _UNREADABLE, "started_at": _UNREADABLE}
-        return Owner(user=self._user_name(uid), evidence=f"uid {uid} of /proc/{pid}", reasons=reasons)
+        return ProcessOwner(user=self._user_name(uid), evidence=f"uid {uid} of /proc/{pid}", reasons=reasons)
 
-    def _note_state(self, owner: Owner, pid: int, stat: Stat, now: float) -> Owner:
+    def _note_state(self, owner: ProcessOwner, pid: int, stat: Stat, now: float) -> ProcessOwner:
         """Adds to the evidence that a process can no longer give its memory back."""
         if stat.state in {"Z", "X"}:
             return msgspec.structs.replace(owner, evidence=f"{owner.evidence}; {_ENDED}")
@@ -218,10 +365,10 @@ class Owners:
         return self._names[uid]
 
 
-def _unknown_owner(reason: str, evidence: str | None) -> Owner:
-    return Owner(evidence=evidence, reasons={"user": reason, "command": GONE, "started_at": GONE})
+def _unknown_owner(reason: str, evidence: str | None) -> ProcessOwner:
+    return ProcessOwner(evidence=evidence, reasons={"user": reason, "command": GONE, "started_at": GONE})
 
 
-def _unseen_owner(reason: str) -> Owner:
+def _unseen_owner(reason: str) -> ProcessOwner:
     """Of a process that may well be there: the same reason for all that is not known of it."""
-    return Owner(reasons=dict.fromkeys(("user", "command", "started_at"), reason))
+    return ProcessOwner(reasons=dict.fromkeys(("user", "command", "started_at"), reason))

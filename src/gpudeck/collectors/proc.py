@@ -8,9 +8,12 @@ import os
 
 from msgspec import Struct
 
-from gpudeck.collectors.cgroups import Placement, parse_placement
+from gpudeck.collectors.containers import Placement, parse_placement
 from gpudeck.collectors.redaction import clean
 
+# Numbers that the kernel gives its own namespaces (PROC_PID_INIT_INO; MNT_NS_INIT_INO, from Linux 6.18 on).
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+FIRST_MOUNT_NAMESPACE = "mnt:[4026531832]"
 COMMAND_BYTES = 4096
 """Bytes of a command line that are read. Whatever has as many was cut."""
 _ENVIRONMENT_BYTES = 65536

@@ -1,18 +1,58 @@
-"""Makes a command line fit to leave the machine: secrets hidden, control characters gone, length bounded.
+"""Prepares a command line for leaving the machine: secrets hidden, control characters removed, length bounded.
 
-Command lines hold passwords, tokens and keys. What looks like one is replaced before anything else sees it. In doubt a
-value is hidden: a hidden batch size costs a glance, a shown token costs an account.
+In doubt a value is hidden: a hidden batch size costs a glance, a shown token costs an account. A secret is known by
+its name (`HF_TOKEN`, `--db.password`, not `--eos_token`), by its form, or by its program's flags (`mysql -pabc`), which
+are looked for among arguments, where values with spaces are hidden as a whole, and within longer text (`sh -c`).
 """
 
 import re
 from collections.abc import Iterable
 from typing import Literal
 
-from gpudeck.collectors.secret_flags import ATTACHED, PATTERNS, SEPARATE, VALUE, find_password
-from gpudeck.collectors.secret_names import looks_secret
+# `login` is whatever logs in: docker, podman, helm registry, az, oc.
+_ATTACHED = {
+    "-p": (
+        *("mysql", "mysqladmin", "mysqldump", "mysqlimport", "mysqlsh", "mariadb", "mariadb-admin", "mariadb-dump"),
+        *("7z", "7za", "7zr", "7zz", "rar", "unrar"),
+    ),
+}
+_SEPARATE = {
+    "-a": ("redis-cli", "http", "https"),
+    "-b": ("curl",),
+    "-p": ("login", "sshpass", "mongo", "mongodump", "mongorestore", "mongosh"),
+    "-P": ("sqlcmd", "unzip", "zip"),
+    "-w": ("ldapadd", "ldapmodify", "ldapsearch"),
+}
+ATTACHED = {program: flag for flag, programs in _ATTACHED.items() for program in programs}
+"""The flag by program, where the password follows without a space."""
+SEPARATE = {program: flag for flag, programs in _SEPARATE.items() for program in programs}
+"""The flag by program, where it may also be the next argument."""
 
-__all__ = ["HIDDEN", "LENGTH", "Commands", "clean", "looks_secret", "redact", "show"]
-
+_VALUE = r"""(?:"(?:\\.|[^"\\])*+"?|'[^']*+'?|\\.|[^\s"'])++"""
+VALUE = re.compile(_VALUE, re.DOTALL)
+"""A word as a shell reads it, quotes and all."""
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_ENDINGS = ("apikey", "credential", "credentials", "passphrase", "passwd", "password", "secret", "token")
+_SECRET_LAST_WORDS = {
+    *("auth", "authorization", "cookie", "cred", "creds", "jwt", "key", "otp", "pass", "pat", "pwd", "pw", "secrets"),
+    *("sig", "signature"),
+    # One word where others write two. Not all that end so: a `lowpass` is a filter.
+    *("dbpass", "keypass", "requirepass", "storepass", "userpass"),
+}
+_SECRET_PAIRS = ("apikey", "accesskey", "secretkey", "privatekey", "accesstoken", "apitoken", "authtoken", "authkey")
+# `--token-file` names a place and `--token-dim` a size: neither is a secret, both are worth reading.
+_HARMLESS_LAST_WORDS = {
+    *("budget", "count", "dim", "dims", "idx", "index", "len", "length", "limit", "loss", "rate", "size", "type"),
+    *("dir", "directory", "file", "folder", "name", "path", "stdin"),
+}
+# `--eos_token`, `data.prompt_key`: training programs call a piece of text a token, and a column of data a key.
+_ORDINARY_BEFORE_LAST = {
+    *("audio", "bos", "class", "cls", "end", "eos", "image", "mask", "pad", "per", "sep", "special", "start", "stop"),
+    *("unk", "video"),
+    *("answer", "caption", "chosen", "column", "content", "data", "feature", "fn", "group", "input", "json", "label"),
+    *("loss", "messages", "metric", "monitor", "output", "partition", "primary", "prompt", "public", "question"),
+    *("rejected", "response", "reward", "solution", "sort", "target", "text"),
+}
 Commands = Literal["full", "redacted", "name", "none"]
 """How much of a command line leaves the machine."""
 
@@ -26,7 +66,7 @@ _ASSIGNED = re.compile(r"([-+]*+[\w.-]++)[=:](?!//)(?=.)", re.DOTALL)
 _NAMED = re.compile(
     r"""(?<![\w.-])(?P<dashes>-{0,2})(?P<name>\w[\w.-]*+)(?P<parting>\\?["']?\]?\s*+[=:]\s*+|[\s"',)\]]++)"""
 )
-# Behind a bare name only what nobody would type: `aws configure set aws_secret_access_key <40 letters>`.
+# Behind a bare name only long random text: `aws configure set aws_secret_access_key <40 letters>`.
 _LONG = re.compile(r"(?=[A-Za-z+/_=-]*[0-9])[A-Za-z0-9+/_=-]{20,}")
 # Behind `login` also past what is said before it: `wandb login --relogin <40 digits>`.
 _LOGIN = "login"
@@ -36,6 +76,13 @@ _LOGIN_LENGTH = 200
 _HIDDEN_ALREADY = re.compile(r"""\*{3}(?=["'\s]|$)""")
 _PLAIN_VALUES = {"true", "false", "none", "null", "yes", "no", "on", "off"}
 
+
+def _make_pattern(flags: dict[str, str], parting: str) -> "re.Pattern[str]":
+    programs = "|".join(f"{re.escape(program)}(?=\\s)(?:[^|;&]{{0,200}}?\\s){flag}" for program, flag in flags.items())
+    return re.compile(rf"""((?<![\w.-])(?:{programs}){parting})(?=\S)(?!-){_VALUE}""", re.DOTALL)
+
+
+_USER = r"(?<![\w.-])(?:--(?:proxy-)?user(?:=|\s++)|-[uU]\s++|curl(?=\s)(?:[^|;&]{0,200}?\s)-[uU])"
 
 _PATTERNS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL), HIDDEN),
@@ -68,12 +115,63 @@ _PATTERNS = (
         ),
         HIDDEN,
     ),
-    *((pattern, rf"\1{HIDDEN}") for pattern in PATTERNS),
+    # Programs that take a password without its name: the first group stays, what follows is the password.
+    *(
+        (pattern, rf"\1{HIDDEN}")
+        for pattern in (
+            _make_pattern(ATTACHED, ""),
+            _make_pattern(SEPARATE, r"\s*+"),
+            re.compile(rf"({_USER}[^\s:\"'/]++:)(?=\S){_VALUE}", re.DOTALL),
+            re.compile(rf"""({_USER}(["'])[^:"']++:)(?:(?!\2).)++""", re.DOTALL),
+            re.compile(
+                rf"(\becho\s++(?:-\w+\s++)*+){_VALUE}(?=\s*+\|(?:\s*+sudo\s++-S|[^|;&]{{0,200}}?-stdin)\b)", re.DOTALL
+            ),
+        )
+    ),
 )
+
+_USER_FLAGS = {"-u", "-U", "--user", "--proxy-user"}
+_USER_ASSIGNED = re.compile(r"--(?:proxy-)?user=[^:]*+:(?=.)", re.DOTALL)
+_USER_ATTACHED = re.compile(r"-[uU][^:]++:(?=.)", re.DOTALL)
+
+
+def find_password(before: str, argument: str, program: str) -> int | None:
+    """Where in the argument a password begins, None where none does. `before` is the argument before it, `program`
+    the last of these programs that was named."""
+    flag = ATTACHED.get(program) or SEPARATE.get(program)
+    if before in _USER_FLAGS and ":" in argument:
+        return argument.index(":") + 1
+    if before == SEPARATE.get(program) and not argument.startswith("--"):
+        return 0
+    if flag and argument.startswith(flag) and argument != flag:
+        return len(flag)
+    user = _USER_ASSIGNED.match(argument) or (_USER_ATTACHED.match(argument) if program == "curl" else None)
+    return user.end() if user else None
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a value called `name` is one to hide: `HF_TOKEN`, `apiKey`, `--db.password`; not `--max-tokens`."""
+    words = _drop_ordinary([word.lower() for word in _WORDS.findall(name)])
+    if not words or words[-1] in _HARMLESS_LAST_WORDS:
+        return False
+    joined = "".join(words)
+    return (
+        words[-1] in _SECRET_LAST_WORDS
+        or any(word.endswith(_SECRET_ENDINGS) for word in words)
+        or any(pair in joined for pair in _SECRET_PAIRS)
+    )
+
+
+def _drop_ordinary(words: list[str]) -> list[str]:
+    """`words` without a token or key that is none: `eos_token_id` becomes `eos`."""
+    if words[-2:-1] == ["token"] and words[-1] in {"id", "ids"}:
+        words = words[:-1]
+    is_ordinary = words[-1:] in (["token"], ["key"]) and words[-2:-1] and words[-2] in _ORDINARY_BEFORE_LAST
+    return words[:-1] if is_ordinary else words
 
 
 def show(arguments: Iterable[str], name: str, commands: Commands) -> str | None:
-    """What is told of a command line; None where nothing is. `name` is the program's, and all there is of zombies.
+    """What is sent of a command line; None for nothing. `name` is the program's, and all there is of zombies.
 
     Also with `full` it is one line of printable text of at most LENGTH characters.
     """

@@ -5,17 +5,17 @@ when its parent does. It imports little: there is one such process on every watc
 """
 
 import os
+import select
 import struct
 import sys
+import time
 import traceback
 from typing import BinaryIO, Literal
 
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.base import Collector
-from gpudeck.collectors.registry import Factory, find_factory
-from gpudeck.collectors.settings import CollectorSettings
+from gpudeck.collectors.base import Collector, CollectorSettings, Factory, find_factory
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageError, Wrong
 from gpudeck.model.report import Report
 
@@ -26,14 +26,14 @@ Kind = Literal["absent", "temporary", "refused", "wrong"]
 KINDS: dict[Kind, type[PluginError]] = {"absent": Absent, "temporary": Temporary, "refused": Refused, "wrong": Wrong}
 
 
-class Question(Struct, frozen=True, omit_defaults=True):
+class CollectRequest(Struct, frozen=True, omit_defaults=True):
     """`settings` count when the collector is made, which is when it is first asked."""
 
     now: float
     settings: CollectorSettings = CollectorSettings()
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class CollectResponse(Struct, frozen=True, omit_defaults=True):
     """A report, or what kind of failure there was instead of one."""
 
     report: Report | None = None
@@ -52,31 +52,31 @@ class Server:
 
     def serve(self, questions: BinaryIO, answers: BinaryIO) -> None:
         while (body := _read_frame(questions)) is not None:
-            answers.write(frame(self.answer(msgspec.msgpack.decode(body, type=Question))))
+            answers.write(frame(self.answer(msgspec.msgpack.decode(body, type=CollectRequest))))
             answers.flush()
 
     def close(self) -> None:
         if self._collector is not None:
             self._collector.close()
 
-    def answer(self, question: Question) -> bytes:
+    def answer(self, question: CollectRequest) -> bytes:
         """The answer as msgpack. Never raises."""
         try:
             if self._collector is None:
                 self._collector = self._factory(question.settings)
-            return msgspec.msgpack.encode(Answer(report=self._collector.collect(question.now)))
+            return msgspec.msgpack.encode(CollectResponse(report=self._collector.collect(question.now)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
             return msgspec.msgpack.encode(_describe(error))
 
 
-def _describe(error: Exception) -> Answer:
+def _describe(error: Exception) -> CollectResponse:
     for kind, error_type in KINDS.items():
         if isinstance(error, error_type):
-            return Answer(failure=kind, message=error.message, hint=error.hint)
-    return Answer(failure="wrong", message=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            return CollectResponse(failure=kind, message=error.message, hint=error.hint)
+    return CollectResponse(failure="wrong", message=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-def open_answer(answer: Answer) -> Report:
+def open_response(answer: CollectResponse) -> Report:
     """The report in it; raises the failure that there was instead of one."""
     if answer.failure is not None:
         failure = KINDS[answer.failure](answer.message, answer.hint)
@@ -89,6 +89,20 @@ def open_answer(answer: Answer) -> Report:
 def _read_frame(stream: BinaryIO) -> bytes | None:
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+def read_all(descriptor: int, ends_at: float, bytes_at_most: int) -> bytes | None:
+    """What another process writes until it closes the pipe, cut behind `bytes_at_most`; None when it does not close it
+    by `ends_at` (monotonic)."""
+    body = bytearray()
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+        chunk = os.read(descriptor, 65536)
+        body += chunk
+        if not chunk or len(body) > bytes_at_most:
+            return bytes(body)
+    return None
 
 
 def frame(body: bytes) -> bytes:

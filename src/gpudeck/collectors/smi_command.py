@@ -1,17 +1,16 @@
-"""The one shell command that makes a machine tell everything about itself through nvidia-smi, ps and /proc.
+"""The one shell command that reads a whole machine through nvidia-smi, ps and /proc, and the parts of its answer.
 
 It is plain POSIX sh, so that it runs wherever an SSH login leads; it writes nothing there, and needs no Python. Its
 script has no single quote, no line break and no `!`: in single quotes it passes sh, bash, zsh, fish and csh alike.
 
 The host's figures come first, so that they are there even if nvidia-smi then hangs; its clock comes last. Every part
 of the answer follows a line `#gpudeck NAME`, and every line of data has a space in front: no data, whatever it holds,
-looks like such a line.
+looks like such a line. An answer may be anything: cut off, a login banner, an error page.
 
 **Columns.** `nvidia-smi --query-gpu` fails as a whole over one column that the driver does not know, and names it. The
 script takes that column out (or uses its older name) and asks again, so an old driver gives all that it has and a new
-one is asked once. The answer holds the columns that were understood: asking for these next time saves the tries.
-`--help-query-gpu` would cost a call on every machine (24 ms on an H200, driver 580, as much as a failed try does), and
-fixed sets by driver version would have to be right for drivers nobody here has seen.
+one is asked once. The answer holds the columns that were understood: asking for these next time saves the retries.
+`--help-query-gpu` would cost a call on every machine (24 ms on an H200, driver 580, as much as a failed try does).
 
 **Calls.** Two of nvidia-smi a poll (33 and 27 ms on that H200): the columns, and `-q -d PIDS,ROW_REMAPPER`, which has
 compute and graphics processes with their MIG instances. `--query-compute-apps` lacks both; `pmon` takes 73 ms, `-q -x`
@@ -19,7 +18,15 @@ compute and graphics processes with their MIG instances. `--query-compute-apps` 
 instances. A board that is lost makes nvidia-smi fail for all: the others are then asked one by one.
 """
 
-from collections.abc import Iterable
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED
+from gpudeck.collectors.redaction import clean
+from gpudeck.model.errors import Temporary
 
 MARK = "#gpudeck "
 """How a line that begins a part of the answer begins."""
@@ -116,7 +123,7 @@ _NVIDIA = (
 )
 
 # The start of each process is read before and after the rest: a pid that went to another process in between shows.
-# Parents are read too: what runs as root was started by somebody. The shell's own `read` costs no process.
+# Parents are read too: they show which user started what runs as root. The shell's own `read` costs no process.
 _OWNERS = (
     'pids=$(printf "%s\\n" "$details" | sed -n "s/^ *Process ID *: *\\([0-9][0-9]*\\) *\\$/\\1/p" | sort -u |',
     f"head -n {PROCESSES_AT_MOST});",
@@ -146,6 +153,33 @@ _OWNERS = (
 )
 # Last, so that it is the time of the answer. A `date` without %N prints something else there, which is no number.
 _END = ("mark clock; date +%s.%N | indent;", "mark end")
+log = logging.getLogger(__name__)
+
+LOST = "the GPU is lost: it fell off the bus or stopped answering"
+NEEDS_RESET = "the GPU needs a reset"
+FATAL = frozenset({LOST, NEEDS_RESET})
+"""Reasons that make a whole GPU unreadable."""
+_REASONS = (
+    ("gpu is lost", LOST),
+    ("gpu requires reset", NEEDS_RESET),
+    ("not supported", UNSUPPORTED),
+    ("n/a", UNSUPPORTED),
+    ("not available", NO_VALUE),
+    ("no data", NO_VALUE),
+    ("insufficient permissions", "not permitted to read it"),
+    ("no permission", "not permitted to read it"),
+    ("function not found", "the driver is too old to tell"),
+    ("deprecated", "the driver no longer tells"),
+    ("unknown error", "the driver reports an unknown error"),
+)
+
+_MIB = 1024 * 1024
+_SCALES = {"kib": 1024, "mib": _MIB, "gib": 1024 * _MIB}
+# nvidia-smi follows the locale in nothing that is known, but a wrapper may: a comma is taken for the point.
+_NUMBER = re.compile(r"(-?[0-9]{1,20}(?:[.,][0-9]{1,12})?)\s*(%|[A-Za-z]{1,3})?")
+_HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_BUS_ID = re.compile(r"(?<![0-9a-fA-F])([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\b")
+_QUOTED = 160
 
 
 def shell_command(
@@ -162,3 +196,84 @@ def shell_command(
     choices = (f"seconds={seconds};", f"columns={wanted};", f"arguments={'yes' if with_arguments else ''};")
     gpus = (*_NVIDIA, *_OWNERS) if with_gpus else ()
     return f"exec /bin/sh -c '{' '.join((*choices, *_HOST, *gpus, *_END))}'"
+
+
+class SmiAnswer(Struct, frozen=True):
+    """The parts of an answer by name. `cut_in` is the part in which it broke off, None when it is whole."""
+
+    parts: Mapping[str, Sequence[str]]
+    cut_in: str | None
+
+    def lines(self, name: str) -> Sequence[str]:
+        """The lines of a part that is there; none for one that is not."""
+        return self.parts.get(name, ())
+
+    def first(self, name: str) -> str:
+        """The first line of a part that says something, without the spaces around it; empty where there is none."""
+        return next((line.strip() for line in self.lines(name) if line.strip()), "")
+
+
+def split_answer(text: str) -> SmiAnswer:
+    """Raises Temporary where this is no answer to our command. What stands before it, a banner say, is left out."""
+    parts: dict[str, list[str]] = {}
+    name = None
+    # Not splitlines(): that also breaks at characters which a command line may hold.
+    for raw in text.split("\n"):
+        line = raw.removesuffix("\r")
+        if line.startswith(MARK):
+            name = line[len(MARK) :].strip()
+            parts.setdefault(name, [])
+        elif name is not None and line.startswith(" "):
+            parts[name].append(line[1:])
+        if name == "end":
+            break
+    if "begin" not in parts:
+        # A login banner or a forced command may say anything: its words go to the log only.
+        log.info("a machine did not run the command; it said: %s", quote(text[: 4 * _QUOTED]) or "nothing")
+        said = f"{len(text)} characters of something else" if text.strip() else "nothing"
+        raise Temporary(
+            f"The machine did not run the command; it answered {said}.",
+            "Log in there and run: sh -c 'echo ok'. The hub's log has the beginning of the answer.",
+        )
+    return SmiAnswer(parts, None if name == "end" else name)
+
+
+def quote(text: str) -> str:
+    """The beginning of a text from outside, fit for a message."""
+    return " ".join(clean(text).split())[:_QUOTED]
+
+
+def read_number(text: str) -> float | None:
+    """A number with or without its unit; KiB, MiB and GiB become bytes. None for anything else."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    return float(found[1].replace(",", ".")) * _SCALES.get((found[2] or "").lower(), 1)
+
+
+def read_whole(text: str, at_most: int) -> int | None:
+    """A whole number of 0 to `at_most`, or None."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20):
+        return None
+    return int(digits) if int(digits) <= at_most else None
+
+
+def read_bits(text: str) -> int | None:
+    """A set of flags as nvidia-smi writes it, `0x0000000000000004`, or None."""
+    return int(text.strip(), 16) if _HEX.fullmatch(text.strip()) else None
+
+
+def read_bus_id(text: str) -> str | None:
+    """The first PCI address in a text, as the kernel writes it (0000:18:00.0): nvidia-smi gives the domain 4 digits in
+    some places and 8 in others."""
+    found = _BUS_ID.search(text)
+    return f"{int(found[1], 16):04x}:{found[2].lower()}" if found else None
+
+
+def explain(text: str) -> str:
+    """Why there is no number in a field, in words: `[N/A]`, `[Not Supported]`, `[GPU is lost]` and so on."""
+    said = text.strip().strip("[]").lower()
+    if not said:
+        return NO_VALUE
+    return next((why for mark, why in _REASONS if mark in said), f"nvidia-smi says: {quote(text)}")

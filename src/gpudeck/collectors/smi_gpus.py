@@ -1,7 +1,7 @@
-"""What nvidia-smi says about boards and MIG instances, as metrics of the catalog.
+"""What nvidia-smi prints about boards, MIG instances and their processes, as metrics of the catalog.
 
 A field without a number is an unknown with its reason. A line that is no GPU's is kept as a complaint: nvidia-smi
-prints its errors between the rows.
+prints its errors between the rows. The words of `-q -d PIDS,ROW_REMAPPER` have been the same from driver 450 to 580.
 """
 
 import re
@@ -10,24 +10,20 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from gpudeck.collectors.base import NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.smi_answer import (
-    FATAL,
-    NO_VALUE,
-    UNSUPPORTED,
-    explain,
-    quote,
-    read_bits,
-    read_bus_id,
-    read_number,
-    read_whole,
-)
-from gpudeck.collectors.smi_details import NO_ROWS_LABEL, PENDING_LABEL, REPLACED_LABELS
-from gpudeck.model.catalog import GPU_METRICS, Rollup
-from gpudeck.model.report import Number
+from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, read_bus_id, read_number, read_whole
+from gpudeck.model.catalog import GPU_METRICS
 
+_PID_AT_MOST = 2**32 - 1
+_ID_AT_MOST = 65535
+_MEMORY_BELOW_BYTES = 2**53
+REPLACED_LABELS = ("Correctable Error", "Uncorrectable Error")
+PENDING_LABEL = "Pending"
+NO_ROWS_LABEL = "Remapped Rows"
+"""Has a value only where the GPU cannot replace rows."""
+_ROW_LABELS = frozenset({*REPLACED_LABELS, PENDING_LABEL, NO_ROWS_LABEL})
 MEMORY_NAMES = ("memory_used_bytes", "memory_total_bytes")
-WHOLE_BOARD = "measured on the whole board, not by MIG instance"
 _NOT_READ = "not read through nvidia-smi"
 _NO_COLUMN = "this driver's nvidia-smi has no such column"
 
@@ -50,14 +46,97 @@ BOARDS_AT_MOST = 512
 _COMPLAINTS_AT_MOST = 32
 
 
-class Measured(NamedTuple):
-    """Metrics with their values, rounded as the catalog says, and the unknown ones with their reasons."""
+class SmiProcess(Struct):
+    """What one process has on one board. Unknown memory is None, with the reason. `place` is its MIG instance."""
 
-    metrics: dict[str, Number]
-    unknown: dict[str, str]
+    pid: int
+    place: tuple[int, int] | None = None
+    memory_bytes: int | None = None
+    memory_reason: str | None = "the driver gives no value"
+    graphics_only: bool = False
 
 
-class Board(Struct, frozen=True):
+class SmiDetails(Struct):
+    """One board. `uses` is None, with the reason, when its processes are unknown; `rows` has texts by their label."""
+
+    uses: list[SmiProcess] | None = None
+    uses_reason: str = "nvidia-smi did not list the processes of this GPU"
+    rows: dict[str, str] = field(default_factory=dict)
+
+
+def read_details(lines: Iterable[str]) -> dict[str, SmiDetails]:
+    """The details by PCI address."""
+    found: dict[str, SmiDetails] = {}
+    reader: _BoardReader | None = None
+    for line in lines:
+        bus_id = read_bus_id(line) if line.startswith("GPU ") else None
+        if bus_id is not None:
+            reader = _BoardReader(found.setdefault(bus_id, SmiDetails()))
+        elif reader is not None:
+            label, _, value = line.partition(":")
+            reader.take(label.strip(), value.strip())
+    return found
+
+
+class _BoardReader:
+    """Takes the lines of one board, one by one: what a line means depends on those before it."""
+
+    def __init__(self, details: SmiDetails) -> None:
+        self._details = details
+        self._place: list[int | None] = [None, None]
+
+    def take(self, label: str, value: str) -> None:
+        uses = self._details.uses
+        if label == "Processes":
+            self._begin(value)
+        elif label in _ROW_LABELS:
+            self._details.rows.setdefault(label, value)
+        elif uses is None:
+            return
+        elif label in {"GPU instance ID", "Compute instance ID"}:
+            self._place[label.startswith("C")] = read_whole(value, _ID_AT_MOST)
+        elif label == "Process ID":
+            self._add(uses, value)
+        elif uses and label == "Type":
+            uses[-1].graphics_only = value == "G"
+        elif uses and label == "Used GPU Memory":
+            _note_memory(uses[-1], value)
+
+    def _begin(self, value: str) -> None:
+        if value in {"", "None"}:
+            self._details.uses = []
+        else:
+            self._details.uses_reason = explain(value)
+
+    def _add(self, uses: list[SmiProcess], value: str) -> None:
+        pid = read_whole(value, _PID_AT_MOST)
+        gpu_instance, compute_instance = self._place
+        place = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
+        # A process whose number cannot be read is there all the same: its GPU is not free.
+        uses.append(SmiProcess(pid or 0, place))
+        self._place = [None, None]
+
+
+def _note_memory(use: SmiProcess, text: str) -> None:
+    value = read_number(text)
+    if value is not None and 0 <= value < _MEMORY_BELOW_BYTES:
+        use.memory_bytes, use.memory_reason = int(value), None
+    else:
+        use.memory_reason = explain(text)
+
+
+def merge_uses(uses: Iterable[SmiProcess]) -> list[SmiProcess]:
+    """One use a process, most memory first. A process that computes and draws may be listed twice, each time whole."""
+    merged: dict[int, SmiProcess] = {}
+    for use in uses:
+        before = merged.setdefault(use.pid, use)
+        before.graphics_only = before.graphics_only and use.graphics_only
+        if (use.memory_bytes or -1) > (before.memory_bytes or -1):
+            before.memory_bytes, before.memory_reason = use.memory_bytes, None
+    return sorted(merged.values(), key=lambda use: -(use.memory_bytes or 0))
+
+
+class SmiBoard(Struct, frozen=True):
     """One row of `--query-gpu`. `missing` is the reason why the board cannot be read at all."""
 
     uuid: str
@@ -70,7 +149,7 @@ class Board(Struct, frozen=True):
     measured: Measured = field(default_factory=lambda: Measured({}, {}))
 
 
-class Instance(Struct, frozen=True):
+class SmiInstance(Struct, frozen=True):
     """A MIG instance. `place` are its GPU and compute instance, None where nvidia-smi does not say."""
 
     uuid: str
@@ -81,10 +160,10 @@ class Instance(Struct, frozen=True):
     """Bytes used and altogether."""
 
 
-class Listed(NamedTuple):
+class SmiBoards(NamedTuple):
     """Boards in the order of the driver, and what nvidia-smi said besides."""
 
-    boards: list[Board]
+    boards: list[SmiBoard]
     complaints: list[str]
 
 
@@ -130,17 +209,11 @@ _READERS: dict[str, tuple[tuple[str, Callable[[str], float | None]], ...]] = {
     "ecc.errors.uncorrected.volatile.total": (("ecc_uncorrected_count", read_number),),
 }
 _ASKED = {name for readers in _READERS.values() for name, _ in readers}
-# The chip's temperature and clocks are every instance's; a sum would count them once for each, and a load is the load
-# of all instances together.
-_LOADS = frozenset({"utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"})
-_SHARED_BY_INSTANCES = frozenset(
-    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and name not in _LOADS
-)
 
 
-def list_boards(columns: Sequence[str], lines: Iterable[str]) -> Listed:
+def list_boards(columns: Sequence[str], lines: Iterable[str]) -> SmiBoards:
     """The boards of the rows below those columns, each once."""
-    boards: dict[str, Board] = {}
+    boards: dict[str, SmiBoard] = {}
     complaints: list[str] = []
     for line in lines:
         # A comma alone may be the decimal point of some locale. A row may be short, and hold more than was asked for.
@@ -151,12 +224,12 @@ def list_boards(columns: Sequence[str], lines: Iterable[str]) -> Listed:
                 boards[uuid] = _read_board(uuid, index, row)
         elif line.strip() and len(complaints) < _COMPLAINTS_AT_MOST:
             complaints.append(quote(line))
-    return Listed(list(boards.values()), list(dict.fromkeys(complaints)))
+    return SmiBoards(list(boards.values()), list(dict.fromkeys(complaints)))
 
 
-def _read_board(uuid: str, index: int, row: Mapping[str, str]) -> Board:
+def _read_board(uuid: str, index: int, row: Mapping[str, str]) -> SmiBoard:
     missing = next((why for text in row.values() if (why := explain_fatal(text))), None)
-    return Board(
+    return SmiBoard(
         uuid,
         index,
         clean(row.get("name", "")).strip()[:256] or "NVIDIA GPU",
@@ -188,7 +261,7 @@ def _measure(row: Mapping[str, str]) -> Measured:
             if text is None:
                 measured.unknown[name] = _NO_COLUMN
             else:
-                take(measured, name, read(text), text)
+                _take(measured, name, read(text), text)
     used, total = (measured.metrics.get(name) for name in MEMORY_NAMES)
     if total == 0:
         # Chips that share the host's memory (GB10, Jetson) may answer 0 for both.
@@ -204,22 +277,19 @@ def _disbelieve(measured: Measured, names: Iterable[str]) -> None:
         measured.unknown[name] = NO_VALUE
 
 
-def take(measured: Measured, name: str, value: float | None, text: str = "") -> None:
-    """Notes a metric: its value, or else why `text` is none. What is out of the metric's range is not believed."""
-    metric = GPU_METRICS[name]
-    if value is not None and metric.low <= value <= metric.high:
-        measured.metrics[name] = metric.round(value)
-        measured.unknown.pop(name, None)
-    else:
-        measured.unknown[name] = NO_VALUE if value is not None else explain(text)
+def _take(measured: Measured, name: str, value: float | None, text: str = "") -> None:
+    """Notes a metric: its value, or else why `text` is none."""
+    measured.take(name, value, NO_VALUE if value is not None else explain(text))
 
 
-def list_instances(listing: Iterable[str], table: Iterable[str], boards: Iterable[Board]) -> dict[str, list[Instance]]:
+def list_instances(
+    listing: Iterable[str], table: Iterable[str], boards: Iterable[SmiBoard]
+) -> dict[str, list[SmiInstance]]:
     """The MIG instances by the UUID of their board, from `nvidia-smi -L` and, for memory, from its table."""
     places = _read_table(table)
     by_uuid = {board.uuid: board for board in boards}
-    found: dict[str, list[Instance]] = {}
-    board: Board | None = None
+    found: dict[str, list[SmiInstance]] = {}
+    board: SmiBoard | None = None
     for line in listing:
         if heading := _BOARD_LINE.match(line):
             board = by_uuid.get(heading[1])
@@ -227,7 +297,7 @@ def list_instances(listing: Iterable[str], table: Iterable[str], boards: Iterabl
             named = (int(row[4]), int(row[5])) if row[4] else None
             place, memory = places.get((board.index, int(row[2])), (named, None))
             found.setdefault(board.uuid, []).append(
-                Instance(row[3], clean(f"{board.name} MIG {row[1]}")[:256], int(row[2]), place, memory)
+                SmiInstance(row[3], clean(f"{board.name} MIG {row[1]}")[:256], int(row[2]), place, memory)
             )
     return found
 
@@ -246,14 +316,14 @@ def _read_table(table: Iterable[str]) -> _Places:
     return places
 
 
-def measure_instance(instance: Instance, board: Board, shares_with: int | None) -> Measured:
+def measure_instance(instance: SmiInstance, board: SmiBoard, shares_with: int | None) -> Measured:
     """Memory of its own, temperature and clocks of its board. Compute instances of one GPU instance share its memory:
     all but the first say with whom."""
     measured = Measured({}, dict.fromkeys(GPU_METRICS, WHOLE_BOARD))
-    for name in _SHARED_BY_INSTANCES & board.measured.metrics.keys():
-        take(measured, name, board.measured.metrics[name])
+    for name in SHARED_BY_INSTANCES & board.measured.metrics.keys():
+        _take(measured, name, board.measured.metrics[name])
     for name, value in zip(MEMORY_NAMES, instance.memory or (None, None), strict=True):
-        take(measured, name, value)
+        _take(measured, name, value)
         if shares_with is not None:
             measured.metrics.pop(name, None)
             measured.unknown[name] = f"shared with instance {shares_with}, counted there"
@@ -261,17 +331,10 @@ def measure_instance(instance: Instance, board: Board, shares_with: int | None) 
 
 
 def note_rows(measured: Measured, rows: Mapping[str, str]) -> None:
-    """Adds the replaced memory rows, from the texts by label that `smi_details.py` found."""
+    """Adds the replaced memory rows, from the texts by label of `read_details`."""
     none = rows.get(NO_ROWS_LABEL, "") or ("" if rows else "Not Supported")
     replaced = [read_number(rows.get(label, "")) for label in REPLACED_LABELS]
     known = [count for count in replaced if count is not None]
-    take(measured, "remapped_rows_count", sum(known) if len(known) == len(replaced) else None, none)
+    _take(measured, "remapped_rows_count", sum(known) if len(known) == len(replaced) else None, none)
     pending = rows.get(PENDING_LABEL, "")
-    take(measured, "remapped_rows_pending", {"Yes": 1.0, "No": 0.0}.get(pending), none or pending)
-
-
-def add_up_memory(measured: Measured, used: Sequence[int | None]) -> None:
-    """Where GPU and host share memory the driver gives no figure: what the processes use is what is used."""
-    known = [memory for memory in used if memory is not None]
-    if known and len(known) == len(used) and measured.unknown.get("memory_used_bytes") in {UNSUPPORTED, NO_VALUE}:
-        take(measured, "memory_used_bytes", float(sum(known)))
+    _take(measured, "remapped_rows_pending", {"Yes": 1.0, "No": 0.0}.get(pending), none or pending)

@@ -1,34 +1,47 @@
-"""The host's figures and identity, from what the command of `smi_command.py` printed of /proc and df.
+"""The host's figures, its identity and the owners of processes, from the answer to the command of `smi_command.py`.
 
-The figures are those of `host.py`, whose reasons hold here too: in a container the disk and the machine id are not the
-host's. Rates need two answers of one boot.
+In a container the disk and the machine id are not the host's. Rates need two answers of one boot. Owners are concluded
+as in `owners.py`, with the answer in place of /proc; names of containers and a Slurm job that only the environment
+names are not available.
 """
 
-import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 
-from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.smi_answer import Answer, read_number, read_whole
+from gpudeck.collectors.base import NEEDS_TWO, CollectorSettings
+from gpudeck.collectors.containers import ContainerNames
+from gpudeck.collectors.host import derive_machine_id, host_name, percent_between
+from gpudeck.collectors.network import NO_INTERFACE, RATES, rates_between
+from gpudeck.collectors.owners import Attributed, Attribution, ProcessOwner
+from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
+from gpudeck.collectors.redaction import clean, show
+from gpudeck.collectors.smi_command import LINE_BYTES, PROCESSES_AT_MOST, SmiAnswer, read_number, read_whole
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.report import Number
 
-NEEDS_TWO = "needs two readings"
-_RATES = ("network_receive_bytes_per_second", "network_transmit_bytes_per_second")
-# Numbers that the kernel gives its own namespaces (PROC_PID_INIT_INO; MNT_NS_INIT_INO, from Linux 6.18 on).
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-_FIRST_MOUNT_NAMESPACE = "mnt:[4026531832]"
 _CONTAINER_KINDS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
-_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _WHOLE_AT_MOST = 2**63
 _CLOCK = re.compile(r"([0-9]{1,10})(\.[0-9]{9})?")
 
-Values = dict[str, float]
+GONE = "the process is not in /proc: it has ended, or is hidden from this account"
+ALL_HIDDEN = (
+    "none of the listed processes is in /proc: this looks like a PID namespace (read the host, not a container on it), "
+    "or a /proc that hides other users' processes (hidepid)"
+)
+_NO_START = "the machine did not tell when it booted"
+_NO_USER = "neither ps nor /proc told whose process it is"
+_NOT_SENT = "commands are not sent (commands: none)"
+_NOT_ASKED = f"there are more than {PROCESSES_AT_MOST} processes: the owners of the rest were not asked for"
+_PID_AT_MOST = 2**32 - 1
+_TICKS_AT_MOST = 2**53
+_FILE_LINE = re.compile(r"/proc/([0-9]{1,10})/(cmdline|cgroup|loginuid|status):", re.ASCII)
+_UID = re.compile(r"Uid:\s*[0-9]{1,10}\s", re.ASCII)
+_WORD_LENGTH = 256
 
 
-class Identity(Struct, frozen=True):
+class SmiIdentity(Struct, frozen=True):
     """Who answered. `machine_id` is derived as `host.py` does, and empty where there is none to trust."""
 
     host: str
@@ -36,7 +49,7 @@ class Identity(Struct, frozen=True):
     machine_id: str = ""
 
 
-class Counters(Struct, frozen=True):
+class SmiCounters(Struct, frozen=True):
     """What only the difference to the next answer makes useful."""
 
     boot_id: str = ""
@@ -47,11 +60,11 @@ class Counters(Struct, frozen=True):
     """Bytes received and sent, by interface, for those with a device behind them."""
 
 
-class Host(Struct, frozen=True):
+class SmiHost(Struct, frozen=True):
     """The host as one answer shows it."""
 
-    identity: Identity
-    counters: Counters
+    identity: SmiIdentity
+    counters: SmiCounters
     booted_at: int | None
     ticks_per_second: int
     os: str | None
@@ -60,11 +73,11 @@ class Host(Struct, frozen=True):
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-def read_host(answer: Answer, before: Counters | None) -> Host:
+def read_host(answer: SmiAnswer, before: SmiCounters | None) -> SmiHost:
     """Never raises: what cannot be read is unknown. `before` are the counters of the answer before, if any."""
     container = _find_container(answer)
     booted_at = _find_figures(answer, "btime")
-    host = Host(
+    host = SmiHost(
         identity=_identify(answer, booted_at, container),
         counters=_count(answer),
         booted_at=booted_at[0] if booted_at else None,
@@ -78,7 +91,7 @@ def read_host(answer: Answer, before: Counters | None) -> Host:
     return host
 
 
-def read_clock(answer: Answer) -> float | None:
+def read_clock(answer: SmiAnswer) -> float | None:
     """The machine's own clock when it answered, or None where the answer has none.
 
     Without `%N`, which not every `date` knows, the middle of the second is taken: at most half a second wrong.
@@ -90,8 +103,8 @@ def read_clock(answer: Answer) -> float | None:
 
 
 def _readings(
-    answer: Answer, host: Host, before: Counters | None
-) -> tuple[tuple[tuple[str, ...], Callable[[], Values]], ...]:
+    answer: SmiAnswer, host: SmiHost, before: SmiCounters | None
+) -> tuple[tuple[tuple[str, ...], Callable[[], Mapping[str, float]]], ...]:
     counters = host.counters
     return (
         (("cpu_percent",), lambda: {"cpu_percent": _cpu_percent(before, counters)}),
@@ -100,12 +113,12 @@ def _readings(
         (("memory_used_bytes", "memory_total_bytes"), lambda: _memory(answer, "memory", "MemTotal", "MemAvailable")),
         (("swap_used_bytes", "swap_total_bytes"), lambda: _memory(answer, "swap", "SwapTotal", "SwapFree")),
         (("disk_used_bytes", "disk_total_bytes"), lambda: _disk(answer, host.container)),
-        (_RATES, lambda: _network_rates(before, counters)),
+        (RATES, lambda: _network_rates(before, counters)),
         (("uptime_seconds",), lambda: {"uptime_seconds": _known(counters.uptime_seconds, "/proc/uptime")}),
     )
 
 
-def _take(host: Host, names: tuple[str, ...], read: Callable[[], Values]) -> None:
+def _take(host: SmiHost, names: tuple[str, ...], read: Callable[[], Mapping[str, float]]) -> None:
     try:
         values = read()
     except ValueError as error:
@@ -119,27 +132,23 @@ def _take(host: Host, names: tuple[str, ...], read: Callable[[], Values]) -> Non
             host.unknown[name] = "the machine gives no sensible value"
 
 
-def _identify(answer: Answer, booted_at: list[int] | None, container: str | None) -> Identity:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", answer.first("name"))[:253].strip("._-")
+def _identify(answer: SmiAnswer, booted_at: list[int] | None, container: str | None) -> SmiIdentity:
     boot_id = clean(answer.first("boot"))[:64] or (f"booted-{booted_at[0]}" if booted_at else "unknown")
-    written = answer.first("machine")
-    machine_id = ""
-    if _MACHINE_ID.fullmatch(written) and container is None:
-        machine_id = hashlib.blake2b(b"gpudeck", key=written.encode(), digest_size=16).hexdigest()
-    return Identity(name or "unnamed", boot_id, machine_id)
+    machine_id = derive_machine_id(answer.first("machine")) if container is None else ""
+    return SmiIdentity(host_name(answer.first("name")), boot_id, machine_id)
 
 
-def _count(answer: Answer) -> Counters:
+def _count(answer: SmiAnswer) -> SmiCounters:
     ticks = _find_figures(answer, "cpu")
     cpu = None
     if ticks and len(ticks) >= 5:
         # Guest time, from the ninth on, is counted as user time already; idle and waiting are the fourth and fifth.
         cpu = (sum(ticks[:8]) - ticks[3] - ticks[4], sum(ticks[:8]))
     uptime = read_number(answer.first("uptime").partition(" ")[0])
-    return Counters(answer.first("boot"), uptime, cpu, _count_network(answer))
+    return SmiCounters(answer.first("boot"), uptime, cpu, _count_network(answer))
 
 
-def _find_figures(answer: Answer, name: str) -> list[int] | None:
+def _find_figures(answer: SmiAnswer, name: str) -> list[int] | None:
     """The numbers behind a name of /proc/stat, or None where the line is not there or not whole."""
     for line in answer.lines("cpu"):
         if line.startswith(f"{name} "):
@@ -149,7 +158,7 @@ def _find_figures(answer: Answer, name: str) -> list[int] | None:
     return None
 
 
-def _count_network(answer: Answer) -> dict[str, tuple[int, int]]:
+def _count_network(answer: SmiAnswer) -> dict[str, tuple[int, int]]:
     cards = {line.strip().removesuffix("/device").rpartition("/")[2] for line in answer.lines("cards")}
     totals = {}
     for line in answer.lines("network"):
@@ -162,32 +171,22 @@ def _count_network(answer: Answer) -> dict[str, tuple[int, int]]:
     return totals
 
 
-def _cpu_percent(before: Counters | None, after: Counters) -> float:
+def _cpu_percent(before: SmiCounters | None, after: SmiCounters) -> float:
     if after.cpu is None:
         raise ValueError("/proc/stat was not read")
-    if before is None or before.cpu is None or after.cpu[1] <= before.cpu[1]:
-        raise ValueError(NEEDS_TWO)
-    return min(100.0, max(0.0, 100.0 * (after.cpu[0] - before.cpu[0]) / (after.cpu[1] - before.cpu[1])))
+    return percent_between(before.cpu if before else None, after.cpu)
 
 
-def _network_rates(before: Counters | None, after: Counters) -> Values:
+def _network_rates(before: SmiCounters | None, after: SmiCounters) -> Mapping[str, float]:
     """The machine's own uptime is the clock: how long an answer was on its way does not matter."""
     if not after.network:
-        raise ValueError("no physical network interface is seen")
+        raise ValueError(NO_INTERFACE)
     if before is None or before.uptime_seconds is None or after.uptime_seconds is None:
         raise ValueError(NEEDS_TWO)
-    seconds = after.uptime_seconds - before.uptime_seconds
-    # An interface that has just come up has no earlier reading: it counts from the next one on.
-    pairs = [(before.network[name], totals) for name, totals in after.network.items() if name in before.network]
-    if seconds <= 0 or not pairs:
-        raise ValueError(NEEDS_TWO)
-    grown = [[now[way] - then[way] for then, now in pairs] for way in (0, 1)]
-    if min(map(min, grown)) < 0:
-        raise ValueError("a network interface counts from zero again")
-    return {name: sum(growth) / seconds for name, growth in zip(_RATES, grown, strict=True)}
+    return rates_between(before.network, after.network, after.uptime_seconds - before.uptime_seconds)
 
 
-def _memory(answer: Answer, what: str, total_name: str, free_name: str) -> Values:
+def _memory(answer: SmiAnswer, what: str, total_name: str, free_name: str) -> Mapping[str, float]:
     """Used is what programs could not get: caches that the kernel would give up do not count."""
     lines = (line.partition(":") for line in answer.lines("memory"))
     kib = {name.strip(): read_number(value.strip().removesuffix("kB")) for name, _, value in lines}
@@ -195,7 +194,7 @@ def _memory(answer: Answer, what: str, total_name: str, free_name: str) -> Value
     return {f"{what}_used_bytes": (total - free) * 1024, f"{what}_total_bytes": total * 1024}
 
 
-def _disk(answer: Answer, container: str | None) -> Values:
+def _disk(answer: SmiAnswer, container: str | None) -> Mapping[str, float]:
     if container:
         raise ValueError("the root file system is the container's, not the host's")
     words = (answer.lines("disk") or [""])[-1].split()
@@ -206,18 +205,18 @@ def _disk(answer: Answer, container: str | None) -> Values:
     return {"disk_used_bytes": used * 1024, "disk_total_bytes": total * 1024}
 
 
-def _find_container(answer: Answer) -> str | None:
+def _find_container(answer: SmiAnswer) -> str | None:
     """What kind of container answered, or None for a host; by the same signs as in `host.py`."""
     links = dict(line.split(" ", 1) for line in answer.lines("namespaces") if " " in line)
     mounts = links.get("self/ns/mnt", "")
-    is_first = mounts in {_FIRST_MOUNT_NAMESPACE, links.get("1/ns/mnt") or "not permitted"}
-    if is_first and links.get("self/ns/pid") == _FIRST_PID_NAMESPACE:
+    is_first = mounts in {FIRST_MOUNT_NAMESPACE, links.get("1/ns/mnt") or "not permitted"}
+    if is_first and links.get("self/ns/pid") == FIRST_PID_NAMESPACE:
         return None
     mark = clean(answer.first("container"))[:64]
     return _CONTAINER_KINDS.get(mark, mark) or None
 
 
-def _os_name(answer: Answer) -> str | None:
+def _os_name(answer: SmiAnswer) -> str | None:
     return clean(answer.first("system").partition("=")[2].strip("\"'"))[:256] or None
 
 
@@ -229,3 +228,169 @@ def _known(value: float | None, source: str) -> float:
     if value is None:
         raise ValueError(f"{source} was not read")
     return value
+
+
+class _Start(Struct, frozen=True):
+    name: str
+    ticks: int
+    line: str
+
+
+class _Files(Struct):
+    """Lines of the files of one process. After a line of its command that was cut no more of that are taken."""
+
+    command: list[str] = field(default_factory=list)
+    others: dict[str, list[str]] = field(default_factory=dict)
+    is_cut: bool = False
+
+    def take(self, kind: str, text: str, *, is_cut: bool) -> None:
+        if kind != "cmdline":
+            self.others.setdefault(kind, []).append(text[:LINE_BYTES])
+        elif not self.is_cut:
+            # Half a secret may no longer look like one: the argument that was cut goes as a whole.
+            self.command.append(text.rpartition("\x01")[0] if is_cut else text)
+            self.is_cut = is_cut
+
+
+class _ToldProc(Proc):
+    """A /proc that holds what the machine's answer does, and nothing of the machine this runs on."""
+
+    def __init__(self, starts: Mapping[int, _Start], files: Mapping[int, _Files]) -> None:
+        super().__init__("")
+        self._starts = starts
+        self._files = files
+
+    def folder_uid(self, pid: int) -> int:
+        raise FileNotFoundError(f"/proc/{pid} was not read")
+
+    def _read(self, pid: int, name: str, limit: int) -> bytes:
+        if name == "stat" and pid in self._starts:
+            return self._starts[pid].line.encode(errors="replace")
+        lines = self._files[pid].others.get(name) if pid in self._files else None
+        if lines is None or (name == "status" and not _UID.match(lines[0])):
+            raise FileNotFoundError(f"/proc/{pid}/{name} was not read")
+        return ("\n" * (name == "status") + "\n".join(lines)).encode(errors="replace")[:limit]
+
+
+class _NoNames(ContainerNames):
+    """The sockets that know names of containers are on the other machine."""
+
+    def find(self, container: str, uid: int | None = None) -> str | None:
+        return None
+
+
+def read_owners(
+    answer: SmiAnswer, host: SmiHost, pids: Iterable[int], settings: CollectorSettings
+) -> dict[int, ProcessOwner]:
+    """The owner of each pid; one that has ended, or whose pid went to another process meanwhile, is unknown."""
+    wanted = sorted(set(pids))
+    before, after = _read_starts(answer.lines("starts")), _read_starts(answer.lines("starts-after"))
+    living = {pid for pid, start in before.items() if pid in after and after[pid].ticks == start.ticks}
+    finder = _Finder(answer, before, settings)
+    missing = ProcessOwner(reasons=_reasons_of_missing(wanted, living))
+    return {pid: finder.describe(pid, host) if pid in living else missing for pid in wanted}
+
+
+class _Finder:
+    """Finds owners in one answer."""
+
+    def __init__(self, answer: SmiAnswer, starts: Mapping[int, _Start], settings: CollectorSettings) -> None:
+        self._starts = starts
+        self._commands = settings.commands
+        self._files = _read_files(answer.lines("files"))
+        self._users = _read_users(answer.lines("owners"))
+        self._names = dict(self._users.values()) | _read_accounts(answer.lines("accounts"))
+        self._proc = _ToldProc(starts, self._files)
+        self._attribution = Attribution(self._proc, _NoNames(), self._name_user)
+
+    def describe(self, pid: int, host: SmiHost) -> ProcessOwner:
+        start, found = self._starts[pid], self._attribute(pid)
+        reasons = {} if found else {"user": _NO_USER}
+        if host.booted_at is None:
+            reasons["started_at"] = _NO_START
+        if self._commands == "none":
+            reasons["command"] = _NOT_SENT
+        return ProcessOwner(
+            name=start.name,
+            user=found.user if found else None,
+            command=show(_split_arguments(self._files.get(pid, _Files()).command), start.name, self._commands),
+            started_at=None if host.booted_at is None else host.booted_at + start.ticks / host.ticks_per_second,
+            evidence=clean(found.evidence) if found else None,
+            container=_word(found.container) if found else None,
+            job=_word(found.job) if found else None,
+            reasons=reasons,
+        )
+
+    def _attribute(self, pid: int) -> Attributed | None:
+        try:
+            uid = self._proc.uid(pid)
+        except (OSError, ValueError):
+            if pid not in self._users:
+                return None
+            uid = self._users[pid][0]
+        return self._attribution.attribute(pid, uid)
+
+    def _name_user(self, uid: int) -> str:
+        return self._names.get(uid) or str(uid)[:_WORD_LENGTH]
+
+
+def _reasons_of_missing(wanted: list[int], living: set[int]) -> dict[str, str]:
+    reason = GONE if living else ALL_HIDDEN
+    return {"user": _NOT_ASKED if len(wanted) > PROCESSES_AT_MOST else reason, "command": GONE, "started_at": GONE}
+
+
+def _read_starts(lines: Iterable[str]) -> dict[int, _Start]:
+    """Lines of /proc/<pid>/stat by pid; a name may hold brackets and spaces."""
+    starts = {}
+    for line in lines:
+        before, _, after = line.rpartition(")")
+        number, _, name = before.partition(" (")
+        words = after.split(None, 20)
+        pid = read_whole(number, _PID_AT_MOST)
+        ticks = read_whole(words[19], _TICKS_AT_MOST) if len(words) > 19 else None
+        if pid is not None and ticks is not None:
+            starts[pid] = _Start(clean(name)[:_WORD_LENGTH], ticks, line)
+    return starts
+
+
+def _read_users(lines: Iterable[str]) -> dict[int, tuple[int, str]]:
+    """Uid and account by pid, as ps told them."""
+    users = {}
+    for line in lines:
+        words = line.split(None, 2)
+        pid = read_whole(words[0], _PID_AT_MOST) if len(words) > 1 else None
+        uid = read_whole(words[1], _PID_AT_MOST) if len(words) > 1 else None
+        if pid is not None and uid is not None:
+            users[pid] = (uid, _word(words[2]) or str(uid) if len(words) > 2 else str(uid))
+    return users
+
+
+def _read_accounts(lines: Iterable[str]) -> dict[int, str]:
+    """Names by uid, as the machine's directory of accounts told them."""
+    accounts = {}
+    for line in lines:
+        name, _, number = line.rpartition(":")
+        uid, word = read_whole(number, _PID_AT_MOST), _word(name)
+        if uid is not None and word:
+            accounts[uid] = word
+    return accounts
+
+
+def _read_files(lines: Iterable[str]) -> dict[int, _Files]:
+    """The lines of the files that were read, by pid; every line has its file's path in front."""
+    found: dict[int, _Files] = {}
+    for line in lines:
+        if path := _FILE_LINE.match(line):
+            is_cut = len(line.encode(errors="replace")) >= LINE_BYTES
+            found.setdefault(int(path[1]), _Files()).take(path[2], line[path.end() :], is_cut=is_cut)
+    return found
+
+
+def _split_arguments(lines: list[str]) -> list[str]:
+    """Arguments end with a byte 1 in place of 0. A line break within one begins a new line."""
+    text = "\n".join(lines).rstrip("\x01")
+    return text.split("\x01") if text else []
+
+
+def _word(text: str | None) -> str | None:
+    return clean(text or "").strip()[:_WORD_LENGTH] or None

@@ -16,8 +16,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 
 from gpudeck.client import Client, Taken
-from gpudeck.discovery.addresses import read_place
-from gpudeck.discovery.ranges import NAME_WORDS, is_host_name, quote
+from gpudeck.discovery.host_names import NAME_WORDS, is_host_name, quote, read_host_address
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.reservation import BookedGpu, ReservationList, ShownReservation
 from gpudeck.model.view import Host, HostList
@@ -255,7 +254,7 @@ def make_host_step(text: str, via: str, **reach: Any) -> HostStep:
     word = _SCHEME.sub("", text.strip(), count=1).partition("/")[0]
     if word.count(":") > 1 and not word.startswith("["):
         word = f"[{word}]"
-    place = read_place(word)
+    place = read_host_address(word)
     if not is_host_name(place.host):
         raise ValueError(f"{quote(text)} is no name of a host: that is {NAME_WORDS}")
     told = {"address": place.address or None, "port": place.port, "user": place.user}

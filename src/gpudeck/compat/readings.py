@@ -1,22 +1,19 @@
 """What nodes and files of other monitors tell, as readings of ours: bounded, and never zero for what is unknown."""
 
 import math
-import secrets
 from collections.abc import Mapping
 
+from gpudeck.collectors.base import DISPLAY_SERVERS
 from gpudeck.collectors.redaction import Commands, clean, show
-from gpudeck.collectors.settings import DISPLAY_SERVERS
-from gpudeck.collectors.smi_answer import explain
+from gpudeck.collectors.smi_command import explain
 from gpudeck.model.catalog import Metric
-from gpudeck.model.report import Number, Process, Report
-from gpudeck.model.target import Target
-from gpudeck.wire import MAX_PROCESSES, VERSION, Envelope
+from gpudeck.model.report import Number, Process
+from gpudeck.wire import MAX_PROCESSES
 
 MIB = 1024 * 1024
 GPUS_AT_MOST = 512
 _NO_NAMES = frozenset({"N/A", "Not Found", "Not Supported", "Insufficient Permissions", "Unknown Error"})
 """What NVML and nvidia-smi put in place of a process's name that they cannot read, without brackets."""
-_JITTER = 5.0
 """Seconds by which "has been running for" may be a different start each time it is asked."""
 
 
@@ -48,48 +45,6 @@ class Figures:
             return
         self.metrics[name] = metric.round(scaled)
         self.unknown.pop(name, None)
-
-
-class ProcessStarts:
-    """When processes started, kept still between two readings that know it only roughly."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, str | None], float] = {}
-        self._seen: dict[tuple[int, str | None], float] = {}
-
-    def settle(self, pid: int, user: str | None, started_at: float) -> float:
-        kept = self._kept.get((pid, user), started_at)
-        self._seen[pid, user] = kept if abs(kept - started_at) < _JITTER else started_at
-        return self._seen[pid, user]
-
-    def turn(self) -> None:
-        """Forget what the reading that just ended did not list."""
-        self._kept, self._seen = self._seen, {}
-
-
-class EnvelopeSealer:
-    """Puts the reports of one host into envelopes, in order. `who` is the monitor, in place of a boot id."""
-
-    def __init__(self, target: Target, who: str, interval: float) -> None:
-        self._target = target
-        self._who = who
-        self._interval = interval
-        self._run_id = secrets.token_hex(8)
-        self._sequence = 0
-
-    def seal(self, report: Report, collected_at: float, host: str | None = None) -> Envelope:
-        """`host` is what the host calls itself, where people gave it no name."""
-        self._sequence += 1
-        return Envelope(
-            version=VERSION,
-            host=host or self._target.name,
-            boot_id=self._who,
-            run_id=self._run_id,
-            sequence=self._sequence,
-            collected_at=collected_at,
-            interval_seconds=self._interval,
-            report=report,
-        )
 
 
 def describe_process(

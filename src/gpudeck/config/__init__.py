@@ -1,4 +1,4 @@
-"""The configuration file as typed values, every mistake at once. Knows no other room.
+"""The configuration file as typed values, every mistake at once. Imports no other package of gpudeck.
 
     find_config   which file counts
     load          YAML text → the settings type, or ConfigMistakes with file, line, path, found and expected
@@ -8,8 +8,7 @@ The settings themselves are msgspec structs beside the code they configure: fiel
 docstring below each. Looking at a configuration opens no socket and touches no hardware.
 """
 
-from gpudeck.config.find import find_config
-from gpudeck.config.load import load, load_bytes, load_file
+from gpudeck.config.load import find_config, load, load_bytes, load_file
 from gpudeck.config.mistakes import ConfigMistakes, Mistake
 from gpudeck.config.reference import reference
 from gpudeck.config.values import format_duration, format_size, parse_address, parse_duration, parse_size

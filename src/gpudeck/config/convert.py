@@ -1,26 +1,43 @@
-"""Nodes → settings.
+"""Nodes of the YAML file → settings.
 
-A value that does not fit is noted and its neighbours are still read, so that all mistakes come at once.
+A value that does not fit is noted and its neighbours are still read, so that all mistakes come at once. Secrets are
+never shown.
 """
 
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from gpudeck.config.found import show_found
-from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, write_path
-from gpudeck.config.scalars import Unfit, did_you_mean, read_scalar
-from gpudeck.config.sections import base_for, default_of, sections_of
-from gpudeck.config.words import Check, ListLike, Option, expect, is_scalar, is_section, options_of, shorthand_of
-from gpudeck.config.yaml_nodes import Mapping, Mark, Node, Scalar, Sequence
+from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, quote, write_path
+from gpudeck.config.schema import (
+    Check,
+    ListLike,
+    Number,
+    Option,
+    base_for,
+    choices,
+    default_of,
+    expect,
+    is_scalar,
+    is_section,
+    options_of,
+    sections_of,
+    shorthand_of,
+)
+from gpudeck.config.values import parse_address, parse_duration, parse_size
+from gpudeck.config.yaml_nodes import FilePosition, Mapping, Node, Scalar, Sequence, resolve
 
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9_]{0,25})")
+_DECIMAL = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
+_INT64 = range(-(2**63), 2**63)
 _FAILED: Final = object()
 """In place of a value that has been noted as a mistake."""
 
 _MAX_SUGGESTIONS = 100
-"""Looking for near names takes time; past so many mistakes nobody reads them."""
+"""Looking for near names takes time; past so many mistakes they are left out."""
 
 _MAX_NAMES = 12
 
@@ -28,16 +45,207 @@ _SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 """What an unknown name has to look like to be repeated: a line of another kind of file may hold a secret."""
 
 
+def show_found(node: Node, *, secret: bool, scalar_wanted: bool) -> str:
+    """What stands there. Where settings should stand, text is not repeated: it may be `password hunter2`."""
+    if isinstance(node, Sequence):
+        return "a list"
+    if isinstance(node, Mapping):
+        return "a mapping"
+    if not isinstance(node, Scalar) or node.kind == "null":
+        return "nothing"
+    if secret:
+        return "a value that is not shown"
+    return _show_scalar(node) if scalar_wanted or node.kind != "text" else "text"
+
+
+def _show_scalar(node: Scalar) -> str:
+    shown = quote(node.text)
+    if node.kind == "text":
+        return f"{shown} (text)"
+    bare = shown[1:-1]
+    if node.kind == "bool":
+        truth = "true" if node.text.lower() in {"yes", "on", "true"} else "false"
+        return bare if node.text.lower() == truth else f"{bare} (YAML reads it as {truth})"
+    if node.kind == "base60":
+        return f"{bare} (YAML reads it as one number)"
+    if node.kind == "float" and not any(char.isdigit() for char in bare):
+        return f"{bare} (no finite number)"
+    return f"{bare} (a number)"
+
+
+class Unfit(Exception):
+    """The value is none of this type. `suggestion` says what to do about it, where that is known."""
+
+    def __init__(self, suggestion: str = "") -> None:
+        super().__init__(suggestion)
+        self.suggestion = suggestion
+
+
+def read_scalar(node: Scalar, option: Option) -> object:
+    """The value as the option's type, its limits checked."""
+    info = option.info
+    if option.mark == "address" and isinstance(info, inspect.StructType):
+        return _read_address(node, info)
+    if isinstance(info, Number):
+        return _limit(_NUMBER_READERS.get(option.mark, _read_number)(node, info), info)
+    if isinstance(info, inspect.LiteralType | inspect.EnumType):
+        return _read_choice(node, info)
+    if isinstance(info, inspect.StrType):
+        return _read_text(node, info)
+    if isinstance(info, inspect.BoolType):
+        return _read_bool(node)
+    if isinstance(info, inspect.NoneType) and node.kind == "null":
+        return None
+    raise Unfit
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The known name that the given one was probably meant to be, or nothing."""
+    import difflib  # noqa: PLC0415 - only a mistake needs it
+
+    plain = {known.lower().replace("-", "_"): known for known in names}
+    matches = difflib.get_close_matches(name[:64].lower().replace("-", "_"), plain, n=1)
+    return plain[matches[0]] if matches else ""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The nearest known name as a suggestion, or nothing."""
+    match = nearest(name, names)
+    return f"did you mean {match}?" if match else ""
+
+
+def _read_address(node: Scalar, info: inspect.StructType) -> object:
+    if node.kind == "int":
+        raise Unfit("write the host before the port")
+    try:
+        host, port = parse_address(node.text)
+    except ValueError as error:
+        raise Unfit(_suggest_address(node.text)) from error
+    return info.cls(host, port)
+
+
+def _suggest_address(text: str) -> str:
+    if "://" in text:
+        return "leave out the scheme and the path"
+    return "put an IPv6 address in brackets" if text.count(":") > 2 else ""
+
+
+def _read_duration(node: Scalar, info: Number) -> float:
+    seconds = _parse(parse_duration, node)
+    if isinstance(info, inspect.FloatType):
+        return seconds
+    if not seconds.is_integer():
+        raise Unfit("write whole seconds")
+    return int(seconds)
+
+
+def _read_size(node: Scalar, info: Number) -> float:
+    size_bytes = _parse(parse_size, node)
+    return size_bytes if isinstance(info, inspect.IntType) else float(size_bytes)
+
+
+def _parse(parse: Callable[[str], float], node: Scalar) -> float:
+    try:
+        return parse(node.text)
+    except ValueError as error:
+        raise Unfit from error
+
+
+def _read_number(node: Scalar, info: Number) -> float:
+    if node.kind == "text":
+        return _read_number_in_text(node, info)
+    if node.kind == "int":
+        whole = _read_whole(node.text)
+        return whole if isinstance(info, inspect.IntType) else float(whole)
+    if node.kind != "float" or isinstance(info, inspect.IntType):
+        raise Unfit
+    return _read_decimal(node.text)
+
+
+def _read_number_in_text(node: Scalar, info: Number) -> float:
+    """`1e3` is a number everywhere but in YAML 1.1; a number in quotes is one that should lose them."""
+    if resolve(node.text) in {"int", "float"}:
+        raise Unfit("leave out the quotes")
+    if isinstance(info, inspect.IntType):
+        raise Unfit
+    return _read_decimal(node.text)
+
+
+def _read_whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise Unfit(_suggest_whole(text.lstrip("+-")))
+    whole = int(text.replace("_", ""))
+    if whole not in _INT64:
+        raise Unfit("it has to fit into 64 bits")
+    return whole
+
+
+def _suggest_whole(digits: str) -> str:
+    """YAML 1.1 reads `010` as 8: whichever was meant, it is written in another way."""
+    if not digits.startswith("0"):
+        return "it has to fit into 64 bits"
+    return "leave out the leading zero" if digits.isdecimal() else "write it as a decimal number"
+
+
+def _read_decimal(text: str) -> float:
+    if not _DECIMAL.fullmatch(text):
+        raise Unfit
+    number = float(text.replace("_", ""))
+    if not math.isfinite(number):
+        raise Unfit
+    return number
+
+
+def _limit(number: float, info: Number) -> float:
+    kept = (
+        (info.ge is None or number >= info.ge)
+        and (info.gt is None or number > info.gt)
+        and (info.le is None or number <= info.le)
+        and (info.lt is None or number < info.lt)
+        and (info.multiple_of is None or number % info.multiple_of == 0)
+    )
+    if not kept:
+        raise Unfit
+    return number
+
+
+def _read_choice(node: Scalar, info: inspect.LiteralType | inspect.EnumType) -> object:
+    """Names are compared as they are written, so that `on` and `no` can be names without quotes."""
+    for choice in choices(info):
+        if (choice is None and node.kind == "null") or (choice is not None and str(choice) == node.text):
+            return choice if isinstance(info, inspect.LiteralType) else info.cls(choice)
+    raise Unfit(did_you_mean(node.text, [str(choice) for choice in choices(info) if choice is not None]))
+
+
+def _read_text(node: Scalar, info: inspect.StrType) -> str:
+    if node.kind != "text":
+        raise Unfit("put it in quotes" if node.text else "")
+    too_short = len(node.text) < (info.min_length or 0)
+    too_long = info.max_length is not None and len(node.text) > info.max_length
+    if too_short or too_long or (info.pattern is not None and not re.search(info.pattern, node.text)):
+        raise Unfit
+    return node.text
+
+
+def _read_bool(node: Scalar) -> bool:
+    if node.kind != "bool":
+        raise Unfit("leave out the quotes" if resolve(node.text) == "bool" else "")
+    return node.text.lower() in {"true", "yes", "on"}
+
+
+_NUMBER_READERS: dict[str, Callable[[Scalar, Number], float]] = {"duration": _read_duration, "size": _read_size}
+
+
 class _Entry(NamedTuple):
     name: str
-    mark: Mark
+    mark: FilePosition
     value: Node
 
 
 def convert(root: Node | None, source: str, settings_type: type[Struct]) -> object:
     """The settings in a tree of nodes. Raises ConfigMistakes with everything that does not fit."""
     converter = _Converter(source, settings_type)
-    node = Mapping(mark=Mark(1, 1), pairs=()) if root is None else root
+    node = Mapping(mark=FilePosition(1, 1), pairs=()) if root is None else root
     settings = converter.convert(node, options_of(inspect.type_info(settings_type)), ())
     if converter.mistakes:
         raise ConfigMistakes(converter.mistakes)
@@ -232,7 +440,7 @@ class _Converter:
         found = show_found(node, secret=is_secret(path), scalar_wanted=any(map(is_scalar, options)))
         return self._note(node.mark, path, found, expect(options), suggestion)
 
-    def _note(self, mark: Mark, path: Path, found: str, expected: str = "", suggestion: str = "") -> object:
+    def _note(self, mark: FilePosition, path: Path, found: str, expected: str = "", suggestion: str = "") -> object:
         where = write_path(path)
         self.mistakes.append(Mistake(self._source, mark.line, mark.column, where, found, expected, suggestion))
         return _FAILED

@@ -1,6 +1,7 @@
-"""From a file to settings: the door of the room."""
+"""Finds the configuration file and loads it: the first file that exists; one that was asked for must exist."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -9,6 +10,8 @@ from msgspec import Struct
 from gpudeck.config.mistakes import ConfigMistakes, Mistake
 
 T = TypeVar("T", bound=Struct)
+FILE_NAME = "gpudeck.yaml"
+VARIABLE = "GPUDECK_CONFIG"
 
 
 def load_file(path: Path, settings_type: type[T]) -> T:
@@ -43,3 +46,47 @@ def load(text: str, source: str, settings_type: type[T]) -> T:
     from gpudeck.config.yaml_nodes import read_yaml  # noqa: PLC0415 - the same
 
     return cast(T, convert(read_yaml(text, source), source, settings_type))
+
+
+def find_config(
+    explicit: str | Path | None,
+    environ: Mapping[str, str],
+    cwd: Path | None,
+    home: Path | None,
+    etc: Path = Path("/etc"),
+) -> Path | None:
+    """The file to load, or None when there is none anywhere: then every setting has its default.
+
+    `explicit` is what `--config` names; it and `$GPUDECK_CONFIG` (empty means unset) may be relative to `cwd`.
+    A working directory that was deleted and a user without a home (None) are passed over. Raises ConfigMistakes when
+    a file was asked for in one of these ways and is not there.
+    """
+    if explicit is not None:
+        return _demand(_expand(explicit, cwd, home), "--config")
+    if environ.get(VARIABLE):
+        return _demand(_expand(environ[VARIABLE], cwd, home), f"${VARIABLE}")
+    candidates = [cwd, home and home / ".config" / "gpudeck", etc / "gpudeck"]
+    files = (folder / FILE_NAME for folder in candidates if folder is not None)
+    return next(filter(_is_file, files), None)
+
+
+def _expand(path: str | Path, cwd: Path | None, home: Path | None) -> Path:
+    """The whole path, with a leading `~` replaced: no shell does that for a service's environment."""
+    first, *rest = Path(path).parts or (".",)
+    expanded = home.joinpath(*rest) if first == "~" and home is not None else Path(path)
+    return expanded if cwd is None else cwd / expanded
+
+
+def _demand(path: Path, asked_by: str) -> Path:
+    if _is_file(path):
+        return path
+    problem = "no such file, or its folder may not be read"
+    raise ConfigMistakes([Mistake(str(path), None, None, "", problem, suggestion=f"{asked_by} names it")])
+
+
+def _is_file(path: Path) -> bool:
+    """False also where the folder may not be looked into: an unreadable home must not hide the next place."""
+    try:
+        return path.is_file() or path.is_fifo()
+    except (OSError, ValueError):
+        return False

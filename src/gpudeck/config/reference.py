@@ -7,8 +7,17 @@ from enum import Enum
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from gpudeck.config.sections import Section, default_of, sections_of
-from gpudeck.config.words import Option, expect, is_section, number_writer, options_of, shorthand_of
+from gpudeck.config.schema import (
+    Option,
+    Section,
+    default_of,
+    expect,
+    is_section,
+    number_writer,
+    options_of,
+    sections_of,
+    shorthand_of,
+)
 
 _INTRODUCTION = """\
 # Settings

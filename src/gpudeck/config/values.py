@@ -17,7 +17,7 @@ _SECONDS = {
 _DURATION_PART = re.compile(rf"({_NUMBER})\s?(ms|[ywdhms])(?![a-z])\s*")
 _PLAIN_NUMBER = re.compile(_NUMBER)
 
-# A plain G counts in thousands like GB: a card sold with 80 GB has 79.6 GiB, and whoever asks for 80G wants that card.
+# A plain G counts in thousands like GB: a card sold with 80 GB has 79.6 GiB, and a request for 80G means that card.
 _BYTES = {
     "": 1,
     "B": 1,

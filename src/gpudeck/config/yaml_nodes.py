@@ -1,7 +1,10 @@
 """YAML text → a tree of nodes that keep their place in the file. Nothing is executed and everything is bounded.
 
-Built from parser events rather than by PyYAML's composer: the composer recurses as deep as the file tells it to, and
+Built from parser events rather than by PyYAML's composer: the composer recurses as deep as the file goes, and
 its values have forgotten how they were written (`no`, `010` and `22:30` have become False, 8 and 1350).
+
+PyYAML has two parsers (libyaml's and its own) that word and place the same error differently: both get the same message
+and line here. Text of the file is not repeated, as it may hold a secret.
 """
 
 import re
@@ -11,9 +14,9 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-from gpudeck.config.mistakes import ConfigMistakes, Mistake
-from gpudeck.config.syntax import explain
+from gpudeck.config.mistakes import ConfigMistakes, Mistake, one_line
 
+_Place = Literal["problem", "context"]
 MAX_CHARACTERS = 1024 * 1024
 MAX_NODES = 100_000
 """Aliases count as often as they are used, so that a small file cannot unfold into a large one."""
@@ -38,7 +41,83 @@ _SCALAR_TAGS = {_CORE + name for name in ("null", "bool", "int", "float", "str")
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Mark(NamedTuple):
+class _Sentence(NamedTuple):
+    """How to tell an error, and which of the parser's two places is the one to look at."""
+
+    found: str
+    expected: str
+    suggestion: str = ""
+    place: _Place = "problem"
+
+
+_TAB = _Sentence("a tab in the indentation", "spaces")
+_SENTENCES: tuple[tuple[re.Pattern[str], _Sentence], ...] = tuple(
+    (re.compile(pattern), sentence)
+    for pattern, sentence in {
+        r"mapping values are not allowed": _Sentence(
+            "a colon where no value can begin",
+            "one name: value a line, indented like its neighbours",
+            "put text that contains ': ' in quotes",
+        ),
+        r"sequence entries are not allowed": _Sentence(
+            "a list item beside a name", "the items on lines of their own", "put text that begins with '- ' in quotes"
+        ),
+        r"could not find expected ':'": _Sentence("a name without a value", "name: value", place="context"),
+        r"unexpected end of stream.*quoted": _Sentence("a quote that is never closed", "a second one", place="context"),
+        r"cannot start any token": _Sentence(
+            "a character that cannot begin a value", "a value", "put text that begins with @, ` or % in quotes"
+        ),
+        r"unknown escape character|expected escape sequence": _Sentence(
+            "an unknown \\ escape in double quotes", "a known one", "use single quotes, which know no escapes"
+        ),
+        r"tag handle|scanning a tag|parsing a tag": _Sentence(
+            "a tag (!)", "plain values", "put text that begins with ! in quotes"
+        ),
+        r"',' or '[\]}]'": _Sentence("a bracket that is never closed", "its partner", place="context"),
+        r"node content": _Sentence(
+            "punctuation where a value should stand", "a value", "put text that contains [, ], {, } or : in quotes"
+        ),
+        r"scanning an (alias|anchor)": _Sentence(
+            "an & or * without a name", "a value", "put text that begins with & or * in quotes"
+        ),
+        r"scanning a block scalar": _Sentence(
+            "text beside | or >", "the text on the lines below", "put text that begins with | or > in quotes"
+        ),
+        r"document start|directive": _Sentence("text before or after the settings", "one mapping (name: value)"),
+        r"expected key|expected <block end>|expected '-'": _Sentence(
+            "text that does not fit what stands before it",
+            "the indentation of its neighbours, brackets and quotes in pairs",
+        ),
+    }.items()
+)
+
+
+def explain_yaml_error(error: yaml.YAMLError, text: str, source: str) -> Mistake:
+    """The error as a mistake at the line where a person should look."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return Mistake(source, None, None, "", "text that is no YAML", "YAML")
+    sentence = _choose(error, text)
+    context = error.context_mark if sentence.place == "context" else None
+    mark = context or error.problem_mark
+    return Mistake(
+        source, mark.line + 1, mark.column + 1, "", sentence.found, sentence.expected, suggestion=sentence.suggestion
+    )
+
+
+def _choose(error: yaml.MarkedYAMLError, text: str) -> _Sentence:
+    said = f"{error.problem} {error.context}"
+    if error.problem_mark is not None and _is_indented_by_tab(text, error.problem_mark.line):
+        return _TAB
+    unknown = _Sentence("text that is no YAML", f"YAML (the parser says: {one_line(error.problem or 'nothing')})")
+    return next((sentence for pattern, sentence in _SENTENCES if pattern.search(said)), unknown)
+
+
+def _is_indented_by_tab(text: str, line: int) -> bool:
+    lines = text.split("\n")
+    return line < len(lines) and re.match(r"[ ]*\t", lines[line]) is not None
+
+
+class FilePosition(NamedTuple):
     """A place in the file, counted from 1."""
 
     line: int
@@ -49,7 +128,7 @@ class Mark(NamedTuple):
 class Node:
     """What all nodes have. `tag` is empty unless the file sets one that is not read; `size` counts nodes below."""
 
-    mark: Mark
+    mark: FilePosition
     tag: str = ""
     size: int = 1
     depth: int = 1
@@ -87,7 +166,7 @@ def read_yaml(text: str, source: str) -> Node | None:
     try:
         return _Builder(source).build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except yaml.YAMLError as error:
-        raise ConfigMistakes([explain(error, text, source)]) from error
+        raise ConfigMistakes([explain_yaml_error(error, text, source)]) from error
 
 
 def resolve(text: str) -> Kind:
@@ -111,7 +190,7 @@ class _Open:
     """A list or mapping whose end has not been seen yet."""
 
     event: yaml.CollectionStartEvent
-    mark: Mark
+    mark: FilePosition
     children: list[Node] = field(default_factory=list)
 
     def name_without_value(self) -> Node | None:
@@ -154,13 +233,13 @@ class _Builder:
                 self._add(self._look_up(event.anchor, mark), mark, None)
         return self._root
 
-    def _begin(self, event: yaml.CollectionStartEvent, mark: Mark) -> None:
+    def _begin(self, event: yaml.CollectionStartEvent, mark: FilePosition) -> None:
         """A block below its name is known by the line of the name, where a person looks for it."""
         name = self._open[-1].name_without_value() if self._open else None
         self._open.append(_Open(event, mark if name is None or event.flow_style else name.mark))
         self._check_depth(0, mark)
 
-    def _add(self, node: Node, mark: Mark, anchor: str | None) -> None:
+    def _add(self, node: Node, mark: FilePosition, anchor: str | None) -> None:
         self._count(1, mark)
         self._check_depth(node.depth, mark)
         if anchor is not None:
@@ -170,7 +249,7 @@ class _Builder:
         else:
             self._root = node
 
-    def _look_up(self, anchor: str | None, mark: Mark) -> Node:
+    def _look_up(self, anchor: str | None, mark: FilePosition) -> Node:
         """The node behind `*anchor`. The anchor is not repeated: it may be a password that begins with a star."""
         if anchor is None or anchor not in self._anchors:
             expected = "an anchor (&) of that name that ends before it"
@@ -179,25 +258,25 @@ class _Builder:
         self._count(node.size - 1, mark)
         return node
 
-    def _count(self, nodes: int, mark: Mark) -> None:
+    def _count(self, nodes: int, mark: FilePosition) -> None:
         self._size += nodes
         if self._size > MAX_NODES:
             raise self._refuse(mark, f"more than {MAX_NODES} values, counting each use of an alias", "fewer")
 
-    def _check_depth(self, below: int, mark: Mark) -> None:
+    def _check_depth(self, below: int, mark: FilePosition) -> None:
         if len(self._open) + below > MAX_DEPTH:
             raise self._refuse(mark, f"lists and mappings nested more than {MAX_DEPTH} deep", "fewer levels")
 
-    def _refuse(self, mark: Mark, found: str, expected: str, suggestion: str = "") -> ConfigMistakes:
+    def _refuse(self, mark: FilePosition, found: str, expected: str, suggestion: str = "") -> ConfigMistakes:
         return ConfigMistakes([Mistake(self._source, mark.line, mark.column, "", found, expected, suggestion)])
 
 
-def _mark(event: yaml.Event) -> Mark:
+def _mark(event: yaml.Event) -> FilePosition:
     place = event.start_mark
-    return Mark(place.line + 1, place.column + 1) if place else Mark(1, 1)
+    return FilePosition(place.line + 1, place.column + 1) if place else FilePosition(1, 1)
 
 
-def _scalar(event: yaml.ScalarEvent, mark: Mark) -> Scalar:
+def _scalar(event: yaml.ScalarEvent, mark: FilePosition) -> Scalar:
     plain = event.tag in _SCALAR_TAGS - {_CORE + "str"} or (event.tag is None and not event.style)
     kind = resolve(event.value) if plain else "text"
     return Scalar(mark=mark, tag=_unread_tag(event.tag, _SCALAR_TAGS), text=event.value, kind=kind)

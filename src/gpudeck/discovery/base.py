@@ -1,18 +1,34 @@
-"""What a discovery provider is: something that says which hosts there are.
+"""What a discovery provider is: it says which hosts there are. Also the types that the settings of providers share.
 
-A provider is one function. `refresh` calls it again and again, keeps its last good answer, and tells what changed;
-`roster` puts the answers of all providers together.
+`service` asks providers again and again, keeps their last good answers and merges them.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol
+from urllib.parse import urlsplit
 
+from msgspec import Meta
+
+from gpudeck.model.hub_url import mask_password
+from gpudeck.model.report import Word
 from gpudeck.model.target import Target
 
 MAX_HOSTS = 20_000
-"""More hosts than this are not watched, whoever names them."""
+"""More hosts than this are not watched."""
 
 MAX_PROBLEMS = 100
+MAX_LABELS = 64
+MAX_CHARACTERS = 256
+
+Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=MAX_CHARACTERS)]], Meta(max_length=MAX_LABELS)]
+Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:[/?][^\s#]*)?$(?!\n)",
+        extra={"config_words": "a URL that begins with http:// or https://"},
+    ),
+]
 
 
 class Provider(Protocol):
@@ -37,7 +53,7 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
-class Findings:
+class HostFindings:
     """Targets and problems as a provider gathers them, both bounded."""
 
     def __init__(self) -> None:
@@ -66,3 +82,32 @@ class Findings:
             return
         self._untold += 1
         self.problems[-1] = f"{self._untold + 1} more problems are not shown."
+
+
+def bound_labels(labels: Mapping[Any, object]) -> tuple[dict[str, str], str]:
+    """The labels that fit, and what is to be said of those that do not: nothing where all fit."""
+    kept: dict[str, str] = {}
+    for name, value in labels.items():
+        if _fits(name, value) and len(kept) < MAX_LABELS:
+            kept[str(name)] = str(value)
+    left_out = len(labels) - len(kept)
+    if not left_out:
+        return kept, ""
+    return kept, f"{left_out} of its labels left out: at most {MAX_LABELS}, of at most {MAX_CHARACTERS} characters each"
+
+
+def _fits(name: object, value: object) -> bool:
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return 0 < len(name) <= MAX_CHARACTERS and len(value) <= MAX_CHARACTERS
+
+
+def check_url(url: str) -> None:
+    """Raises ValueError, which names the setting `url`, where the pattern does not see that it is none."""
+    try:
+        parts = urlsplit(url)
+        is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ValueError(f"url {mask_password(url)!r} has no valid host and port")

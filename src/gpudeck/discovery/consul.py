@@ -5,22 +5,17 @@ answers with says what we know already; one that is missing or goes back, as aft
 know nothing.
 """
 
-import asyncio
 from typing import Annotated
-from urllib.parse import quote, urlencode
+from urllib import parse
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.discovery.base import Findings
-from gpudeck.discovery.endpoint import DEADLINE, Endpoint
-from gpudeck.discovery.labels import bound_labels
-from gpudeck.discovery.long_lists import read_list
-from gpudeck.discovery.ranges import is_host_name
-from gpudeck.discovery.ranges import quote as shown
-from gpudeck.discovery.settings import ConsulSettings
-from gpudeck.fetch import show_url
+from gpudeck.discovery.base import HostFindings, Text, Url, bound_labels, check_url
+from gpudeck.discovery.host_names import is_host_name, quote
+from gpudeck.discovery.inputs import DEADLINE, Endpoint
 from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.hub_url import show_url
 from gpudeck.model.target import Target, Via
 
 WAIT = 30
@@ -29,7 +24,33 @@ WAIT_WHILE_EMPTY = 5
 """The same where the last answer was empty: the next one says soon whether that is so."""
 
 
-class _Node(Struct, rename="pascal"):
+class ConsulSettings(Struct, frozen=True):
+    """A service in Consul: a host for each instance of it."""
+
+    service: Text
+    """The name of the service, such as gpudeck-agent."""
+    url: Url = "http://127.0.0.1:8500"
+    """The address of a Consul agent."""
+    tags: list[Text] = field(default_factory=list)
+    """Only instances that have all of these tags."""
+    datacenter: Text | None = None
+    """The datacenter; that of the agent if none is given."""
+    token_file: Text | None = None
+    """A file whose first line is a Consul token that may read the service and its nodes."""
+    only_passing: bool = True
+    """Whether hosts vanish whose checks fail in Consul. If not they stay, and are shown as down."""
+    via: Via = "pull"
+    """How the hosts are read."""
+    ca_file: Text | None = None
+    """The certificates that are believed, in place of those of this machine."""
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+        if "?" in self.url:
+            raise ValueError("url has a part after ?")
+
+
+class _ConsulNode(Struct, rename="pascal"):
     node: str
     address: str = ""
     meta: dict[str, str] | None = None
@@ -42,12 +63,8 @@ class _Service(Struct, rename="pascal"):
 
 
 class _Instance(Struct, rename="pascal"):
-    node: _Node
+    node: _ConsulNode
     service: _Service = field(default_factory=_Service)
-
-
-_decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_instance = msgspec.json.Decoder(_Instance).decode
 
 
 class Consul:
@@ -59,9 +76,9 @@ class Consul:
         place = f" in {settings.datacenter}" if settings.datacenter else ""
         self.origin = f"consul {settings.service}{place}"
         self._settings = settings
-        self._url = f"{settings.url.rstrip('/')}/v1/health/service/{quote(settings.service, safe='')}"
+        self._url = f"{settings.url.rstrip('/')}/v1/health/service/{parse.quote(settings.service, safe='')}"
         self._endpoint = Endpoint(settings.token_file, settings.ca_file, lambda token: {"X-Consul-Token": token})
-        self._findings = Findings()
+        self._findings = HostFindings()
         self._index = 0
 
     @property
@@ -73,13 +90,13 @@ class Consul:
         wait = WAIT if self._findings.targets else WAIT_WHILE_EMPTY
         # Consul adds up to a sixteenth to the wait, so that not all questions come back at the same time.
         deadline = DEADLINE + (wait * 17 / 16 if known else 0)
-        answer = await self._endpoint.get(f"{self._url}?{self._query(known, wait)}", deadline)
-        self._findings = await asyncio.to_thread(
-            read_list, read_instances, answer.body, self.origin, self._settings.via, show_url(self._settings.url)
+        url, shown = f"{self._url}?{self._query(known, wait)}", show_url(self._settings.url)
+        self._findings, headers = await self._endpoint.read(
+            url, read_instances, self.origin, self._settings.via, shown, deadline=deadline
         )
-        if not self._findings.targets and answer.headers.get("x-consul-results-filtered-by-acls") == "true":
+        if not self._findings.targets and headers.get("x-consul-results-filtered-by-acls") == "true":
             raise Refused(f"Consul does not show {self.origin}: the token may not read it.", "Check token_file.")
-        index = _read_index(answer.headers.get("x-consul-index", ""))
+        index = _read_index(headers.get("x-consul-index", ""))
         self._index = index if index >= known else 0
         return self._findings.targets
 
@@ -90,14 +107,14 @@ class Consul:
         blocking = [("index", str(index)), ("wait", f"{wait}s")] if index else []
         passing = [("passing", "true")] if self._settings.only_passing else []
         datacenter = [("dc", self._settings.datacenter)] if self._settings.datacenter else []
-        return urlencode([*blocking, *passing, *datacenter, *(("tag", tag) for tag in self._settings.tags)])
+        return parse.urlencode([*blocking, *passing, *datacenter, *(("tag", tag) for tag in self._settings.tags)])
 
 
-def read_instances(body: bytes, origin: str, via: Via, url: str) -> Findings:
+def read_instances(body: bytes, origin: str, via: Via, url: str) -> HostFindings:
     """An instance that makes no sense costs itself only. Raises Temporary."""
-    findings = Findings()
+    findings, decode = HostFindings(), msgspec.json.Decoder(_Instance).decode
     try:
-        instances = _decode(body)
+        instances = msgspec.json.decode(body, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         message = f"{url} answers no list of instances in JSON."
         raise Temporary(message, "Is that the address of a Consul agent?") from error
@@ -107,35 +124,30 @@ def read_instances(body: bytes, origin: str, via: Via, url: str) -> Findings:
             findings.tell_full(place)
             break
         try:
-            findings.add([_read_instance(_decode_instance(raw), origin, via, findings)], place)
+            findings.add([_read_instance(decode(raw), origin, via, findings)], place)
         except (ValueError, RecursionError) as error:
             findings.tell(f"{place}: {error}.")
     return findings
 
 
-def _read_instance(instance: _Instance, origin: str, via: Via, findings: Findings) -> Target:
+def _read_instance(instance: _Instance, origin: str, via: Via, findings: HostFindings) -> Target:
     """Raises ValueError for one that cannot be watched."""
     node, service = instance.node, instance.service
     if not is_host_name(node.node):
-        raise ValueError(f"{shown(node.node)} is no name of a host")
+        raise ValueError(f"{quote(node.node)} is no name of a host")
     labels, left_out = bound_labels(_labels_of(node) | (service.meta or {}))
     if left_out:
         findings.tell(f"{origin}, {node.node}: {left_out}.")
     address = service.address or node.address
     if not address.isprintable() or any(char in address for char in " /@[]"):
-        raise ValueError(f"the address {shown(address)} of {node.node} is none")
+        raise ValueError(f"the address {quote(address)} of {node.node} is none")
     return Target(name=node.node, via=via, address=address, port=service.port or None, labels=labels, origin=origin)
 
 
-def _labels_of(node: _Node) -> dict[str, str]:
+def _labels_of(node: _ConsulNode) -> dict[str, str]:
     """What Consul writes there about itself is no label of a host."""
     return {name: value for name, value in (node.meta or {}).items() if not name.startswith("consul-")}
 
 
 def _read_index(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-
-
-def make(settings: ConsulSettings) -> Consul:
-    """The provider as the registry makes it."""
-    return Consul(settings)

@@ -5,16 +5,26 @@ ada@gpu17:2222 rack=b3     # a user, a port, a label
 [2001:db8::17]:9400
 """
 
+from typing import ClassVar
+
+from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.discovery.addresses import read_place
-from gpudeck.discovery.base import Findings
-from gpudeck.discovery.labels import bound_labels
-from gpudeck.discovery.long_lists import read_list
-from gpudeck.discovery.ranges import expand, quote
-from gpudeck.discovery.settings import HostsFileSettings
-from gpudeck.discovery.watched import Looks, WatchedFile, find_path
+from gpudeck.discovery.base import HostFindings, Text, bound_labels
+from gpudeck.discovery.host_names import expand, quote, read_host_address
+from gpudeck.discovery.inputs import FileThread, WatchedFile, find_path, read_list
 from gpudeck.model.target import Target, Via
+
+
+class HostsFileSettings(Struct, frozen=True):
+    """A file with one host a line. It is looked at each second."""
+
+    config_shorthand: ClassVar[str] = "path"
+
+    path: Text
+    """The file; `~` is the home folder, a relative path begins in the folder where the hub was started."""
+    via: Via = "ssh"
+    """How the hosts in it are read."""
 
 
 class HostsFile:
@@ -26,15 +36,15 @@ class HostsFile:
         self.origin = settings.path
         self._via = settings.via
         self._file: WatchedFile | None = None
-        self._findings = Findings()
-        self._looks = Looks()
+        self._findings = HostFindings()
+        self._files_thread = FileThread()
 
     @property
     def problems(self) -> list[str]:
         return self._findings.problems
 
     async def find(self) -> list[Target]:
-        return await self._looks.look(self._find)
+        return await self._files_thread.run(self._find)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -48,9 +58,9 @@ class HostsFile:
         return self._findings.targets
 
 
-def read_hosts(content: bytes, origin: str, via: Via) -> Findings:
+def read_hosts(content: bytes, origin: str, via: Via) -> HostFindings:
     """The hosts in the bytes of such a file."""
-    findings = Findings()
+    findings = HostFindings()
     text = content.decode("utf-8-sig", errors="replace")
     for number, line in enumerate(text.split("\n"), 1):
         words = line.partition("#")[0].split()
@@ -67,8 +77,8 @@ def read_hosts(content: bytes, origin: str, via: Via) -> Findings:
     return findings
 
 
-def _read_line(words: list[str], origin: str, via: Via, findings: Findings, place: str) -> list[Target]:
-    where = read_place(words[0])
+def _read_line(words: list[str], origin: str, via: Via, findings: HostFindings, place: str) -> list[Target]:
+    where = read_host_address(words[0])
     labels, left_out = bound_labels(dict(map(_read_label, words[1:])))
     if left_out:
         findings.tell(f"{place}: {left_out}.")
@@ -84,8 +94,3 @@ def _read_label(word: str) -> tuple[str, str]:
     if not name or not sign:
         raise ValueError(f"{quote(word)} is no label; write name=value")
     return name, value
-
-
-def make(settings: HostsFileSettings) -> HostsFile:
-    """The provider as the registry makes it."""
-    return HostsFile(settings)

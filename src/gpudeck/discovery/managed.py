@@ -77,7 +77,7 @@ class ManagedHosts:
         except BaseException:
             self._undo(before, entries)
             raise
-        self._untold = 2  # a list that became empty is believed when it is told twice
+        self._untold = 2  # an empty list counts only when it is reported twice
         self._changed.set()
 
     def _undo(self, before: list[HostEntry], entries: list[HostEntry]) -> None:

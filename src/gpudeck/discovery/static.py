@@ -1,13 +1,13 @@
-"""The hosts that the configuration file itself names, and those of a command line."""
+"""The hosts that the configuration file itself names, and those of a command line: `gpu01,ada@gpu[02-04,07]:2222`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.discovery.base import MAX_HOSTS
-from gpudeck.discovery.labels import Labels
-from gpudeck.discovery.ranges import expand
+from gpudeck.discovery.base import MAX_HOSTS, Labels, Text
+from gpudeck.discovery.host_names import expand, read_host_address
+from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target, Via
 
 _SSH = ("user", "key_file", "password_file", "jump")
@@ -23,9 +23,7 @@ _OF_NO_USE: dict[str, tuple[str, ...]] = {
     "gpu-monitor": (*_SSH, "token_file"),
     "gpu-monitor-files": _REACH,
 }
-"""What says nothing about a host that is read that way: whoever sets it means another way."""
-
-Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+"""Fields that have no meaning for a host that is read that way: setting one is a mistake."""
 
 
 class HostEntry(Struct, frozen=True):
@@ -99,17 +97,53 @@ Hosts = Annotated[list[HostEntry], Meta(extra={"config_check": find_repeated_hos
 
 
 class StaticHosts:
-    """Hosts that are known from the beginning. `origin` is where they are written: a file, or an option."""
+    """A provider of hosts that never change: those of the configuration file, or of an option. At least one."""
 
-    pause = 3600.0  # nothing changes before a restart
+    pause = 3600.0
 
-    def __init__(self, entries: list[HostEntry], origin: str) -> None:
-        self.origin = origin
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.origin = targets[0].origin
         self.problems: list[str] = []
-        self._targets = [target for entry in entries for target in entry.targets(origin, is_operators=True)]
+        self._targets = list(targets)
 
     async def find(self) -> list[Target]:
         return self._targets
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def read_option(text: str, origin: str, via: Via = "ssh") -> list[Target]:
+    """The hosts that an option names, in its order. Raises UsageError, which begins with `origin`."""
+    targets: dict[str, Target] = {}
+    for word in _split(text):
+        try:
+            place = read_host_address(word)
+            names = [place.host] if place.address else expand(place.host)
+        except ValueError as error:
+            raise UsageError(f"{origin}: {error}.") from error
+        for name in names:
+            targets[name] = Target(
+                name=name,
+                via=via,
+                address=place.address,
+                port=place.port,
+                user=place.user,
+                origin=origin,
+                is_operators=True,
+            )
+    if not targets:
+        raise UsageError(f"{origin} names no host.", "Write it as gpu01,gpu02 or gpu[01-16].")
+    return list(targets.values())
+
+
+def _split(text: str) -> list[str]:
+    """At commas and spaces, but not within brackets."""
+    words, depth = [""], 0
+    for letter in text:
+        depth += {"[": 1, "]": -1}.get(letter, 0)
+        if depth <= 0 and (letter == "," or letter.isspace()):
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word for word in words if word]

@@ -2,21 +2,21 @@
 
 from gpudeck.fetch.addresses import AddressGuard, look_up
 from gpudeck.fetch.fetcher import (
-    Answer,
     Fetcher,
+    HttpResponse,
     TokenRefused,
     content_kind,
     explain,
     log_beginning,
     shared_trust,
-    show_url,
     trust_from,
 )
+from gpudeck.model.hub_url import show_url
 
 __all__ = [
     "AddressGuard",
-    "Answer",
     "Fetcher",
+    "HttpResponse",
     "TokenRefused",
     "content_kind",
     "explain",

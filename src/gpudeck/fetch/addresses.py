@@ -1,5 +1,4 @@
-"""Which addresses the hub connects to for a host that somebody else named: one that was added through the API, or that
-a list of discovery holds.
+"""Which addresses the hub connects to for hosts that were added through the API or found by discovery.
 
 Such a name could lead to the hub's own machine, to its neighbours on the link, or to a cloud's metadata service, which
 hands out credentials. So the addresses that a name resolves to are checked, and the checked address is connected to: a
@@ -98,7 +97,7 @@ class Lookups:
         lane = self._lanes["failed" if failure is not None else "known" if host in self._names else "new"]
         await lane.acquire()
         lookup = self._threads.submit(_look_up, host, port)
-        # Not when whoever asked gives up: the thread is taken until the answer comes.
+        # Not when the caller gives up: the thread is busy until the answer comes.
         lookup.add_done_callback(partial(self._finish, loop, host, lane))
         return await asyncio.wrap_future(lookup)
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from gpudeck.collectors.redaction import clean
 from gpudeck.fetch.addresses import AddressGuard
 from gpudeck.model.errors import Refused, Temporary, UsageError
-from gpudeck.model.hub_url import mask_password
+from gpudeck.model.hub_url import show_url
 from gpudeck.model.turns import LoopBudget
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _LOGGED = 120
 _MEDIA_TYPE = re.compile(r"\s*([A-Za-z0-9.+-]{1,40}/[A-Za-z0-9.+-]{1,40})\s*(?:;|$)")
 
 
-class Answer(Struct, frozen=True):
+class HttpResponse(Struct, frozen=True):
     """What was answered, whole. `headers` are in lower case."""
 
     status: int
@@ -46,8 +46,7 @@ class Fetcher:
     end. `trust` are the certificates that are believed (`trust_from`). `guard` checks the server's addresses before
     they are connected to. `close` when done.
 
-    What goes wrong is told without a word of the answer's body, as everybody who may look at the hub reads it. How the
-    body begins is logged at the level DEBUG.
+    Errors hold no word of the answer's body, as every viewer of the hub reads them. Its beginning is logged at DEBUG.
     """
 
     def __init__(
@@ -71,7 +70,9 @@ class Fetcher:
             headers={"User-Agent": "gpudeck-hub", "Accept-Encoding": "gzip"},
         )
 
-    async def get(self, url: str, headers: Mapping[str, str] | None = None, deadline: float | None = None) -> Answer:
+    async def get(
+        self, url: str, headers: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> HttpResponse:
         """The answer, if its status is 200. Raises Refused for 401 and 403 and for what is no address, Temporary for
         anything else.
 
@@ -80,7 +81,7 @@ class Fetcher:
         """
         return await self._ask("GET", url, None, headers, self._deadline if deadline is None else deadline)
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> HttpResponse:
         """As `get`, for servers that want their questions posted."""
         return await self._ask("POST", url, body, headers, self._deadline)
 
@@ -89,7 +90,7 @@ class Fetcher:
 
     async def _ask(
         self, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None, seconds: float
-    ) -> Answer:
+    ) -> HttpResponse:
         shown = show_url(url)
         try:
             async with asyncio.timeout(seconds):
@@ -104,12 +105,12 @@ class Fetcher:
 
     async def _exchange(
         self, method: str, url: str, shown: str, content: bytes | None, headers: Mapping[str, str] | None
-    ) -> Answer:
+    ) -> HttpResponse:
         place, told, extensions = await self._locate(_parse(url), dict(headers or {}))
         async with self._client.stream(method, place, content=content, headers=told, extensions=extensions) as response:
             body = await self._read(response, shown)
         _check_status(shown, response, body)
-        return Answer(response.status_code, {key.lower(): value for key, value in response.headers.items()}, body)
+        return HttpResponse(response.status_code, {key.lower(): value for key, value in response.headers.items()}, body)
 
     async def _locate(
         self, url: httpx.URL, headers: dict[str, str]
@@ -139,11 +140,6 @@ class Fetcher:
         packing.check_end()
         # Joining large ones leaves Python's lock to others.
         return b"".join(pieces) if size < _UNPACKED_AT_ONCE else await asyncio.to_thread(b"".join, pieces)
-
-
-def show_url(url: str) -> str:
-    """The address as it may be shown: without a password, and without its query, in which some put their tokens."""
-    return mask_password(url).partition("?")[0]
 
 
 def _parse(url: str) -> httpx.URL:
@@ -207,7 +203,7 @@ def content_kind(content_type: str) -> str:
 
 
 def log_beginning(shown: str, body: bytes) -> None:
-    """For whoever may read the hub's log: how an answer that is of no use begins."""
+    """Logs how an answer that is of no use begins."""
     log.debug("%s answers what begins with: %s", shown, clean(body[: 4 * _LOGGED].decode(errors="replace"))[:_LOGGED])
 
 

@@ -29,3 +29,8 @@ def check_hub_url(text: str) -> str:
 def mask_password(url: str) -> str:
     """The address as it may be shown: without the password it may hold, and without the name that belongs to it."""
     return _PASSWORD.sub("…@", url)
+
+
+def show_url(url: str) -> str:
+    """The address as it may be shown: without a password, and without its query, in which some put their tokens."""
+    return mask_password(url).partition("?")[0]

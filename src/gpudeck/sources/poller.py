@@ -1,4 +1,4 @@
-"""Reads every host that does not report by itself, each on its own: one that is slow or dead delays nobody.
+"""Reads every host that does not report by itself, each on its own: one that is slow or down delays no other.
 
 One task a host. It reads, waits for the rest of its interval, and reads again, so no host is ever asked twice at once.
 A host that fails is asked less often the longer it fails, up to `LONGEST_PAUSE`.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 from gpudeck.model import clock
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.target import Target
 from gpudeck.model.turns import Steps, finish
@@ -132,12 +133,12 @@ class _Turns:
         self._way = way
         self._deliver = deliver
         self._failed = failed
-        self._failures = 0
+        self._backoff = Backoff(way.interval, max(LONGEST_PAUSE, way.interval), jitter=0.25)
         self._trouble: str | None = None
 
     @property
     def has_failed(self) -> bool:
-        return bool(self._failures)
+        return bool(self._backoff.failures)
 
     async def take(self, now: float) -> float:
         """Read once; returns how long to wait. Only a cancellation comes out."""
@@ -159,19 +160,17 @@ class _Turns:
         return max(0.0, beats * self._way.interval - (loop.time() - began))
 
     def _fail(self, reason: str) -> float:
-        self._failures += 1
         if reason != self._trouble:
             name = self._target.name
             told = reason if reason.startswith(name) else f"{name}: {reason}"
             log.log(logging.INFO if self._trouble else logging.WARNING, "%s", told)
         self._trouble = reason
         self._failed(self._target, reason)
-        longest = max(LONGEST_PAUSE, self._way.interval)
-        pause = min(longest, self._way.interval * 2.0 ** min(self._failures - 1, 10))
-        return pause * _chance.uniform(0.75, 1.0)
+        return self._backoff.fail()
 
     def _recover(self) -> None:
-        if self._failures:
+        if self._backoff.failures:
             log.info("%s can be read again", self._target.name)
             self._failed(self._target, None)
-        self._failures, self._trouble = 0, None
+        self._backoff.succeed()
+        self._trouble = None

@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 
 from gpudeck.agent.push import read_token
-from gpudeck.fetch import AddressGuard, Answer, Fetcher, TokenRefused, content_kind, log_beginning, trust_from
+from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse, TokenRefused, content_kind, log_beginning, trust_from
 from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, MakeSource
-from gpudeck.sources.pull_settings import PullSettings
+from gpudeck.sources.base import Arrival, MakeSource, PullSettings
 from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode
 
 PATH = "/api/v1/report"
@@ -49,7 +48,7 @@ class PullSource:
         try:
             answer = await self._fetcher.get(self._url, headers)
         except TokenRefused as error:
-            # Whoever puts a new token into the file need not start the hub again.
+            # A new token in the file counts without a restart of the hub.
             self._headers = None
             raise Refused(error.message, self._advice()) from error
         envelope = _open(answer, self._url)
@@ -84,8 +83,8 @@ def _authorize(token_file: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _open(answer: Answer, url: str) -> Envelope:
-    """The envelope in an answer. Its first bytes say whether it is packed: on the way somebody may have unpacked it."""
+def _open(answer: HttpResponse, url: str) -> Envelope:
+    """The envelope in an answer. Its first bytes say whether it is packed: a proxy may have unpacked it."""
     encoding = next((name for magic, name in _MAGIC.items() if answer.body.startswith(magic)), "")
     try:
         return decode(answer.body, answer.headers.get("content-type", ""), encoding)

@@ -1,34 +1,44 @@
 """Hosts that already run a Prometheus exporter for their GPUs: dcgm-exporter, nvidia_gpu_exporter, nvitop-exporter.
 
 The hub reads the exporter's page as Prometheus would and makes a report of it. Nothing is installed on the host. An
-exporter tells less than an agent: what it does not tell is unknown, with its name as the reason. Which exporter it is
-shows in the names of its metrics; what they mean stands in the tables of `scrape_tables`.
+exporter reports less than an agent: the rest is unknown, with the exporter's name as the reason. The names of its
+metrics show which exporter it is; `scrape_tables` has what they mean. The host's own figures come from node_exporter
+series on the same page, or from the GPU exporter itself.
 """
 
 import logging
 import re
-import secrets
 import ssl
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
 from gpudeck.agent.push import read_token
+from gpudeck.collectors.base import NEEDS_TWO, Measured
 from gpudeck.collectors.redaction import clean
 from gpudeck.fetch import AddressGuard, Fetcher, trust_from
+from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
-from gpudeck.sources.base import Arrival
-from gpudeck.sources.scrape_devices import Devices
-from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader
-from gpudeck.sources.scrape_host import HostReader, hosts_on
+from gpudeck.sources.base import Arrival, EnvelopeSequence, ScrapeSettings
+from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader, ScrapedGpus
 from gpudeck.sources.scrape_page import Page, Sample, label, parse_page
-from gpudeck.sources.scrape_settings import ScrapeSettings
-from gpudeck.sources.scrape_tables import Exporter, gpu_exporters, host_exporters, wanted_names
-from gpudeck.wire import VERSION, Envelope
+from gpudeck.sources.scrape_tables import (
+    CpuTable,
+    Exporter,
+    MetricRow,
+    gpu_exporters,
+    group_rows,
+    host_exporters,
+    measure,
+    wanted_names,
+)
 from gpudeck.wire.envelope import HOST_NAME
 
+Times = tuple[float, float]
+"""Seconds that the CPUs worked, and seconds altogether."""
 log = logging.getLogger(__name__)
 
 BYTES_AT_MOST = 8 * 1024 * 1024
@@ -45,6 +55,83 @@ _NAMED_AT_MOST = 8
 _LOGGED = 120
 
 
+class HostReader:
+    """Makes the host's figures out of its pages, one after the other: the CPU's percentage needs two."""
+
+    def __init__(self) -> None:
+        self._before: Times | None = None
+
+    def read(self, exporter: Exporter, samples: list[Sample]) -> tuple[Measured, str | None]:
+        """The figures, and the name of the operating system where a series has it."""
+        measured = Measured({}, {})
+        sources = [(each, present) for each in host_exporters() if (present := _present(each, samples))]
+        for name, metric in HOST_METRICS.items():
+            measured.unknown[name] = f"{exporter.name} does not tell"
+            for each, present in sources:
+                rows = group_rows(each.host).get(name, [])
+                value = measure(metric, rows, _values(rows, present), each) if rows else measured.unknown[name]
+                if not isinstance(value, str):
+                    measured.metrics[name] = value
+                    measured.unknown.pop(name)
+                    break
+                measured.unknown[name] = value
+        for each, present in sources:
+            if each.cpu is not None:
+                self._read_cpu(each.cpu, present, measured)
+        return measured, _find_os(sources)
+
+    def _read_cpu(self, table: CpuTable, samples: list[Sample], measured: Measured) -> None:
+        seconds = [sample for sample in samples if sample.name == table.series and 0 <= sample.value < 1e12]
+        if not seconds or "cpu_percent" in measured.metrics:
+            return
+        total = sum(sample.value for sample in seconds)
+        idle = sum(sample.value for sample in seconds if sample.labels.get(table.mode) in table.idle)
+        before, self._before = self._before, (total - idle, total)
+        threads = len({sample.labels.get(table.thread) for sample in seconds})
+        _take(measured, "cpu_count", threads)
+        if before is None or total <= before[1]:
+            measured.unknown["cpu_percent"] = NEEDS_TWO
+        else:
+            _take(measured, "cpu_percent", 100.0 * (total - idle - before[0]) / (total - before[1]))
+
+
+def _take(measured: Measured, name: str, value: float) -> None:
+    metric = HOST_METRICS[name]
+    measured.metrics[name] = metric.round(min(metric.high, max(metric.low, value)))
+    measured.unknown.pop(name, None)
+
+
+def _present(exporter: Exporter, samples: Iterable[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.name in exporter.names]
+
+
+def _values(rows: Iterable[MetricRow], samples: Iterable[Sample]) -> dict[str, float]:
+    """The numbers by series, of those series that have the labels the rows ask for; the first of each counts."""
+    where = {pair for row in rows for pair in row.where.items()}
+    values: dict[str, float] = {}
+    for sample in samples:
+        if where <= sample.labels.items():
+            values.setdefault(sample.name, sample.value)
+    return values
+
+
+def _find_os(sources: Iterable[tuple[Exporter, list[Sample]]]) -> str | None:
+    names = (
+        sample.labels.get(each.os.label)
+        for each, present in sources
+        if each.os is not None
+        for sample in present
+        if sample.name == each.os.series
+    )
+    return next((name for name in names if name), None)
+
+
+def hosts_on(page: Page, exporter: Exporter) -> set[str]:
+    """Which hosts the exporter's series name."""
+    told = (label(sample, exporter.labels.host) for sample in page.samples if sample.name in exporter.names)
+    return {host for host in told if host}
+
+
 class ScrapeSource:
     """Reads one host's exporter. See `Source` for what it raises and when it may be called."""
 
@@ -55,8 +142,7 @@ class ScrapeSource:
         self._url = target.url(settings.port, settings.path)
         self._gpus = GpuReader(settings.commands)
         self._host = HostReader()
-        self._run_id = secrets.token_hex(8)
-        self._sequence = 0
+        self._envelopes = EnvelopeSequence(target, settings.interval, _BOOT)
 
     async def read(self, now: float) -> Arrival:
         """The exporter's page as a report. It does not tell its clock."""
@@ -67,8 +153,7 @@ class ScrapeSource:
             report = await parse_aside(self._make_report, page, now)
         else:
             report = self._make_report(page, now)
-        self._sequence += 1
-        return Arrival(self._seal(report, now))
+        return Arrival(self._envelopes.put(report, now))
 
     async def close(self) -> None:
         await self._fetcher.close()
@@ -90,7 +175,9 @@ class ScrapeSource:
     def _make_report(self, page: Page, now: float) -> Report:
         exporter = self._recognise(page)
         samples = self._choose_host(page, exporter)
-        devices = Devices(exporter, [sample for sample in samples if sample.name in exporter.names], self._target.name)
+        devices = ScrapedGpus(
+            exporter, [sample for sample in samples if sample.name in exporter.names], self._target.name
+        )
         if not devices.found:
             raise Temporary(f"{self._url}: {exporter.name} lists no GPU.", "See the exporter's own log on that host.")
         gpus = self._gpus.read(exporter, devices, now)
@@ -134,7 +221,7 @@ class ScrapeSource:
         hosts = hosts_on(page, exporter)
         chosen = {host for host in hosts if self._is_this(host)} or hosts
         if len(chosen) > 1:
-            # What a page says is for the log alone: everybody who may look at the hub reads the message.
+            # What a page says goes to the log only: every viewer of the hub reads the message.
             named = ", ".join(sorted(hosts)[:_NAMED_AT_MOST])
             log.debug("%s tells of these hosts: %s", self._url, clean(named)[:_LOGGED])
             raise Temporary(
@@ -152,18 +239,6 @@ class ScrapeSource:
     def _is_this(self, host: str) -> bool:
         names = {self._target.name.lower(), self._target.address.lower()} - {""}
         return host.lower() in names or _without_port(host).lower() in names
-
-    def _seal(self, report: Report, now: float) -> Envelope:
-        return Envelope(
-            version=VERSION,
-            host=self._target.name,
-            boot_id=_BOOT,
-            run_id=self._run_id,
-            sequence=self._sequence,
-            collected_at=now,
-            interval_seconds=self._settings.interval,
-            report=report,
-        )
 
 
 def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
@@ -191,7 +266,7 @@ def _read_token(token_file: str) -> str:
         raise Refused(str(error)) from error
 
 
-def _problems(devices: Devices) -> list[str]:
+def _problems(devices: ScrapedGpus) -> list[str]:
     problems = []
     if devices.conflicts:
         problems.append(f"{devices.conflicts} series say something else than an earlier one; the first counts")

@@ -1,33 +1,241 @@
-"""The GPUs of a page as readings, and those that were on an earlier page and are gone."""
+"""The GPUs, MIG instances and processes on an exporter's page as readings, and the GPUs of earlier pages that are gone.
+
+Exporters report whole command lines. They are redacted here, as an agent would have done.
+"""
 
 import math
+import shlex
+from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec import Struct, field
 
-from gpudeck.collectors.idle import IdleWatch
-from gpudeck.collectors.redaction import Commands
-from gpudeck.collectors.smi_answer import read_bus_id
-from gpudeck.model.catalog import GPU_METRICS, Rollup
-from gpudeck.model.report import GpuReading
-from gpudeck.sources.scrape_devices import Device, Devices
-from gpudeck.sources.scrape_processes import ProcessReader, Starts
-from gpudeck.sources.scrape_tables import Exporter
-from gpudeck.sources.scrape_values import Groups, Measured, group_rows, measure
-
-GPUS_AT_MOST = 512
-WHOLE_BOARD = "measured on the whole board, not by MIG instance"
-_LOADS = frozenset({"utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"})
-# The chip's temperature and clocks are every instance's; a sum would count them once for each.
-_SHARED_BY_INSTANCES = frozenset(
-    name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and name not in _LOADS
+from gpudeck.collectors.base import (
+    DISPLAY_SERVERS,
+    SHARED_BY_INSTANCES,
+    WHOLE_BOARD,
+    IdleWatch,
+    Measured,
+    ProcessStarts,
 )
+from gpudeck.collectors.redaction import Commands, show
+from gpudeck.collectors.smi_command import read_bus_id
+from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.report import GpuReading, Process
+from gpudeck.sources.scrape_page import Sample, label
+from gpudeck.sources.scrape_tables import Exporter, Groups, ProcessTable, Scaled, group_rows, measure
+
+DEVICES_AT_MOST = 640
+"""512 GPUs, and the boards of those that are MIG instances."""
+_FACTS = ("index", "name", "pci", "profile", "instance_uuid")
+Key = tuple[str, str]
+"""The board's UUID, and the MIG instance's number there or an empty text."""
+PROCESSES_AT_MOST = 1024
+NOT_BY_INSTANCE = "its processes are told for the whole board, not by MIG instance"
+_NAMELESS = {"", "N/A"}
+GPUS_AT_MOST = 512
+
+
+class ScrapedGpu(Struct):
+    """What the page says of one GPU or MIG instance: numbers by series, what its labels tell, its processes' series.
+
+    `holders` are the pods and jobs that it was given to.
+    """
+
+    board: str
+    instance: str
+    values: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    holders: list[str] = field(default_factory=list)
+    processes: list[Sample] = field(default_factory=list)
+
+
+class ScrapedGpus:
+    """The devices of one page, DEVICES_AT_MOST of them; `left_out` counts sets of labels that name others. `conflicts`
+    counts numbers that differ from an earlier one for the same device."""
+
+    def __init__(self, exporter: Exporter, samples: Iterable[Sample], host: str) -> None:
+        self.found: dict[Key, ScrapedGpu] = {}
+        self.conflicts = 0
+        self.left_out = 0
+        self._exporter = exporter
+        self._host = host
+        self._process_series = _process_series(exporter)
+        # The series of a GPU share one object of labels (see scrape_page), so most of them are looked at once.
+        by_labels: dict[int, ScrapedGpu | None] = {}
+        for sample in samples:
+            known = id(sample.labels)
+            if known not in by_labels:
+                by_labels[known] = self._find(sample)
+            device = by_labels[known]
+            if device is not None:
+                self._add(device, sample)
+        self._settle_instances()
+
+    def listed(self) -> Iterator[tuple[ScrapedGpu, ScrapedGpu | None]]:
+        """Every GPU, and every MIG instance with its board where that has series too. A split board is none itself."""
+        split = {board for board, instance in self.found if instance}
+        for (board, instance), device in self.found.items():
+            if instance or board not in split:
+                yield device, self.found.get((board, "")) if instance else None
+
+    def _find(self, sample: Sample) -> ScrapedGpu | None:
+        labels = self._exporter.labels
+        uuid, index = label(sample, labels.uuid), label(sample, labels.index)
+        if not uuid and not index:
+            return None
+        board = _with_prefix(uuid, self._exporter.uuid_prefix) if uuid else f"{self._host}/gpu{index}"
+        key = board, label(sample, labels.instance)
+        if key not in self.found and len(self.found) >= DEVICES_AT_MOST:
+            self.left_out += 1
+            return None
+        device = self.found.setdefault(key, ScrapedGpu(*key))
+        for fact in _FACTS:
+            if text := label(sample, getattr(labels, fact)):
+                device.facts.setdefault(fact, text)
+        holder = _holder(self._exporter, sample)
+        if holder and holder not in device.holders:
+            device.holders.append(holder)
+        return device
+
+    def _settle_instances(self) -> None:
+        """Instances that are told by an index such as "0:1", and have a UUID of their own, come to their board."""
+        boards = {device.facts.get("index"): board for (board, _), device in self.found.items()}
+        for key, device in list(self.found.items()):
+            index, colon, instance = device.facts.get("index", "").partition(":")
+            if colon and instance and not device.instance:
+                device.facts.setdefault("instance_uuid", device.board)
+                device.facts["index"], device.instance = index, instance
+                device.board = boards.get(index, "")
+                del self.found[key]
+                self.found[device.board or key[0], instance] = device
+
+    def _add(self, device: ScrapedGpu, sample: Sample) -> None:
+        if sample.name in self._process_series:
+            device.processes.append(sample)
+        elif device.values.setdefault(sample.name, sample.value) != sample.value == sample.value:
+            self.conflicts += 1
+
+
+def _process_series(exporter: Exporter) -> frozenset[str]:
+    table = exporter.processes
+    if table is None:
+        return frozenset()
+    single = (table.memory, table.utilization, table.running_seconds)
+    return frozenset((*table.series, *(part.series for part in single if part)))
+
+
+def _with_prefix(uuid: str, prefix: str) -> str:
+    return uuid if uuid.startswith(prefix) else prefix + uuid
+
+
+def _holder(exporter: Exporter, sample: Sample) -> str:
+    """Who the GPU was given to, by Kubernetes or a batch system; empty if unknown."""
+    labels = exporter.labels
+    pod, job = label(sample, labels.pod), label(sample, labels.job)
+    # Behind a Prometheus an idle GPU's series carry the pod of the exporter itself.
+    if pod and exporter.name not in pod:
+        namespace, container = label(sample, labels.namespace), label(sample, labels.container)
+        return f"pod {f'{namespace}/' if namespace else ''}{pod}{f', container {container}' if container else ''}"
+    return f"job {job}" if job else ""
+
+
+class ProcessReader:
+    """Reads what one exporter lists. `commands` is how much of a command line is shown."""
+
+    def __init__(self, commands: Commands, starts: ProcessStarts) -> None:
+        self._commands: Commands = commands
+        self._starts = starts
+
+    def read(self, exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, now: float) -> list[Process] | str:
+        """The processes, or why they are not known. At most PROCESSES_AT_MOST of them."""
+        table = exporter.processes
+        if table is None:
+            return _name_holders(exporter.processes_reason, device.holders)
+        if table.listed_by not in device.values:
+            if board is None or table.listed_by not in board.values:
+                return exporter.processes_reason or f"{exporter.name} does not list this GPU's processes"
+            if board.processes:
+                return NOT_BY_INSTANCE
+        by_pid: dict[tuple[int, str], list[Sample]] = {}
+        for sample in device.processes:
+            text = sample.labels.get(table.pid, "")
+            pid = _read_pid(text)
+            # One whose pid cannot be read is a process all the same: its GPU is not free.
+            by_pid.setdefault((pid, "" if pid else text), []).append(sample)
+        listed = sorted(by_pid.items())[:PROCESSES_AT_MOST]
+        return [self._describe(exporter, table, pid, samples, now) for (pid, _), samples in listed]
+
+    def _describe(
+        self, exporter: Exporter, table: ProcessTable, pid: int, samples: list[Sample], now: float
+    ) -> Process:
+        """`pid` is 0 where it is not known."""
+        user, line = _find_text(samples, table.user), _find_text(samples, table.command)
+        arguments = _split(line or "")
+        command = show(arguments, _program(arguments), self._commands) if line else None
+        memory = _value(samples, table.memory, 2.0**53 - 1)
+        running = _value(samples, table.running_seconds, 1e10)
+        told = {
+            "user": user,
+            "command": command,
+            "memory_used_bytes": None if memory is None else int(memory),
+            "started_at": None if running is None else round(self._starts.settle(pid, user, now - running), 3),
+            "utilization_percent": _value(samples, table.utilization, 100.0),
+        }
+        silent = f"{exporter.name} does not tell"
+        hidden = {"command": "commands are not shown (commands: none)"} if line and command is None else {}
+        return Process(
+            pid=pid,
+            **told,  # type: ignore[arg-type]  # the kind of each value is its field's
+            evidence=f"as {exporter.name} says",
+            display=_program(arguments) in DISPLAY_SERVERS,
+            reasons={name: silent for name, value in ({"pid": pid or None} | told).items() if value is None} | hidden,
+        )
+
+
+def _name_holders(reason: str, holders: list[str]) -> str:
+    """Whom a scheduler gave the GPU to is no process, but all there is to say about who is on it."""
+    if not holders:
+        return reason
+    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+    return f"{reason}; the GPU is given to {' and to '.join(holders[:3])}{more}"[:1024]
+
+
+def _read_pid(text: str) -> int:
+    """0 for what is no pid."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 10
+    return int(text) if is_number and int(text) < 2**32 else 0
+
+
+def _find_text(samples: Iterable[Sample], name: str | None) -> str | None:
+    if name is None:
+        return None
+    return next((text for sample in samples if (text := sample.labels.get(name, "").strip()) not in _NAMELESS), None)
+
+
+def _value(samples: Iterable[Sample], wanted: Scaled | None, high: float) -> float | None:
+    if wanted is None:
+        return None
+    value = next((sample.value * wanted.factor for sample in samples if sample.name == wanted.series), math.nan)
+    return value if 0 <= value <= high else None
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def _program(arguments: list[str]) -> str:
+    return arguments[0].rpartition("/")[2] if arguments else ""
 
 
 class GpuReader:
     """Makes readings of one host's pages, one after the other: it knows what was there before."""
 
     def __init__(self, commands: Commands) -> None:
-        self._starts = Starts()
+        self._starts = ProcessStarts(jitter_seconds=10.0)
         self._processes = ProcessReader(commands, self._starts)
         self._idle = IdleWatch()
         self._known: dict[str, GpuReading] = {}
@@ -36,14 +244,14 @@ class GpuReader:
     def has_known_gpus(self) -> bool:
         return bool(self._known)
 
-    def read(self, exporter: Exporter, devices: Devices, now: float) -> list[GpuReading]:
+    def read(self, exporter: Exporter, devices: ScrapedGpus, now: float) -> list[GpuReading]:
         """The GPUs, at most GPUS_AT_MOST, sorted; those that are gone stand among them as missing."""
         readings = {}
         groups = group_rows(exporter.gpu)
         for number, (device, board) in enumerate(devices.listed()):
             reading = self._read_device(exporter, groups, device, board, number, now=now)
             readings[reading.uuid] = reading
-        self._starts.turn()
+        self._starts.end_reading()
         gone = [gpu for uuid, gpu in self._known.items() if uuid not in readings and not _was_split_anew(gpu, readings)]
         for gpu in gone:
             readings[gpu.uuid] = _as_missing(gpu, f"{exporter.name} no longer lists this GPU")
@@ -52,13 +260,20 @@ class GpuReader:
         return kept
 
     def _read_device(
-        self, exporter: Exporter, groups: Groups, device: Device, board: Device | None, number: int, *, now: float
+        self,
+        exporter: Exporter,
+        groups: Groups,
+        device: ScrapedGpu,
+        board: ScrapedGpu | None,
+        number: int,
+        *,
+        now: float,
     ) -> GpuReading:
         index, instance = _place(exporter, device, board, number)
         facts = (board.facts if board else {}) | device.facts
         measured = _measure(exporter, groups, device, board, is_instance=bool(device.instance))
         processes = self._processes.read(exporter, device, board, now)
-        uuid = _uuid(exporter, device)
+        uuid = _device_uuid(exporter, device)
         utilization = measured.metrics.get("utilization_percent")
         return GpuReading(
             uuid=uuid,
@@ -77,14 +292,14 @@ class GpuReader:
 
 
 def _measure(
-    exporter: Exporter, groups: Groups, device: Device, board: Device | None, *, is_instance: bool
+    exporter: Exporter, groups: Groups, device: ScrapedGpu, board: ScrapedGpu | None, *, is_instance: bool
 ) -> Measured:
     measured = Measured({}, {})
     for name, metric in GPU_METRICS.items():
         rows, values = groups.get(name, []), device.values
         if is_instance:
             own = [row for row in rows if row.by_instance]
-            if name in _SHARED_BY_INSTANCES:
+            if name in SHARED_BY_INSTANCES:
                 values = (board.values if board else {}) | values
             elif rows and not own:
                 measured.unknown[name] = WHOLE_BOARD
@@ -99,8 +314,8 @@ def _measure(
     return measured
 
 
-def _place(exporter: Exporter, device: Device, board: Device | None, number: int) -> tuple[int, int | None]:
-    """Index of the board and number of the MIG instance. Where no index is told it is the place on the page."""
+def _place(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, number: int) -> tuple[int, int | None]:
+    """Index of the board and number of the MIG instance. Without an index it is the place on the page."""
     whole = board or device
     index = device.facts.get("index") or whole.facts.get("index", "")
     if not index and exporter.index_series:
@@ -114,7 +329,7 @@ def _number(text: str) -> int | None:
     return int(text) if is_number and int(text) <= 65535 else None
 
 
-def _uuid(exporter: Exporter, device: Device) -> str:
+def _device_uuid(exporter: Exporter, device: ScrapedGpu) -> str:
     """The driver's UUID of a MIG instance, or one made of the board's where that is not told."""
     if not device.instance:
         return device.board[:256]

@@ -149,7 +149,7 @@ def _parse_labels(text: str) -> dict[str, str] | None:
 
 
 def _explain(unread: list[str], rest: bytes, left_out: int) -> list[str]:
-    """Without a word of the page: everybody who may look at the hub reads it, and the page may be anything."""
+    """Without a word of the page: every viewer of the hub reads it, and the page may be anything."""
     problems = []
     if unread:
         log.debug("the first line that cannot be read: %s", clean(unread[0])[:_LOGGED])

@@ -1,10 +1,12 @@
-"""What each exporter calls which metric: the tables in `exporters/`, read once, checked as they are read.
+"""What each exporter calls which metric (the tables in `exporters/`), and how its values become metrics.
 
-A table holds facts about somebody else's program and no code: a new name of a metric is a new line there.
+A table holds facts about another program and no code: a new name of a metric is a new line there. A series that has no
+valid number becomes an unknown metric with its reason.
 """
 
+import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -13,14 +15,15 @@ import msgspec
 from msgspec import Struct, field
 
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.report import Number
 
 
-class Row(Struct, frozen=True, forbid_unknown_fields=True):
+class MetricRow(Struct, frozen=True, forbid_unknown_fields=True):
     """How a metric of the catalog comes out of series: the sum of `series`, less `minus`, times `factor`.
 
     Of several rows for a metric the first that can be read counts. With `bits` it is a flag: whether any of them is
     set. `where` are labels that a series has to have. `zero` is the reason why a 0 means nothing. `by_instance`:
-    measured on a MIG instance by itself; anything else is the board's, also where it is told for each instance.
+    measured on a MIG instance by itself; anything else is the board's, even if reported for each instance.
     """
 
     to: str
@@ -41,7 +44,7 @@ class Blank(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Labels(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which label tells what; of several the first that is there."""
+    """Which label has what; of several the first that exists."""
 
     uuid: list[str] = field(default_factory=list)
     index: list[str] = field(default_factory=list)
@@ -111,8 +114,8 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
     port: int
     prefixes: list[str]
     labels: Labels
-    gpu: list[Row] = field(default_factory=list)
-    host: list[Row] = field(default_factory=list)
+    gpu: list[MetricRow] = field(default_factory=list)
+    host: list[MetricRow] = field(default_factory=list)
     blanks: list[Blank] = field(default_factory=list)
     identities: list[str] = field(default_factory=list)
     index_series: str | None = None
@@ -153,7 +156,7 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
 
-def _check(rows: Iterable[Row], metrics: dict[str, Metric]) -> None:
+def _check(rows: Iterable[MetricRow], metrics: dict[str, Metric]) -> None:
     strange = sorted({row.to for row in rows} - metrics.keys())
     if strange:
         raise ValueError(f"not in the catalog: {', '.join(strange)}")
@@ -183,3 +186,59 @@ def host_exporters() -> tuple[Exporter, ...]:
 def wanted_names() -> frozenset[str]:
     """Every series that any table reads: whatever else stands on a page is passed over unread."""
     return frozenset().union(*(exporter.names for exporter in all_exporters()))
+
+
+Groups = dict[str, list[MetricRow]]
+
+
+def measure(metric: Metric, rows: Iterable[MetricRow], values: Mapping[str, float], exporter: Exporter) -> Number | str:
+    """The metric's value by the first row that gives one, or why there is none."""
+    reasons, missing = [], []
+    for row in rows:
+        value = _evaluate(row, values, exporter)
+        if isinstance(value, float):
+            return _believe(metric, value, exporter)
+        if value is None:
+            missing += [name for name in (*row.series, *row.minus) if name not in values]
+        else:
+            reasons.append(value)
+    if reasons:
+        return reasons[0]
+    absent = f": {missing[0]} is not on its page" if missing else ""
+    return f"{exporter.name} does not tell{absent}"
+
+
+def _evaluate(row: MetricRow, values: Mapping[str, float], exporter: Exporter) -> float | str | None:
+    """The row's value; a text says why there is none, None that a series is not on the page."""
+    total = 0.0
+    for name, sign in (*((name, 1) for name in row.series), *((name, -1) for name in row.minus)):
+        value = values.get(name)
+        if value is None:
+            return None
+        reason = exporter.blank(value) or explain_no_number(value, exporter)
+        if reason:
+            return reason
+        total += sign * value
+    if row.bits is not None:
+        return float(bool(int(total) & row.bits)) if math.isfinite(total) else None
+    return row.zero if row.zero and total == 0 else total * row.factor
+
+
+def explain_no_number(value: float, exporter: Exporter) -> str | None:
+    """Why it is not a number; None when it is one."""
+    return None if math.isfinite(value) else f"{exporter.name} has no value ({value})"
+
+
+def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
+    rounded = metric.round(value) if math.isfinite(value) else value
+    if metric.low <= rounded <= metric.high:
+        return rounded
+    return f"{exporter.name} gives {value:.6g}, which cannot be"
+
+
+def group_rows(rows: Iterable[MetricRow]) -> Groups:
+    """The rows by the metric they give, in their order."""
+    groups: Groups = {}
+    for row in rows:
+        groups.setdefault(row.to, []).append(row)
+    return groups

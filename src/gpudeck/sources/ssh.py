@@ -1,27 +1,30 @@
-"""Hosts without an agent: one command over a kept SSH connection tells all that nvidia-smi, ps and /proc know.
+"""Hosts without an agent: one command over a kept SSH connection reads all that nvidia-smi, ps and /proc know.
 
-Nothing is written on the host, and no Python is needed there. The command and its answer are the collectors' room
+Nothing is written on the host, and no Python is needed there. The command and its answer belong to the collectors
 (`smi_command`, `nvidia_smi`); how a host is reached is `ssh_connector`'s. A driver that hangs costs the GPUs alone: the
 host's own figures come first in the answer.
 """
 
+import asyncio
 import re
-import secrets
 
+import asyncssh
 import msgspec
+from msgspec import Struct
 
-from gpudeck.collectors.nvidia_smi import Kept, Reading, parse, parse_host
-from gpudeck.collectors.smi_answer import split_answer
-from gpudeck.collectors.smi_command import COLUMNS, shell_command
+from gpudeck.collectors.nvidia_smi import SmiReading, SmiState, parse, parse_host
+from gpudeck.collectors.smi_command import COLUMNS, shell_command, split_answer
 from gpudeck.model.errors import Absent, PluginError, Temporary, UsageError
 from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
-from gpudeck.sources.base import Arrival, Source
-from gpudeck.sources.ssh_connection import Output, SshConnection
-from gpudeck.sources.ssh_connector import Connector
-from gpudeck.sources.ssh_settings import SshSettings
-from gpudeck.wire import HOST_NAME, VERSION, Envelope
+from gpudeck.sources.base import Arrival, EnvelopeSequence, Source, SshSettings
+from gpudeck.sources.ssh_connector import Connector, end
+from gpudeck.sources.ssh_errors import Attempt, explain
+from gpudeck.wire import HOST_NAME
 
+BYTES_AT_MOST = 4 * 1024 * 1024
+"""Of one answer: 16 GPUs with 256 processes, whose command lines are cut at 1,100 bytes, answer less than 1 MiB."""
+_STDERR_BYTES = 1000
 # Shares of the deadline: nvidia-smi gives up first, so that its host can still say so; then this side does.
 _DRIVER_SHARE = 0.6
 _READING_SHARE = 0.9
@@ -33,6 +36,139 @@ _STUCK = Temporary(
     "nvidia-smi of an earlier reading has not ended: the driver hangs. It is not called again until it has.",
     "Look at the kernel log (dmesg); mostly only a restart helps.",
 )
+
+
+class Output(Struct, frozen=True):
+    """What a command printed until it ended or, where `is_late`, until the time was over."""
+
+    text: str
+    is_late: bool = False
+
+
+class _Command(asyncssh.SSHClientSession[bytes]):
+    """Collects what one command prints. `done` is set when the other side has closed the channel."""
+
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self.printed = bytearray()
+        self.complained = bytearray()
+        self.failure: Exception | None = None
+        self._is_over = False
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if self._is_over:
+            return
+        if datatype is not None:
+            self.complained += data[: _STDERR_BYTES - len(self.complained)]
+            return
+        self.printed += data
+        if len(self.printed) > BYTES_AT_MOST:
+            self.failure = Temporary(f"The host printed more than {BYTES_AT_MOST // 2**20} MiB.")
+            self.abandon()
+            self.done.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.failure = self.failure or exc
+        self.done.set()
+
+    def abandon(self) -> None:
+        """Keep nothing of what may still come."""
+        self._is_over = True
+        self.printed = bytearray()
+
+    @property
+    def text(self) -> str:
+        """What it printed; what it complained about instead, where it printed nothing."""
+        return (self.printed or self.complained).decode(errors="replace")
+
+
+class SshConnection:
+    """Runs commands on one host. Never two at once: that is the caller's part.
+
+    After anything that leaves doubt about the connection it is dropped, and the next command opens another.
+    """
+
+    def __init__(self, target: Target, connector: Connector) -> None:
+        self._target = target
+        self._connector = connector
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._late: _Command | None = None
+        self._closings = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a command of before still runs there, though its time was over long ago."""
+        return self._late is not None and not self._late.done.is_set()
+
+    async def run(self, command: str, seconds: float) -> Output:
+        """What the command prints, within that many seconds. Raises PluginError, and nothing else."""
+        finish_at = asyncio.get_running_loop().time() + seconds
+        is_kept = self._connection is not None and not self._connection.is_closed()
+        try:
+            running = _Command()
+            try:
+                return await self._run(command, running, finish_at)
+            except (asyncssh.Error, ConnectionError):
+                # A kept connection may have died unnoticed since the last command: that is no failure of the host.
+                if not is_kept or running.printed:
+                    raise
+                self._abort()
+                return await self._run(command, _Command(), finish_at)
+        except (asyncio.CancelledError, PluginError):
+            self._abort()
+            raise
+        except Exception as error:
+            self._abort()
+            raise explain(error, self._attempt()) from error
+
+    async def close(self) -> None:
+        """May be called at any time, and again; a command under way fails then."""
+        self._closings += 1
+        connection, self._connection, self._late = self._connection, None, None
+        if connection is not None:
+            await end(connection)
+
+    async def _run(self, command: str, running: _Command, finish_at: float) -> Output:
+        connection = await self._open(finish_at)
+        try:
+            async with asyncio.timeout_at(finish_at):
+                channel, _ = await connection.create_session(lambda: running, command, encoding=None, request_pty=False)
+                channel.write_eof()
+                await running.done.wait()
+        except TimeoutError:
+            return self._give_up(running)
+        if running.failure is not None:
+            raise running.failure
+        return Output(running.text)
+
+    def _give_up(self, running: _Command) -> Output:
+        """The time is over. A connection on which something came is a good one: the command is what is slow."""
+        output = Output(running.text, is_late=True)
+        if not output.text:
+            raise Temporary(f"{self._target.name} is connected, but does not answer: it is overloaded, or hangs.")
+        running.abandon()
+        self._late = running
+        return output
+
+    async def _open(self, finish_at: float) -> asyncssh.SSHClientConnection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = self._late = None
+            closings = self._closings
+            connection = await self._connector.open(self._target, finish_at)
+            if closings != self._closings:
+                connection.abort()
+                raise Temporary(f"{self._target.name} is no longer watched.")
+            self._connection = connection
+        return self._connection
+
+    def _attempt(self) -> Attempt:
+        target = self._target
+        return Attempt(target.name, target.host, target.port or 22, target.user or "")
+
+    def _abort(self) -> None:
+        connection, self._connection, self._late = self._connection, None, None
+        if connection is not None:
+            connection.abort()
 
 
 class SshSources:
@@ -60,7 +196,7 @@ class SshSources:
         return SshConnection(target, self._connector)
 
     async def closed(self, source: "SshSource") -> None:
-        """A source tells that it is closed."""
+        """Called by a source when it is closed."""
         self._open.discard(source)
         if not self._open:
             await self._connector.close()
@@ -74,10 +210,9 @@ class SshSource:
         self._sources = sources
         self._settings = sources.settings
         self._connection = sources.connect(target)
-        self._run_id = secrets.token_hex(8)
-        self._sequence = 0
+        self._envelopes = EnvelopeSequence(target, self._settings.interval)
         self._columns = COLUMNS
-        self._reading: Reading | None = None
+        self._reading: SmiReading | None = None
 
     async def read(self, now: float) -> Arrival:
         is_stuck = self._connection.is_stuck
@@ -107,7 +242,7 @@ class SshSource:
             seconds=max(1, int(_DRIVER_SHARE * self._settings.deadline)),
         )
 
-    def _parse(self, output: Output, now: float, is_stuck: bool) -> Reading:
+    def _parse(self, output: Output, now: float, is_stuck: bool) -> SmiReading:
         """The answer as a report: the whole machine or, if its GPUs cannot be read, its own figures at least."""
         # The last line may be cut, and half a number is a wrong one.
         text = output.text[: output.text.rfind("\n") + 1] if output.is_late else output.text
@@ -118,7 +253,7 @@ class SshSource:
             reading = self._parse_after(None, text, now, _STUCK if is_stuck else _LATE if output.is_late else None)
         return reading
 
-    def _parse_after(self, before: Reading | None, text: str, now: float, failure: PluginError | None) -> Reading:
+    def _parse_after(self, before: SmiReading | None, text: str, now: float, failure: PluginError | None) -> SmiReading:
         kept = before.kept if before else None
         try:
             if failure is not None:
@@ -127,27 +262,18 @@ class SshSource:
         except PluginError as error:
             return _read_host_alone(text, now, error, kept)
 
-    def _seal(self, reading: Reading, now: float) -> Arrival:
-        self._sequence += 1
+    def _seal(self, reading: SmiReading, now: float) -> Arrival:
         report = reading.report
         if self._target.labels:
             report = msgspec.structs.replace(report, labels=report.labels | self._target.labels)
-        envelope = Envelope(
-            version=VERSION,
-            host=self._target.name,
-            host_id=reading.identity.machine_id,
-            boot_id=reading.identity.boot_id,
-            run_id=self._run_id,
-            sequence=self._sequence,
-            # By the host's clock where it tells it, as an agent's: the hub compares the two to find wrong clocks.
-            collected_at=now if reading.clock is None else reading.clock,
-            interval_seconds=self._settings.interval,
-            report=report,
-        )
+        # By the host's clock if known, as an agent's: the hub compares the two to find wrong clocks.
+        collected_at = now if reading.clock is None else reading.clock
+        who = reading.identity
+        envelope = self._envelopes.put(report, collected_at, host_id=who.machine_id, boot_id=who.boot_id)
         return Arrival(envelope, reading.clock)
 
 
-def _read_host_alone(text: str, now: float, failure: PluginError, kept: Kept | None) -> Reading:
+def _read_host_alone(text: str, now: float, failure: PluginError, kept: SmiState | None) -> SmiReading:
     """The host's own figures. Raises the failure where the answer does not even have all of these."""
     if _LAST_HOST_PART not in split_answer(text).parts:
         raise failure

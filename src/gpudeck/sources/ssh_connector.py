@@ -2,7 +2,7 @@
 
 One connector serves all hosts of a hub. Jump hosts are shared: two hundred hosts behind one cost it one login. Files
 are read in threads, each once until it changes; TCP connections are awaited apart from logins, so hosts that do not
-answer hold up nobody's turn.
+answer block no other host.
 """
 
 import asyncio
@@ -18,11 +18,10 @@ from msgspec import Struct
 from gpudeck.fetch import AddressGuard, look_up
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.target import Target
+from gpudeck.sources.base import SshSettings
+from gpudeck.sources.ssh_config import SshRoute, SshRoutes, parse_login
 from gpudeck.sources.ssh_errors import Attempt, explain, home_as_tilde
-from gpudeck.sources.ssh_host_keys import KnownHosts, Trusted
-from gpudeck.sources.ssh_keys import Offer, agent_socket
-from gpudeck.sources.ssh_routes import Route, Routes, parse_login
-from gpudeck.sources.ssh_settings import SshSettings
+from gpudeck.sources.ssh_keys import KnownHosts, Offer, Trusted, agent_socket
 
 _JUMPS_AT_MOST = 8
 _NO_LOGIN = "takes the connection, but no login is finished in time: it is overloaded, or hangs."
@@ -42,7 +41,7 @@ class _FileKeys(list[Offer]):
         return True
 
 
-class _Client(asyncssh.SSHClient):
+class _SshClient(asyncssh.SSHClient):
     """Says which host keys are believed, and remembers the one that was not."""
 
     def __init__(self, attempt: Attempt, known_hosts: KnownHosts, *, accept_new: bool) -> None:
@@ -73,9 +72,9 @@ class Connector:
     """
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
-        asyncssh.set_log_level("WARNING")  # the library tells of every channel, which is every reading
+        asyncssh.set_log_level("WARNING")  # the library logs every channel, which is every reading
         self._settings = settings
-        self._routes = Routes(settings, password)
+        self._routes = SshRoutes(settings, password)
         self._handshakes = asyncio.Semaphore(settings.handshakes)
         self._jumps: dict[tuple[str, ...], asyncssh.SSHClientConnection] = {}
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
@@ -108,7 +107,7 @@ class Connector:
         except Exception as error:
             raise explain(error, attempt) from error
 
-    def _describe(self, attempt: Attempt, route: Route, before: Jump | None) -> None:
+    def _describe(self, attempt: Attempt, route: SshRoute, before: Jump | None) -> None:
         options = route.options
         attempt.host, attempt.port, attempt.user = options.host, options.port, options.username
         attempt.through, attempt.keys = before.name if before else None, route.keys
@@ -121,7 +120,7 @@ class Connector:
 
     async def _connect(
         self,
-        route: Route,
+        route: SshRoute,
         via: asyncssh.SSHClientConnection | None,
         attempt: Attempt,
         finish_at: float,
@@ -141,7 +140,7 @@ class Connector:
             raise
 
     async def _log_in(
-        self, route: Route, sock: socket.socket | None, via: asyncssh.SSHClientConnection | None, attempt: Attempt
+        self, route: SshRoute, sock: socket.socket | None, via: asyncssh.SSHClientConnection | None, attempt: Attempt
     ) -> asyncssh.SSHClientConnection:
         accept_new = self._settings.host_keys == "accept-new"
         return await asyncssh.connect(
@@ -153,7 +152,7 @@ class Connector:
             # Said again, because `Match final` in a configuration makes the library forget what it has read.
             username=route.options.username,
             proxy_command=route.options.proxy_command,
-            client_factory=lambda: _Client(attempt, route.known_hosts, accept_new=accept_new),
+            client_factory=lambda: _SshClient(attempt, route.known_hosts, accept_new=accept_new),
             known_hosts=lambda *_: _as_lists(attempt.trusted),
             server_host_key_algs=_choose_host_keys(route, attempt),
             client_keys=_FileKeys(route.keys.offers),
@@ -251,9 +250,9 @@ async def _dial(
     raise failure
 
 
-def _choose_host_keys(route: Route, attempt: Attempt) -> Any:
-    """Which kinds of host key are asked for: no certificates where nobody is known who could vouch for them, as the
-    library would not fall back to the key itself."""
+def _choose_host_keys(route: SshRoute, attempt: Attempt) -> Any:
+    """Which kinds of host key are asked for: no certificates where no authority is known, as the library would
+    not fall back to the key itself."""
     is_configured = route.options.config.get("HostKeyAlgorithms") is not None
     return () if is_configured or attempt.trusted.authorities else "-*-cert-v01@openssh.com"
 

@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.errors import PluginError, Refused, Temporary, Wrong
-from gpudeck.sources.ssh_host_keys import Trusted, describe, entry_name
-from gpudeck.sources.ssh_keys import Keys
+from gpudeck.sources.ssh_keys import SshKeys, Trusted, describe_key, entry_name
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ _CHANNEL_CODES = {
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 
-class LoginRefused(Refused):
+class SshLoginRefused(Refused):
     """No key was accepted, nor a password if there was one."""
 
 
@@ -48,7 +47,7 @@ class Attempt(Struct):
     user: str
     through: str | None = None
     is_jump: bool = False
-    keys: Keys = Keys()
+    keys: SshKeys = SshKeys()
     uses_agent: bool = False
     known_as: tuple[str, int] = ("", 22)
     trusted: Trusted = Trusted()
@@ -105,16 +104,16 @@ def _explain_host_key(error: Any, attempt: Attempt) -> PluginError:
     if shown is None or shown in trusted.revoked:
         return Refused(f"{place} shows a host key that cannot be believed: {quote(str(error))}.")
     if trusted.keys:
-        old = " or ".join(describe(key) for key in trusted.keys)
+        old = " or ".join(describe_key(key) for key in trusted.keys)
         return Refused(
-            f"{place} has another host key than before: it was {old} and is {describe(shown)}. "
+            f"{place} has another host key than before: it was {old} and is {describe_key(shown)}. "
             "Either the host was installed anew, or somebody stands in between.",
             f"If it is right: {forget(attempt)}, then {attempt.login} once.",
         )
     scan = ["ssh-keyscan", *([] if attempt.port == _PORT else ["-p", str(attempt.port)]), attempt.host]
     by_scan = "" if attempt.through else f"{_make_folder(attempt)}{shlex.join(scan)} >> {attempt.known_hosts}  or  "
     return Refused(
-        f"{place}'s host key is not known ({describe(shown)}).",
+        f"{place}'s host key is not known ({describe_key(shown)}).",
         f"If it is the right one: {by_scan}{attempt.login} once.",
     )
 
@@ -125,7 +124,7 @@ def _make_folder(attempt: Attempt) -> str:
     try:
         is_there = not folder or Path(folder).expanduser().is_dir()
     except (OSError, RuntimeError):
-        is_there = True  # nobody could make it
+        is_there = True  # it could not be made
     return "" if is_there else f"mkdir -p {folder} && "
 
 
@@ -147,15 +146,15 @@ def _explain_denial(_: Any, attempt: Attempt) -> PluginError:
         ways.append("the password was not accepted either")
     message = f"{_begin(attempt.place)} does not let {attempt.user} in ({'; '.join(ways)})."
     if keys.locked and not keys.names:
-        return LoginRefused(message, f"Unlock the key first: ssh-add {keys.locked[0]}")
+        return SshLoginRefused(message, f"Unlock the key first: ssh-add {keys.locked[0]}")
     first = "" if tried or keys.locked else "Make a key: ssh-keygen -t ed25519  and then: "
     if attempt.through and not attempt.is_jump:
-        return LoginRefused(
+        return SshLoginRefused(
             message, f"{first}Put a public key into that user's ~/.ssh/authorized_keys; try it with: {attempt.login}"
         )
     port = [] if attempt.port == _PORT else ["-p", str(attempt.port)]
     install = shlex.join(["ssh-copy-id", *port, f"{attempt.user}@{attempt.host}"])
-    return LoginRefused(message, f"{first or 'Install a key: '}{install}")
+    return SshLoginRefused(message, f"{first or 'Install a key: '}{install}")
 
 
 def _explain_channel(error: Any, attempt: Attempt) -> PluginError:
@@ -169,7 +168,7 @@ def _explain_channel(error: Any, attempt: Attempt) -> PluginError:
 def _explain_exchange(error: Any, attempt: Attempt) -> PluginError:
     said, place = quote(error.reason), _begin(attempt.place)
     if attempt.trusted.keys and "host key" in error.reason:
-        old = " or ".join(describe(key) for key in attempt.trusted.keys)
+        old = " or ".join(describe_key(key) for key in attempt.trusted.keys)
         hint = f"If that is right: {forget(attempt)}, then {attempt.login} once."
         return Refused(f"{place} no longer has a host key of the known kind ({old}).", hint)
     return Temporary(f"{place} and the hub have no way of encryption in common: {said}.")
@@ -180,7 +179,7 @@ def _explain_end(error: Any, attempt: Attempt) -> PluginError:
     if "Too many authentication failures" in error.reason:
         hint = "Name the one that fits: ssh.key_files, or IdentityFile and IdentitiesOnly in ~/.ssh/config."
         return Refused(f"{place} gave up before the right key was tried: too many keys were offered.", hint)
-    # The words of the other side are for the log: everybody who may look at the hub reads the message.
+    # The words of the other side go to the log only: every viewer of the hub reads the message.
     log.debug("%s: %s", place, quote(error.reason))
     is_silent = isinstance(error, asyncssh.ConnectionLost)
     return _explain_closing(attempt, "" if is_silent else f" ({type(error).__name__})")

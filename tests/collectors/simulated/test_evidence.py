@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.collectors.attribution import Attributed, Attribution
 from gpudeck.collectors.containers import ContainerNames
+from gpudeck.collectors.owners import Attributed, Attribution
 from gpudeck.collectors.proc import Proc
-from gpudeck.collectors.simulated import Run, SimulatedFleet
+from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 
 NOON = 1_760_356_800.0
 DAY = 86_400.0
 
 
 @pytest.fixture(scope="module")
-def runs(fleet: SimulatedFleet) -> list[Run]:
+def runs(fleet: SimulatedFleet) -> list[SimulatedJob]:
     return [run for host in range(24) for run in fleet.runs(host, NOON, NOON + 2 * DAY)]
 
 
-def attribute(proc: Path, run: Run, uid: int, cgroup: str, login_uid: int) -> Attributed:
+def attribute(proc: Path, run: SimulatedJob, uid: int, cgroup: str, login_uid: int) -> Attributed:
     """What is concluded from such a process in /proc."""
     pid = run.pids[0]
     folder = proc / str(pid)
@@ -29,22 +29,22 @@ def attribute(proc: Path, run: Run, uid: int, cgroup: str, login_uid: int) -> At
     return Attribution(Proc(str(proc)), ContainerNames(proc), names.__getitem__).attribute(pid, uid)
 
 
-def told_of(run: Run) -> Attributed:
+def told_of(run: SimulatedJob) -> Attributed:
     return Attributed(run.user, run.tell_owner(run.pids[0]), run.container, run.job)
 
 
-def test_a_process_of_its_owner(tmp_path: Path, runs: list[Run]) -> None:
+def test_a_process_of_its_owner(tmp_path: Path, runs: list[SimulatedJob]) -> None:
     run = next(run for run in runs if run.job is None and run.container is None)
     assert told_of(run) == attribute(tmp_path, run, run.uid, "/user.slice", run.uid)
 
 
-def test_a_process_of_a_slurm_job(tmp_path: Path, runs: list[Run]) -> None:
+def test_a_process_of_a_slurm_job(tmp_path: Path, runs: list[SimulatedJob]) -> None:
     run = next(run for run in runs if run.job)
     cgroup = f"/slurm/uid_{run.uid}/job_{run.job}/step_0"
     assert told_of(run) == attribute(tmp_path, run, run.uid, cgroup, run.uid)
 
 
-def test_a_process_in_a_container(tmp_path: Path, runs: list[Run]) -> None:
+def test_a_process_in_a_container(tmp_path: Path, runs: list[SimulatedJob]) -> None:
     run = next(run for run in runs if run.container)
     assert told_of(run) == attribute(tmp_path, run, 0, f"/lxc.payload.{run.container}/init.scope", run.uid)
 

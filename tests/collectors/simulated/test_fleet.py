@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated import SimulatedFleet, SimulatedHost
-from gpudeck.collectors.simulated.people import GROUPS
+from gpudeck.collectors.simulated.work import GROUPS
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Number, Report

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from gpudeck.collectors.simulated import Run, SimulatedFleet
-from gpudeck.collectors.simulated.mishaps import life_of
-from gpudeck.collectors.simulated.rhythm import activity, later
+from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
+from gpudeck.collectors.simulated.chance import activity, later
+from gpudeck.collectors.simulated.inventory import lifecycle_of
 
 NOON = 1_760_356_800.0
 DAY = 86_400.0
@@ -15,7 +15,7 @@ Seen = set[tuple[str, int, str | None, str | None, float | None, str | None, str
 
 
 @pytest.fixture(scope="module")
-def fortnight(fleet: SimulatedFleet) -> list[Run]:
+def fortnight(fleet: SimulatedFleet) -> list[SimulatedJob]:
     return [run for host in range(24) for run in fleet.runs(host, NOON, NOON + 14 * DAY)]
 
 
@@ -59,7 +59,7 @@ def gpus_taken(fleet: SimulatedFleet, host: int, t: float) -> int:
 
 def test_jobs_cross_from_block_to_block_without_a_seam(fleet: SimulatedFleet) -> None:
     """As many GPUs are taken at the edges between the blocks a timeline is made of as in the middle of the blocks."""
-    lives = {host: life_of(1, host, "none") for host in range(8, 24)}
+    lives = {host: lifecycle_of(1, host, "none") for host in range(8, 24)}
     numbers = {host: life.number(NOON) for host, life in lives.items()}
     edges = [
         (host, life.opens(number))
@@ -72,8 +72,8 @@ def test_jobs_cross_from_block_to_block_without_a_seam(fleet: SimulatedFleet) ->
     assert at_edges == pytest.approx(between, rel=0.08)
 
 
-def test_a_gpu_has_one_job_and_at_most_one_guest(fortnight: list[Run]) -> None:
-    by_gpu: dict[str, list[Run]] = defaultdict(list)
+def test_a_gpu_has_one_job_and_at_most_one_guest(fortnight: list[SimulatedJob]) -> None:
+    by_gpu: dict[str, list[SimulatedJob]] = defaultdict(list)
     for run in (run for run in fortnight if run.start < NOON + 4 * DAY):
         for gpu in run.gpus:
             by_gpu[gpu].append(run)
@@ -89,26 +89,26 @@ def test_pids_that_live_together_differ(fleet: SimulatedFleet) -> None:
         assert len(pids) == len(set(pids))
 
 
-def test_jobs_last_from_minutes_to_days(fortnight: list[Run]) -> None:
+def test_jobs_last_from_minutes_to_days(fortnight: list[SimulatedJob]) -> None:
     hours = sorted((run.end - run.start) / 3600 for run in fortnight)
     assert hours[0] < 0.25
     assert hours[-1] > 36
     assert sum(hours) / len(hours) > 1.5 * hours[len(hours) // 2]
 
 
-def test_jobs_take_one_to_eight_gpus_of_one_host(fortnight: list[Run]) -> None:
+def test_jobs_take_one_to_eight_gpus_of_one_host(fortnight: list[SimulatedJob]) -> None:
     assert {len(run.gpus) for run in fortnight} == {1, 2, 4, 8}
     several = [len(set(run.pids)) == 1 for run in fortnight if len(run.gpus) > 1]
     assert {True, False} == set(several)
 
 
-def test_all_kinds_of_work_are_done(fortnight: list[Run]) -> None:
+def test_all_kinds_of_work_are_done(fortnight: list[SimulatedJob]) -> None:
     kinds = Counter(run.kind for run in fortnight)
     assert set(kinds) == {"training", "loader", "notebook", "inference", "holder"}
     assert min(kinds.values()) > 20
 
 
-def test_a_few_people_start_most_jobs(fortnight: list[Run]) -> None:
+def test_a_few_people_start_most_jobs(fortnight: list[SimulatedJob]) -> None:
     jobs = sorted(Counter(run.user for run in fortnight).values(), reverse=True)
     assert 20 <= len(jobs) <= 40
     assert sum(jobs[:6]) > 0.35 * sum(jobs)
@@ -122,7 +122,7 @@ def test_larger_fleets_have_more_people() -> None:
     assert len(people[0]) < len(people[1]) < 3 * len(people[0])
 
 
-def test_jobs_say_who_is_behind_them(fortnight: list[Run]) -> None:
+def test_jobs_say_who_is_behind_them(fortnight: list[SimulatedJob]) -> None:
     told = [(run, run.tell_owner(run.pids[0])) for run in fortnight]
     assert all(run.user in evidence or f"uid {run.uid}" in evidence for run, evidence in told)
     contained = [run for run in fortnight if run.container]
@@ -133,7 +133,7 @@ def test_jobs_say_who_is_behind_them(fortnight: list[Run]) -> None:
     assert scheduled
 
 
-def test_more_jobs_are_started_by_day_than_by_night(fortnight: list[Run]) -> None:
+def test_more_jobs_are_started_by_day_than_by_night(fortnight: list[SimulatedJob]) -> None:
     own_choice = [run for run in fortnight if run.start >= NOON and run.end - run.start > 600]
     hours = Counter(int(run.start // 3600) % 24 for run in own_choice)
     assert sum(hours[hour] for hour in range(10, 18)) > 1.15 * sum(hours[hour] for hour in (22, 23, 0, 1, 2, 3, 4, 5))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpudeck.collectors.simulated import Kind, Run, SimulatedFleet
+from gpudeck.collectors.simulated import Kind, SimulatedFleet, SimulatedJob
 from gpudeck.collectors.simulated.chance import draw, wave
 from gpudeck.model.report import GpuReading
 
@@ -14,18 +14,18 @@ NOON = 1_760_356_800.0
 DAY = 86_400.0
 
 
-def reading(fleet: SimulatedFleet, host: int, run: Run, t: float) -> GpuReading:
+def reading(fleet: SimulatedFleet, host: int, run: SimulatedJob, t: float) -> GpuReading:
     report = fleet.report(host, t)
     assert report is not None
     return next(gpu for gpu in report.gpus or () if gpu.uuid == run.gpus[0])
 
 
-def held_by(gpu: GpuReading, run: Run) -> int:
+def held_by(gpu: GpuReading, run: SimulatedJob) -> int:
     return next(p.memory_used_bytes or 0 for p in gpu.processes or () if p.pid == run.pids[0])
 
 
 @cache
-def after_rest(fleet: SimulatedFleet, kind: Kind) -> list[tuple[int, Run]]:
+def after_rest(fleet: SimulatedFleet, kind: Kind) -> list[tuple[int, SimulatedJob]]:
     """Jobs of a kind, an hour long at least, alone on whole GPUs that were empty for ten minutes before."""
     return [
         (host, run)
@@ -69,7 +69,7 @@ def test_a_gpu_cools_down_after_its_job(fleet: SimulatedFleet) -> None:
     assert warm > cooling > cold
 
 
-def is_left_alone(fleet: SimulatedFleet, host: int, run: Run) -> bool:
+def is_left_alone(fleet: SimulatedFleet, host: int, run: SimulatedJob) -> bool:
     return not any(run.gpus[0] in other.gpus for other in fleet.runs(host, run.end, run.end + 600))
 
 

@@ -5,9 +5,9 @@ from statistics import median
 
 import pytest
 
-from gpudeck.collectors import drm_metrics, drm_sysfs, nvml_device, nvml_errors, nvml_instances, nvml_processes
+from gpudeck.collectors import drm_metrics, nvml_board, nvml_device, sysfs
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.collectors.simulated.mishaps import FELL_OFF
+from gpudeck.collectors.simulated.inventory import FELL_OFF
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 from gpudeck.model.report import GpuReading, Number, Report
 
@@ -16,11 +16,11 @@ DAY = 86_400.0
 MOMENTS = [NOON + step * 10_007.5 for step in range(70)]
 
 REASONS_OF_REAL_MACHINES = {
-    nvml_errors.UNSUPPORTED,
+    nvml_device.UNSUPPORTED,
     nvml_device.NOT_ASKED_FOR,
-    nvml_instances.WHOLE_BOARD,
-    nvml_processes.UNDER_MIG,
-    drm_sysfs.UNSUPPORTED,
+    nvml_board.WHOLE_BOARD,
+    nvml_board.UNDER_MIG,
+    sysfs.UNSUPPORTED,
     *drm_metrics._REASONS.values(),
     *drm_metrics._VENDOR_REASONS["amd"].values(),
     FELL_OFF,
@@ -55,7 +55,7 @@ def test_what_is_unknown_has_a_reason_of_a_real_machine(reports: list[Report]) -
     rows = [gpu for report in reports for gpu in report.gpus or ()]
     assert {reason for gpu in rows for reason in gpu.unknown.values()} <= REASONS_OF_REAL_MACHINES
     processes = [process for gpu in rows for process in gpu.processes or ()]
-    assert {reason for process in processes for reason in process.reasons.values()} == {nvml_processes.UNDER_MIG}
+    assert {reason for process in processes for reason in process.reasons.values()} == {nvml_board.UNDER_MIG}
     assert all(sorted([*gpu.metrics, *gpu.unknown]) == sorted(GPU_METRICS) for gpu in rows)
 
 

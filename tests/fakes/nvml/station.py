@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from fakes.nvml.driver import FakeDriver, FakeGpu, Value, load_here, values_of_an_h200
-from gpudeck.collectors.kernel_log import KernelLog
 from gpudeck.collectors.nvml import NvmlCollector
-from gpudeck.collectors.nvml_events import XidWatch
 from gpudeck.collectors.nvml_sleep import SleepWatch
-from gpudeck.collectors.owners import Owner
+from gpudeck.collectors.owners import ProcessOwner
+from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.model.report import GpuReading, Process, Report
 
 
@@ -21,12 +20,12 @@ class FakeOwners:
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
 
-    def find(self, pids: Iterable[int], now: float) -> dict[int, Owner]:
+    def find(self, pids: Iterable[int], now: float) -> dict[int, ProcessOwner]:
         return {pid: self._make(self.names.get(pid, "python3")) for pid in pids}
 
     @staticmethod
-    def _make(name: str) -> Owner:
-        return Owner(
+    def _make(name: str) -> ProcessOwner:
+        return ProcessOwner(
             name, user="alice", command="train", started_at=7.0, evidence="uid 1000", container="trainer", job="42"
         )
 

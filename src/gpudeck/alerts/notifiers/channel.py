@@ -16,6 +16,7 @@ from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
 from gpudeck.model import clock
+from gpudeck.model.backoff import pause_after
 from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
 
 log = logging.getLogger(__name__)
@@ -217,7 +218,7 @@ class ChannelWorker:
 
 def _pause(tries: int, longest: float) -> float:
     """Longer each time, and never the same for two: what failed together is not tried together."""
-    return float(min(longest, FIRST_PAUSE * 2 ** min(tries, 20)) * random.uniform(0.7, 1.3))  # noqa: S311
+    return pause_after(tries + 1, FIRST_PAUSE, longest) * random.uniform(0.7, 1.3)  # noqa: S311
 
 
 class ConfiguredChannel:

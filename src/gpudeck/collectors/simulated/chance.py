@@ -1,13 +1,17 @@
-"""Seeded randomness: dice for what is settled once, draws and waves for what may be asked about any moment.
+"""Seeded randomness and the rhythm of working hours (UTC).
 
 Nothing here keeps state between questions, so the answers do not depend on their order.
 """
 
 from hashlib import blake2b
+from math import pi, sin
 from random import Random
 
+_HOUR = 3600
+_WEEK = 168
 
-def dice(*key: object) -> Random:
+
+def seeded_random(*key: object) -> Random:
     """A generator that rolls the same numbers whenever it is made from the same key."""
     return Random("/".join(map(str, key)))  # noqa: S311 - the numbers are meant to be repeatable
 
@@ -22,7 +26,7 @@ def draw(salt: int, number: int) -> float:
 
 # Looking values up costs a tenth of computing them; a wave repeats only after 4096 of its swings.
 _SWINGS = 4096
-_ROLL = dice("waves").uniform
+_ROLL = seeded_random("waves").uniform
 _KNOTS = tuple(_ROLL(-1.0, 1.0) for _ in range(_SWINGS + 1))
 
 
@@ -45,3 +49,29 @@ def uuid_name(*key: object) -> str:
     """The key's digits in the form of a UUID."""
     digits = hex_name(*key)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _by_hour(hour_of_week: int) -> float:
+    days, hour = divmod(hour_of_week, 24)
+    is_weekend = (days + 3) % 7 >= 5  # Unix time began on a Thursday
+    awake = max(0.0, sin(pi * (hour - 6) / 17)) if 7 <= hour <= 22 else 0.0
+    return (0.55 + 0.45 * awake) * (0.82 if is_weekend else 1.0)
+
+
+_ACTIVITY = tuple(_by_hour(hour) for hour in range(_WEEK))
+
+
+def activity(t: float) -> float:
+    """How eager people are at that moment: 1 at the height of a weekday, never 0."""
+    return _ACTIVITY[int(t // _HOUR) % _WEEK]
+
+
+def later(t: float, seconds: float) -> float:
+    """The moment by which `seconds` of full activity have passed since `t`: soon by day, long by night."""
+    while True:
+        pace = activity(t)
+        left_of_hour = _HOUR - t % _HOUR
+        if seconds <= left_of_hour * pace:
+            return t + seconds / pace
+        seconds -= left_of_hour * pace
+        t += left_of_hour

@@ -1,12 +1,211 @@
 """The simulated fleet, and one of its hosts as an ordinary collector."""
 
-from gpudeck.collectors.simulated.inventory import build_host
-from gpudeck.collectors.simulated.jobs import BlockCache, Run, Timeline
-from gpudeck.collectors.simulated.mishaps import cast, extra
-from gpudeck.collectors.simulated.people import Crowd
-from gpudeck.collectors.simulated.station import Station
+from collections.abc import Sequence
+from itertools import groupby
+from math import nan
+from typing import NamedTuple
+
+from gpudeck.collectors.simulated.chance import draw, uuid_name, wave
+from gpudeck.collectors.simulated.gpus import (
+    GpuInstance,
+    HotGpu,
+    MigBoard,
+    MissingSimulatedGpu,
+    OrphanedGpu,
+    SimulatedFaults,
+    SimulatedGpu,
+)
+from gpudeck.collectors.simulated.inventory import (
+    FELL_OFF,
+    GpuSlot,
+    HostLifecycle,
+    HostSpec,
+    Volume,
+    build_host,
+    choose_first_hosts,
+    choose_further_host,
+)
+from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline, cache_blocks
+from gpudeck.collectors.simulated.physics import EnergyMeter, LoadSegment, SlotTrack
+from gpudeck.collectors.simulated.work import LabUsers
+from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Temporary
-from gpudeck.model.report import Report
+from gpudeck.model.report import Disk, Number, Report
+
+_MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
+_ROUND = {name: metric.round for name, metric in HOST_METRICS.items()}
+_BEAT_S = 12.0
+_DISK_BEAT_S = 600.0
+# What one thread of a job fetches over the network while its GPU is fully used.
+_FETCH_BYTES_PER_SECOND = 3e6
+_CHECKPOINT_BYTES_PER_SECOND = 2.5e8
+_HOT_EVERY_S = 900
+"""How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
+
+
+class HostDemand(NamedTuple):
+    """What the system and its jobs ask of a host: CPU threads, bytes of RAM, bytes a second in and out."""
+
+    threads: float
+    ram: float
+    receive: float
+    transmit: float
+
+
+class SystemSimulator:
+    """The figures of one host. What is kept between two readings could be worked out again."""
+
+    def __init__(self, host: HostSpec, tracks: Sequence[SlotTrack]) -> None:
+        self._host, self._tracks = host, tracks
+        self._read_at = self._disks_at = nan
+        self._stretches: list[LoadSegment] = []
+        self._metrics: dict[str, Number] = {}
+        self._disks: list[Disk] = []
+
+    def metrics(self, now: float) -> dict[str, Number]:
+        """Read every 12 s, and when the work on a GPU changes."""
+        t = now - (now + self._host.salt % 12) % _BEAT_S
+        # The work is that of `now`, not that of `t`: to look back past the start of a job is dear.
+        stretches = [track.at(now) for track in self._tracks]
+        if t != self._read_at or stretches != self._stretches:
+            self._read_at, self._stretches = t, stretches
+            values = self._read(self._demand(stretches, t), t)
+            self._metrics = {name: _ROUND[name](value) for name, value in values.items()}
+        uptime = _ROUND["uptime_seconds"](now - self._host.life.booted(now))
+        return self._metrics | {"uptime_seconds": uptime}
+
+    def disks(self, now: float) -> list[Disk]:
+        """The file systems for data, read every 10 minutes."""
+        t = now - now % _DISK_BEAT_S
+        if t != self._disks_at:
+            self._disks_at = t
+            self._disks = [_disk(volume, t) for volume in self._host.volumes[1:]]
+        return self._disks.copy()
+
+    def _read(self, demand: HostDemand, t: float) -> dict[str, float]:
+        chassis, salt = self._host.chassis, self._host.salt
+        threads = min(chassis.cpu_threads * 0.97, demand.threads * (1 + 0.12 * wave(salt, t, 40.0)))
+        root = _disk(self._host.volumes[0], t - t % _DISK_BEAT_S)
+        total, swap = chassis.ram_gib * _GIB, self._host.swap_gib * _GIB
+        ram_share = min(0.92, 0.03 + demand.ram / total)
+        return {
+            "cpu_percent": 100 * threads / chassis.cpu_threads,
+            "cpu_count": chassis.cpu_threads,
+            "load_1m": threads * (1.05 + 0.05 * wave(salt + 1, t, 90.0)),
+            "memory_used_bytes": ram_share * total,
+            "memory_total_bytes": total,
+            "swap_used_bytes": swap * (0.02 + 0.1 * draw(salt, 7) + 0.6 * max(0.0, ram_share - 0.4)),
+            "swap_total_bytes": swap,
+            "disk_used_bytes": root.used_bytes,
+            "disk_total_bytes": root.total_bytes,
+            "network_receive_bytes_per_second": demand.receive * (1 + 0.4 * wave(salt + 2, t, 30.0)),
+            "network_transmit_bytes_per_second": demand.transmit * (1 + 0.4 * wave(salt + 3, t, 30.0)),
+        }
+
+    def _demand(self, stretches: list[LoadSegment], t: float) -> HostDemand:
+        """A job on several GPUs counts on each."""
+        salt = self._host.salt
+        threads, ram = 1.0 + 0.4 * draw(salt, 1), 0.0
+        receive = transmit = 4e4 + 2e5 * draw(salt, 3)
+        for stretch in stretches:
+            for run, level in stretch.parts:
+                work = run.work
+                fetched = _FETCH_BYTES_PER_SECOND * work.threads * level
+                threads += work.threads * (0.15 + 0.85 * (level > 0))
+                ram += _ram(run, t)
+                receive += fetched
+                is_saving = _is_saving(run, level, stretch.start)
+                transmit += _CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
+        return HostDemand(threads, ram, receive, transmit)
+
+
+def _is_saving(run: SimulatedJob, level: float, since: float) -> bool:
+    """Whether it is in one of the pauses in which a training writes a checkpoint."""
+    return run.kind == "training" and level == run.work.rest_level and since >= run.start + run.work.load_s
+
+
+def _disk(volume: Volume, t: float) -> Disk:
+    """It fills up over days and is tidied again."""
+    total = int(volume.tib * _TIB)
+    share = min(0.995, volume.share + volume.swing * wave(volume.salt, t, 4 * 86_400))
+    return Disk(volume.mount, int(total * share) // _MIB * _MIB, total)
+
+
+def _ram(run: SimulatedJob, t: float) -> float:
+    """`t` is less than a beat before its start at the earliest."""
+    return run.work.ram_bytes * min(1.0, (t - run.start + _BEAT_S) / (_BEAT_S + run.work.ramp_s))
+
+
+class HostSimulator:
+    """A host of the fleet, made when it is first asked about."""
+
+    def __init__(self, host: HostSpec, timeline: Timeline) -> None:
+        self.host = host
+        self.timeline = timeline
+        self._life = host.life
+        self._tracks = [SlotTrack(timeline, slot.number) for slot in host.slots]
+        self._gpus = self._set_up()
+        self._system = SystemSimulator(host, self._tracks)
+        self._missing = {
+            slot.index: gpu
+            for slot, gpu in zip(host.slots, self._gpus, strict=False)
+            if isinstance(gpu, MissingSimulatedGpu)
+        }
+
+    def report(self, now: float) -> Report | None:
+        """What the host's agent sends at that moment; None while the host is dead."""
+        if not self._life.is_alive(now):
+            return None
+        host = self.host
+        return Report(
+            gpus=[gpu.reading(now) for gpu in self._gpus],
+            metrics=self._system.metrics(now),
+            driver_version=host.driver_version,
+            os=host.os,
+            labels=host.labels.copy(),
+            disks=self._system.disks(now),
+            addresses=list(host.addresses),
+            interfaces=dict(zip(host.addresses, ("eno1", "eno2"), strict=False)),
+            problems=[f"GPU {index} {FELL_OFF}" for index, gpu in self._missing.items() if gpu.is_missing(now)],
+        )
+
+    def turns(self, start: float, end: float) -> list[float]:
+        """The moments from `start` until before `end` at which something may happen to it that makes news."""
+        life, moments = self._life, set[float]()
+        for number in range(life.number(start), life.number(end) + 1):
+            moments.update((life.opens(number), life.closes(number)))
+        for slot in self.host.slots:
+            moments.update(fault.at for fault in SimulatedFaults(slot, self.timeline).between(start, end))
+        for gpu in self._missing.values():
+            moments.update(gpu.turns(start, end))
+        if self.host.mishap == "hot":
+            moments.update(float(moment) for moment in range(int(start), int(end), _HOT_EVERY_S))
+        return sorted(moment for moment in moments if start <= moment < end)
+
+    def boot_id(self, now: float) -> str:
+        """A dead host has the boot id it died with."""
+        return uuid_name(self.host.id, "boot", int(self._life.booted(now)))
+
+    def _set_up(self) -> list[SimulatedGpu | MissingSimulatedGpu]:
+        gpus: list[SimulatedGpu | MissingSimulatedGpu] = []
+        for _, group in groupby(self.host.slots, key=lambda slot: slot.index):
+            slots = list(group)
+            if slots[0].parent is None:
+                gpus.append(self._whole_gpu(slots[0]))
+                continue
+            board = MigBoard(slots, [self._tracks[slot.number] for slot in slots])
+            gpus.extend(GpuInstance(*self._parts(slot), board=board) for slot in slots)
+        return gpus
+
+    def _whole_gpu(self, slot: GpuSlot) -> SimulatedGpu | MissingSimulatedGpu:
+        if slot.fault == "missing":
+            return MissingSimulatedGpu(SimulatedGpu(*self._parts(slot)), slot, self._life)
+        kind = {"hot": HotGpu, "orphaned": OrphanedGpu}.get(slot.fault, SimulatedGpu)
+        return kind(*self._parts(slot))
+
+    def _parts(self, slot: GpuSlot) -> tuple[GpuSlot, SlotTrack, HostLifecycle, EnergyMeter, SimulatedFaults]:
+        track = self._tracks[slot.number]
+        return slot, track, self._life, EnergyMeter(self.timeline, track, slot), SimulatedFaults(slot, self.timeline)
 
 
 class SimulatedFleet:
@@ -20,10 +219,10 @@ class SimulatedFleet:
         width = max(2, len(str(hosts)))
         self.names: tuple[str, ...] = tuple(f"gpu{number:0{width}d}" for number in range(1, hosts + 1))
         self._seed = seed
-        self._cast = cast(seed, hosts)
-        self._crowd = Crowd(seed, hosts)
-        self._blocks = BlockCache()
-        self._stations: dict[int, Station] = {}
+        self._cast = choose_first_hosts(seed, hosts)
+        self._crowd = LabUsers(seed, hosts)
+        self._blocks = cache_blocks()
+        self._stations: dict[int, HostSimulator] = {}
 
     def report(self, host: int, now: float) -> Report | None:
         """What that host would report at `now` (Unix seconds); None while it is dead and sends nothing."""
@@ -37,7 +236,7 @@ class SimulatedFleet:
         """New with every boot; a dead host has the one it died with."""
         return self._station(host).boot_id(now)
 
-    def runs(self, host: int, start: float, end: float) -> list[Run]:
+    def runs(self, host: int, start: float, end: float) -> list[SimulatedJob]:
         """The truth behind the reports: every job that was on the host at some time from `start` until before `end`.
 
         Oldest first. A job that reaches beyond the span is given whole.
@@ -46,20 +245,20 @@ class SimulatedFleet:
 
     def turns(self, host: int, start: float, end: float) -> list[float]:
         """The moments from `start` until before `end`, in order, at which something may happen to that host that makes
-        news: it dies, boots, loses a GPU, a driver tells of a fault."""
+        news: it dies, boots, loses a GPU, a driver reports a fault."""
         return self._station(host).turns(start, end)
 
     def group_of(self, login: str) -> str | None:
-        """Where somebody of the lab belongs; None for a login that nobody has here."""
+        """The group of a user; None for an unknown login."""
         return next((user.group for user in self._crowd.users if user.name == login), None)
 
-    def _station(self, number: int) -> Station:
+    def _station(self, number: int) -> HostSimulator:
         station = self._stations.get(number)
         if station is None:
             name = self.names[number]
-            machine = self._cast[number] if number < len(self._cast) else extra(self._seed, number)
+            machine = self._cast[number] if number < len(self._cast) else choose_further_host(self._seed, number)
             host = build_host(self._seed, number, name, *machine)
-            station = Station(host, Timeline(self._seed, host, self._crowd, self._blocks))
+            station = HostSimulator(host, Timeline(self._seed, host, self._crowd, self._blocks))
             self._stations[number] = station
         return station
 

@@ -1,42 +1,52 @@
-"""The GPUs of one host as its driver would show them: each class is one way a GPU can be.
+"""The simulated GPUs of one host as their driver would report them: each class is one state a GPU can be in.
 
-What is kept between two readings is only what could be worked out again: a reading depends on its moment alone.
+What is kept between two readings could be computed again: a reading depends on its moment alone. Faults are rare and
+settled by the GPU and the day; most are a program's, as in a real lab.
 """
 
-from collections.abc import Sequence
-from math import nan
+from collections.abc import Iterator, Sequence
+from math import floor, nan
 from typing import ClassVar
 
 from msgspec.structs import replace
 
-from gpudeck.collectors.simulated import reasons
-from gpudeck.collectors.simulated.boards import errors, settled, unknowns, wears
+from gpudeck.collectors.base import UNSUPPORTED, WHOLE_BOARD
+from gpudeck.collectors.drm_metrics import AMD_REASONS
+from gpudeck.collectors.nvml_board import UNDER_MIG
+from gpudeck.collectors.nvml_device import NOT_ASKED_FOR
+from gpudeck.collectors.simulated import physics
 from gpudeck.collectors.simulated.chance import draw, wave
-from gpudeck.collectors.simulated.energy import Meter
-from gpudeck.collectors.simulated.faults import Faults
-from gpudeck.collectors.simulated.inventory import Slot
-from gpudeck.collectors.simulated.jobs import Run
-from gpudeck.collectors.simulated.mishaps import FELL_OFF, Life
-from gpudeck.collectors.simulated.phases import Stretch
-from gpudeck.collectors.simulated.physics import (
-    Doing,
-    add_up,
-    clock_sm_mhz,
-    fan_percent,
-    is_capped,
-    is_slowed_by_heat,
-    is_slowed_down,
-    memory_mib,
-    power_watts,
-    room_offset,
-    stifled_temperature,
-    temperature,
-    utilization,
-)
-from gpudeck.collectors.simulated.track import Track
+from gpudeck.collectors.simulated.inventory import FELL_OFF, GpuSlot, HostLifecycle
+from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline
+from gpudeck.collectors.simulated.physics import EnergyMeter, GpuLoad, LoadSegment, SlotTrack
+from gpudeck.collectors.sysfs import UNSUPPORTED as AMD_UNSUPPORTED
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.report import GpuReading, Number, Process
+from gpudeck.model.report import GpuEvent, GpuReading, Number, Process
 
+AMD_UNKNOWN = AMD_REASONS | {"fan_percent": AMD_UNSUPPORTED}
+"""What amdgpu does not report of a board for servers."""
+_MIB = 1 << 20
+_DAY = 86_400
+_PCIE = ("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second")
+_ERRORS = ("ecc_corrected_count", "ecc_uncorrected_count")
+_ROWS = ("remapped_rows_count", "remapped_rows_pending")
+_LINKS = ("nvlink_active_count", "nvlink_inactive_count")
+_OF_BOARD = ("encoder_percent", "decoder_percent", "power_watts", "power_limit_watts", "energy_joules")
+DAY = 86_400.0
+_OF_PROGRAMS = 0.03
+_OF_BOARDS = 0.002
+_PROGRAM_CODES = (31, 13, 43, 45, 31)
+_BOARD_CODES = (63, 94, 92, 109, 63)
+_TEXTS = {
+    13: "Graphics Exception: ESR 0x505648=0x1000e",
+    31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted",
+    43: "Ch 00000018, engmask 00000101",
+    45: "Ch 00000010",
+    63: "Row Remapper: New row marked for remapping",
+    92: "High single-bit ECC error rate",
+    94: "Contained ECC error",
+    109: "Context switch timeout",
+}
 MIB = 1 << 20
 
 # A working GPU is read anew every 4 s, one at rest every 24 s, a process and the energy every 12 s: enough to look
@@ -48,15 +58,119 @@ _TRIED_EVERY_S, _LASTS_S = 4.5 * 86_400, 1_260.0
 _round_watts = GPU_METRICS["power_watts"].round
 
 
-class Gpu:
+def settled(slot: GpuSlot) -> dict[str, Number]:
+    """The metrics that never change, or only where its memory wears. A MIG instance has the board's flags."""
+    features = slot.model.features
+    values: dict[str, Number] = {"memory_total_bytes": slot.memory_mib * _MIB}
+    if slot.parent is not None:
+        return values | dict.fromkeys(("throttled_thermal", "throttled_hardware", "remapped_rows_pending"), 0)
+    values["power_limit_watts"] = slot.model.limit_watts
+    if features.has_ecc:
+        values |= dict.fromkeys(_ERRORS, 0)
+    if features.remaps_rows:
+        values |= dict(zip(_ROWS, _remapped_rows(slot), strict=True))
+    if features.links:
+        down = int(slot.fault == "unlinked")
+        values |= dict(zip(_LINKS, (features.links - down, down), strict=True))
+    return values
+
+
+def unknowns(slot: GpuSlot) -> dict[str, str]:
+    """The metrics that this GPU or MIG instance never reports, with the reasons."""
+    if slot.model.vendor == "amd":
+        return AMD_UNKNOWN.copy()
+    features = slot.model.features
+    lacking = {
+        ("fan_percent",): not features.fan,
+        ("memory_temperature_celsius",): features.memory_warmth is None,
+        _ERRORS: not features.has_ecc,
+        _ROWS: not features.remaps_rows,
+        _LINKS: not features.links,
+        ("utilization_percent", "memory_utilization_percent"): slot.parent is not None,
+    }
+    unknown = {name: UNSUPPORTED for names, is_lacking in lacking.items() if is_lacking for name in names}
+    if slot.parent is not None:
+        unknown |= dict.fromkeys((*_OF_BOARD, *_ERRORS, _ROWS[0], *_LINKS), WHOLE_BOARD)
+    return unknown | dict.fromkeys(_PCIE, NOT_ASKED_FOR)
+
+
+def wears(slot: GpuSlot) -> bool:
+    """Whether its memory makes errors now and then."""
+    return slot.model.features.has_ecc and slot.parent is None and (slot.fault == "worn" or slot.salt % 13 == 0)
+
+
+def errors(slot: GpuSlot, uptime_s: float) -> dict[str, Number]:
+    """How many errors of its memory were counted since the host booted."""
+    days = uptime_s / _DAY
+    counts = (5 + 31 * days, 1 + days / 9) if slot.fault == "worn" else (0.4 * days, 0)
+    return dict(zip(_ERRORS, map(int, counts), strict=True))
+
+
+def _remapped_rows(slot: GpuSlot) -> tuple[int, int]:
+    """Rows replaced in its whole life, and whether one more waits for a reset."""
+    if slot.fault == "worn":
+        return 3 + slot.salt % 4, 1
+    return int(slot.salt % 29 == 0), 0
+
+
+class SimulatedFaults:
+    """Those of one GPU. A day is looked at once; what it had is kept until another is asked about."""
+
+    def __init__(self, slot: GpuSlot, timeline: Timeline) -> None:
+        self._slot = slot
+        self._timeline = timeline
+        self._has_any = slot.model.vendor == "nvidia" and slot.parent is None and slot.takes_jobs
+        self._days: tuple[int, list[GpuEvent]] = (-1, [])
+
+    def last_day(self, now: float) -> list[GpuEvent]:
+        """The faults of the 24 hours before that moment, the newest last."""
+        if not self._has_any:
+            return []
+        day = floor(now / DAY)
+        if self._days[0] != day:
+            self._days = day, [*self._of_day(day - 1), *self._of_day(day)]
+        if not self._days[1]:
+            return []
+        return [fault for fault in self._days[1] if now - DAY < fault.at <= now]
+
+    def between(self, start: float, end: float) -> list[GpuEvent]:
+        """The faults of that span, the newest last."""
+        if not self._has_any:
+            return []
+        days = range(floor(start / DAY), floor(end / DAY) + 1)
+        return [fault for day in days for fault in self._of_day(day) if start <= fault.at < end]
+
+    def _of_day(self, day: int) -> Iterator[GpuEvent]:
+        """At most one. A program that is at fault has to be there."""
+        luck, salt = draw(self._slot.salt, 4 * day + 1_000_003), self._slot.salt
+        if luck >= _OF_PROGRAMS + _OF_BOARDS:
+            return
+        at = float(int((day + draw(salt, 4 * day + 1_000_004)) * DAY))
+        choice = draw(salt, 4 * day + 1_000_005)
+        if luck < _OF_BOARDS:
+            yield _fault(at, _BOARD_CODES[int(choice * len(_BOARD_CODES))], None)
+            return
+        run = self._timeline.tenure(self._slot.number, at).run
+        if run is not None and run.start + 60 < at < run.end:
+            pid = run.pids[run.slots.index(self._slot.number)]
+            yield _fault(at, _PROGRAM_CODES[int(choice * len(_PROGRAM_CODES))], pid)
+
+
+def _fault(at: float, code: int, pid: int | None) -> GpuEvent:
+    return GpuEvent(at=at, code=code, process=pid, text=_TEXTS[code])
+
+
+class SimulatedGpu:
     """A GPU that works as it should."""
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter, faults: Faults) -> None:
+    def __init__(
+        self, slot: GpuSlot, track: SlotTrack, life: HostLifecycle, meter: EnergyMeter, faults: SimulatedFaults
+    ) -> None:
         self._slot, self._track, self._life, self._meter, self._faults = slot, track, life, meter, faults
         self._offset_s = slot.salt % 24
-        self._stretch: Stretch | None = None
+        self._stretch: LoadSegment | None = None
         self._lively_until = 0.0
         self._frame_at = nan
         self._metrics: dict[str, Number] = {}
@@ -85,7 +199,7 @@ class Gpu:
             events=self._faults.last_day(now),
         )
 
-    def _make_frame(self, stretch: Stretch, now: float) -> None:
+    def _make_frame(self, stretch: LoadSegment, now: float) -> None:
         """Works the values out for the beat that `now` falls into, unless that was done last time."""
         if stretch is not self._stretch:
             self._stretch, self._frame_at = stretch, nan
@@ -98,37 +212,37 @@ class Gpu:
             self._processes = self._read_processes(stretch, t)
             self._metrics = self._read_metrics(stretch, t)
 
-    def _read_metrics(self, stretch: Stretch, t: float) -> dict[str, Number]:
+    def _read_metrics(self, stretch: LoadSegment, t: float) -> dict[str, Number]:
         slot, model, is_taken = self._slot, self._slot.model, bool(stretch.parts)
-        doing, celsius = add_up(stretch.parts, slot.number, t), self._celsius(t)
-        watts = power_watts(model, doing.effort, is_taken=is_taken, ripple=wave(slot.salt, t, 7.0))
+        doing, celsius = physics.add_up(stretch.parts, slot.number, t), self._celsius(t)
+        watts = physics.power_watts(model, doing.effort, is_taken=is_taken, ripple=wave(slot.salt, t, 7.0))
         metrics = self._settled.copy()
         metrics["utilization_percent"] = round(100 * doing.load)
         metrics["memory_utilization_percent"] = round(100 * doing.bandwidth)
         metrics["temperature_celsius"] = round(celsius)
         metrics["power_watts"] = _round_watts(watts)
         metrics["memory_used_bytes"] = self._used_mib() * MIB
-        metrics["clock_sm_mhz"] = clock_sm_mhz(model, doing.effort, celsius, is_taken=is_taken)
+        metrics["clock_sm_mhz"] = physics.clock_sm_mhz(model, doing.effort, celsius, is_taken=is_taken)
         metrics["clock_memory_mhz"] = model.clock_memory_mhz[is_taken]
         if model.features.memory_warmth is not None:
             metrics["memory_temperature_celsius"] = round(celsius * model.features.memory_warmth)
         if model.features.fan:
-            metrics["fan_percent"] = round(fan_percent(celsius))
+            metrics["fan_percent"] = round(physics.fan_percent(celsius))
         if model.vendor == "nvidia":
             metrics |= self._read_driver(doing, celsius, watts, is_taken=is_taken)
             metrics["energy_joules"] = int(self._meter.joules(self._slow_beat(stretch.start, t)))
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
 
-    def _read_driver(self, doing: Doing, celsius: float, watts: float, *, is_taken: bool) -> dict[str, Number]:
-        """What NVIDIA's driver tells beside that."""
+    def _read_driver(self, doing: GpuLoad, celsius: float, watts: float, *, is_taken: bool) -> dict[str, Number]:
+        """What NVIDIA's driver reports beside that."""
         model = self._slot.model
         return {
             "encoder_percent": round(40 * doing.video) if model.features.encodes else 0,
             "decoder_percent": round(100 * doing.video),
             "performance_state": model.features.states[is_taken],
-            "throttled_power": int(is_capped(model, watts)),
-            "throttled_thermal": int(is_slowed_by_heat(celsius)),
-            "throttled_hardware": int(is_slowed_down(celsius)),
+            "throttled_power": int(physics.is_capped(model, watts)),
+            "throttled_thermal": int(physics.is_slowed_by_heat(celsius)),
+            "throttled_hardware": int(physics.is_slowed_down(celsius)),
         }
 
     def _slow_beat(self, since: float, t: float) -> float:
@@ -136,7 +250,7 @@ class Gpu:
 
     def _celsius(self, t: float) -> float:
         slot = self._slot
-        return temperature(slot.model, self._track.warmth(t), room_offset(slot.salt, t))
+        return physics.temperature(slot.model, self._track.warmth(t), physics.room_offset(slot.salt, t))
 
     def _used_mib(self) -> int:
         """What its processes hold, and the little that the driver keeps for itself."""
@@ -145,18 +259,18 @@ class Gpu:
         kept = slot.memory_mib // 200 if held else 1 + slot.salt % 12
         return min(slot.memory_mib, held + kept)
 
-    def _read_processes(self, stretch: Stretch, t: float) -> list[Process]:
+    def _read_processes(self, stretch: LoadSegment, t: float) -> list[Process]:
         processes = [self._read_process(run, level, stretch.start, t) for run, level in stretch.parts]
         return [*processes, self._display(t)] if self._slot.has_display else processes
 
-    def _read_process(self, run: Run, level: float, since: float, t: float) -> Process:
+    def _read_process(self, run: SimulatedJob, level: float, since: float, t: float) -> Process:
         slot = self._slot
         pid = run.pids[run.slots.index(slot.number)]
         return Process(
             pid=pid,
             user=run.user,
             command=run.command,
-            memory_used_bytes=memory_mib(run.work, slot.memory_mib, t - run.start) * MIB,
+            memory_used_bytes=physics.memory_mib(run.work, slot.memory_mib, t - run.start) * MIB,
             started_at=run.start,
             utilization_percent=self._process_percent(run, level, self._slow_beat(since, t)),
             container=run.container,
@@ -165,8 +279,8 @@ class Gpu:
             reasons=self.process_reasons.copy(),
         )
 
-    def _process_percent(self, run: Run, level: float, t: float) -> float | None:
-        return round(utilization(run.work, level, self._slot.number, t))
+    def _process_percent(self, run: SimulatedJob, level: float, t: float) -> float | None:
+        return round(physics.utilization(run.work, level, self._slot.number, t))
 
     def _display(self, t: float) -> Process:
         pid = 1200 + self._slot.salt % 600
@@ -182,17 +296,17 @@ class Gpu:
         )
 
 
-class HotGpu(Gpu):
+class HotGpu(SimulatedGpu):
     """A GPU whose airflow is blocked."""
 
     def _celsius(self, t: float) -> float:
-        return stifled_temperature(self._track.warmth(t), room_offset(self._slot.salt, t))
+        return physics.stifled_temperature(self._track.warmth(t), physics.room_offset(self._slot.salt, t))
 
 
-class CutBoard:
+class MigBoard:
     """A board in MIG mode. Its instances share what the chip alone has, made by the work of all of them."""
 
-    def __init__(self, slots: Sequence[Slot], tracks: Sequence[Track]) -> None:
+    def __init__(self, slots: Sequence[GpuSlot], tracks: Sequence[SlotTrack]) -> None:
         self._model, self._salt = slots[0].model, slots[0].salt
         self._shares = [(slot.share, track) for slot, track in zip(slots, tracks, strict=True)]
         self._read_at = nan
@@ -211,24 +325,33 @@ class CutBoard:
         is_taken = any(stretch.parts for _, stretch in stretches)
         effort = min(1.0, sum(share * stretch.heat for share, stretch in stretches))
         warmth = sum(share * track.warmth(t) for share, track in self._shares)
-        celsius = temperature(model, warmth, room_offset(self._salt, t))
-        watts = power_watts(model, effort, is_taken=is_taken, ripple=0.0)
+        celsius = physics.temperature(model, warmth, physics.room_offset(self._salt, t))
+        watts = physics.power_watts(model, effort, is_taken=is_taken, ripple=0.0)
         return {
             "temperature_celsius": round(celsius),
             "memory_temperature_celsius": round(celsius * (model.features.memory_warmth or 1.0)),
-            "clock_sm_mhz": clock_sm_mhz(model, effort, celsius, is_taken=is_taken),
+            "clock_sm_mhz": physics.clock_sm_mhz(model, effort, celsius, is_taken=is_taken),
             "clock_memory_mhz": model.clock_memory_mhz[is_taken],
             "performance_state": model.features.states[is_taken],
-            "throttled_power": int(is_capped(model, watts)),
+            "throttled_power": int(physics.is_capped(model, watts)),
         }
 
 
-class GpuInstance(Gpu):
+class GpuInstance(SimulatedGpu):
     """A MIG instance: it has its own memory and processes; what the board alone can tell is unknown."""
 
-    process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": reasons.UNDER_MIG}
+    process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": UNDER_MIG}
 
-    def __init__(self, slot: Slot, track: Track, life: Life, meter: Meter, faults: Faults, *, board: CutBoard) -> None:
+    def __init__(
+        self,
+        slot: GpuSlot,
+        track: SlotTrack,
+        life: HostLifecycle,
+        meter: EnergyMeter,
+        faults: SimulatedFaults,
+        *,
+        board: MigBoard,
+    ) -> None:
         super().__init__(slot, track, life, meter, faults)
         self._board = board
 
@@ -238,14 +361,14 @@ class GpuInstance(Gpu):
         reading.metrics.update(self._board.metrics(now))
         return reading
 
-    def _read_metrics(self, stretch: Stretch, t: float) -> dict[str, Number]:
+    def _read_metrics(self, stretch: LoadSegment, t: float) -> dict[str, Number]:
         return self._settled | {"memory_used_bytes": self._used_mib() * MIB}
 
-    def _process_percent(self, run: Run, level: float, t: float) -> float | None:
+    def _process_percent(self, run: SimulatedJob, level: float, t: float) -> float | None:
         return None
 
 
-class OrphanedGpu(Gpu):
+class OrphanedGpu(SimulatedGpu):
     """A GPU on which no process is left, though memory is still held."""
 
     def _used_mib(self) -> int:
@@ -255,11 +378,11 @@ class OrphanedGpu(Gpu):
         return replace(super().reading(now), idle_seconds=round(now - self._life.booted(now)))
 
 
-class MissingGpu:
-    """A GPU that belongs here and cannot be read any more. Every few days somebody gets it going, and it is `itself`
-    for some minutes."""
+class MissingSimulatedGpu:
+    """A GPU that belongs here and cannot be read any more. Every few days it works again for some minutes, as
+    `itself`."""
 
-    def __init__(self, itself: Gpu, slot: Slot, life: Life) -> None:
+    def __init__(self, itself: SimulatedGpu, slot: GpuSlot, life: HostLifecycle) -> None:
         self._itself, self._slot, self._life = itself, slot, life
 
     def is_missing(self, now: float) -> bool:

@@ -1,29 +1,268 @@
-"""What stands in the room: each host with its GPUs, as settled by seed and number alone."""
+"""The hosts of the simulated lab: hardware, defects, when a host boots and when it is down. Settled by seed and number.
 
-from typing import Literal
+hot       a GPU whose airflow is blocked
+cut       two boards in MIG mode (no defect, but as rare)
+missing   a GPU that fell off the bus, but for some minutes every few days
+orphaned  memory held without a process
+flaky     the whole host goes down every ten minutes
+worn      a GPU whose memory makes errors
+unlinked  a GPU with one NVLink down
+full      a disk for data that is nearly full
+
+The first eight hosts of a fleet have one defect each. From host 65 on defects are rare.
+"""
+
+from math import floor
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.collectors.simulated.chance import dice, draw, hex_name, uuid_name
-from gpudeck.collectors.simulated.hardware import BUSES, MIXED_CUTS, SEVEN_CUTS, Chassis, Cut, Model
-from gpudeck.collectors.simulated.mishaps import Life, Mishap, life_of
-from gpudeck.collectors.simulated.people import GROUPS
+from gpudeck.collectors.simulated.chance import draw, hex_name, seeded_random, uuid_name
+from gpudeck.collectors.simulated.work import GROUPS, PROFILES, Kind
 
+Vendor = Literal["nvidia", "amd"]
+Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "unlinked", "full"]
+
+FELL_OFF = "fell off the bus (Xid 79)"
+_SPRINKLED: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "flaky", "worn", "unlinked", "full")
 Fault = Literal["none", "hot", "missing", "orphaned", "worn", "unlinked"]
 
 _SYSTEMS = ("Ubuntu 22.04.5 LTS", "Ubuntu 24.04.2 LTS", "Debian GNU/Linux 12", "Rocky Linux 9.5")
 _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "amd": ("6.10.5", "6.12.12")}
 
 
-class Slot(Struct, frozen=True):
+class Features(Struct, frozen=True):
+    """What a GPU has beside memory and clocks.
+
+    One without `fan` is cooled by the fans of its machine. `states` are its performance states (empty, full).
+    `memory_warmth` is its memory's temperature as a share of the chip's; None without a sensor.
+    """
+
+    fan: bool = False
+    states: tuple[int, int] = (0, 0)
+    memory_warmth: float | None = None
+    links: int = 0
+    has_ecc: bool = False
+    remaps_rows: bool = False
+    encodes: bool = True
+
+
+class GpuModel(Struct, frozen=True):
+    """A GPU model. `ready_watts` is its draw while a program sits on it without working.
+
+    `cool_celsius` and `hot_celsius` are its temperatures empty and at full work in a well aired machine. Clocks are
+    (empty, full).
+    """
+
+    name: str
+    memory_mib: int
+    limit_watts: int
+    idle_watts: float
+    ready_watts: float
+    clock_sm_mhz: tuple[int, int]
+    clock_memory_mhz: tuple[int, int]
+    cool_celsius: float
+    hot_celsius: float
+    features: Features
+    vendor: Vendor = "nvidia"
+
+
+_HOPPER = Features(memory_warmth=0.9, links=18, has_ecc=True, remaps_rows=True, encodes=False)
+_AMPERE = Features(memory_warmth=0.95, links=12, has_ecc=True, remaps_rows=True, encodes=False)
+_VOLTA = Features(memory_warmth=0.94, links=6, has_ecc=True)
+_ADA = Features(states=(8, 0), has_ecc=True, remaps_rows=True)
+_INSTINCT = Features(memory_warmth=0.8, has_ecc=True)
+# Cards for desks compute in state 2; their error correction is off as delivered, or not there at all.
+_GEFORCE = Features(fan=True, states=(8, 2))
+_RTX = Features(fan=True, states=(8, 2), remaps_rows=True)
+_RTX_IN_PAIRS = Features(fan=True, states=(8, 2), remaps_rows=True, links=4)
+
+H200 = GpuModel("NVIDIA H200", 143_771, 700, 76, 118, (345, 1980), (3201, 3201), 29, 68, _HOPPER)
+H100 = GpuModel("NVIDIA H100 80GB HBM3", 81_559, 700, 70, 115, (345, 1980), (2619, 2619), 28, 67, _HOPPER)
+A100_80 = GpuModel("NVIDIA A100-SXM4-80GB", 81_920, 400, 58, 84, (210, 1410), (1593, 1593), 30, 66, _AMPERE)
+A100_40 = GpuModel("NVIDIA A100-SXM4-40GB", 40_960, 400, 52, 75, (210, 1410), (1215, 1215), 29, 64, _AMPERE)
+L40S = GpuModel("NVIDIA L40S", 46_068, 350, 34, 88, (210, 2520), (405, 9001), 31, 74, _ADA)
+V100 = GpuModel("Tesla V100-SXM2-32GB", 32_768, 300, 42, 58, (135, 1530), (877, 877), 32, 66, _VOLTA)
+MI300X = GpuModel("AMD Instinct MI300X", 196_592, 750, 138, 165, (132, 2100), (900, 1300), 36, 72, _INSTINCT, "amd")
+RTX_4090 = GpuModel("NVIDIA GeForce RTX 4090", 24_564, 450, 21, 58, (210, 2745), (405, 10_501), 33, 72, _GEFORCE)
+RTX_6000_ADA = GpuModel("NVIDIA RTX 6000 Ada Generation", 49_140, 300, 24, 69, (210, 2505), (405, 10_001), 32, 76, _RTX)
+RTX_A6000 = GpuModel("NVIDIA RTX A6000", 49_140, 300, 22, 75, (210, 1800), (405, 8001), 34, 78, _RTX_IN_PAIRS)
+
+BUSES: dict[int, tuple[str, ...]] = {
+    2: ("01", "21"),
+    4: ("01", "41", "81", "c1"),
+    8: ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db"),
+}
+"""The PCI buses of the GPUs of a machine that has so many."""
+
+
+class Chassis(Struct, frozen=True):
+    """A machine as it is delivered: so many GPUs of one model. A workstation has a display on its first GPU."""
+
+    model: GpuModel
+    gpus: int
+    cpu_threads: int
+    ram_gib: int
+    disk_tib: float
+    workstation: bool = False
+
+
+HGX_H200 = Chassis(H200, 8, 224, 2048, 28)
+HGX_H100 = Chassis(H100, 8, 192, 2048, 28)
+A100_80_SERVER = Chassis(A100_80, 4, 128, 1024, 15)
+A100_40_SERVER = Chassis(A100_40, 8, 128, 1024, 15)
+L40S_SERVER = Chassis(L40S, 8, 128, 768, 7.5)
+V100_SERVER = Chassis(V100, 4, 80, 384, 3.8)
+MI300X_SERVER = Chassis(MI300X, 8, 192, 2304, 28)
+RTX_4090_SERVER = Chassis(RTX_4090, 4, 64, 256, 7.5)
+RTX_4090_DESK = Chassis(RTX_4090, 2, 32, 128, 3.8, workstation=True)
+RTX_6000_DESK = Chassis(RTX_6000_ADA, 2, 64, 256, 7.5, workstation=True)
+A6000_SERVER = Chassis(RTX_A6000, 4, 64, 512, 7.5)
+
+COMMON = (
+    *(HGX_H100, HGX_H200, A100_80_SERVER, A100_80_SERVER, A100_40_SERVER, L40S_SERVER, L40S_SERVER),
+    *(RTX_4090_SERVER, RTX_4090_SERVER, A6000_SERVER, A6000_SERVER, V100_SERVER, RTX_4090_DESK, RTX_6000_DESK),
+)
+"""What a lab buys again and again, in proportion."""
+
+
+class MigProfile(Struct, frozen=True):
+    """One MIG instance: its profile's name, its number on the board, its memory and its share of the board."""
+
+    profile: str
+    instance: int
+    memory_mib: int
+    share: float
+
+
+def _cut(profile: str, instance: int, sevenths: int, memory_mib: int) -> MigProfile:
+    return MigProfile(profile, instance, memory_mib, sevenths / 7)
+
+
+SEVEN_CUTS = tuple(_cut("1g.10gb", instance, 1, 9_728) for instance in range(7))
+MIXED_CUTS = (
+    _cut("3g.40gb", 0, 3, 40_192),
+    _cut("2g.20gb", 1, 2, 19_968),
+    _cut("1g.10gb", 2, 1, 9_728),
+    _cut("1g.10gb", 3, 1, 9_728),
+)
+"""How the two cut boards of an A100 80 GB server are divided: evenly, and as people asked for it."""
+
+
+_CAST: tuple[tuple[Chassis, Mishap], ...] = (
+    (HGX_H100, "worn"),
+    (RTX_6000_DESK, "hot"),
+    (A100_80_SERVER, "cut"),
+    (L40S_SERVER, "missing"),
+    (A100_40_SERVER, "orphaned"),
+    (V100_SERVER, "flaky"),
+    (HGX_H200, "unlinked"),
+    (MI300X_SERVER, "full"),
+)
+
+
+def choose_first_hosts(seed: int, hosts: int) -> tuple[tuple[Chassis, Mishap], ...]:
+    """Machine and mishap of the fleet's first hosts, in the seed's order."""
+    players = list(_CAST[:hosts])
+    seeded_random(seed, "cast").shuffle(players)
+    return tuple(players)
+
+
+def choose_further_host(seed: int, host: int) -> tuple[Chassis, Mishap]:
+    """Machine and mishap of a host beyond the cast."""
+    rng = seeded_random(seed, "extra", host)
+    chassis = rng.choice(COMMON)
+    is_unlucky = host >= 64 and rng.random() < 0.03
+    return chassis, rng.choice(_SPRINKLED) if is_unlucky else "none"
+
+
+class HostLifecycle(Struct, frozen=True):
+    """A host's time, cut into blocks that begin at `offset_s` + n · `block_s`.
+
+    Every `boot_every`-th block begins with a boot, before which all its jobs have ended. Where `outage_s` is given
+    (shortest, longest), each block ends with the host dead for about that long.
+    """
+
+    block_s: int
+    offset_s: int
+    boot_every: int
+    outage_s: tuple[int, int] | None = None
+
+    def number(self, t: float) -> int:
+        """The block that `t` falls into."""
+        return floor((t - self.offset_s) / self.block_s)
+
+    def opens(self, number: int) -> float:
+        """When that block begins."""
+        return float(self.offset_s + number * self.block_s)
+
+    def closes(self, number: int) -> float:
+        """When that block ends for the living: at its end, or when the host dies."""
+        end = self.opens(number + 1)
+        if self.outage_s is None:
+            return end
+        shortest, longest = self.outage_s
+        return end - shortest - int(draw(self.offset_s, number) * (longest - shortest))
+
+    def boots_at(self, number: int) -> bool:
+        """Whether that block begins with a boot."""
+        return (number + self.offset_s) % self.boot_every == 0
+
+    def booted(self, t: float) -> float:
+        """The last boot before `t`."""
+        number = self.number(t)
+        return self.opens(number - (number + self.offset_s) % self.boot_every)
+
+    def is_alive(self, t: float) -> bool:
+        """Whether the host runs at that moment."""
+        return self.outage_s is None or t < self.closes(self.number(t))
+
+
+class JobArrivals(Struct, frozen=True):
+    """How a host's jobs follow each other.
+
+    `gap_s` is the mean wait for the next job in seconds of full activity, `shortest_s` the least a job lasts, `filled`
+    the chance that a free GPU is taken when a block begins.
+    """
+
+    gap_s: float
+    shortest_s: int
+    filled: float
+    weights: dict[Kind, float]
+    length_scale: float = 1.0
+
+
+_ALL_KINDS: dict[Kind, float] = {kind: habit.weight for kind, habit in PROFILES.items()}
+_STEADY_KINDS: dict[Kind, float] = {"training": 3.0, "loader": 1.0}
+_BLOCK_S = 2 * 86_400
+
+USUAL = JobArrivals(gap_s=5_600, shortest_s=240, filled=0.645, weights=_ALL_KINDS)
+RESTLESS = JobArrivals(gap_s=5, shortest_s=240, filled=0.98, weights=_STEADY_KINDS)
+INTERRUPTED = JobArrivals(gap_s=25, shortest_s=45, filled=0, weights=_STEADY_KINDS, length_scale=0.04)
+
+
+def lifecycle_of(seed: int, host: int, mishap: Mishap) -> HostLifecycle:
+    """When the host boots and dies: every 48 days for maintenance, or every 10 minutes for about 2."""
+    rng = seeded_random(seed, "life", host)
+    if mishap == "flaky":
+        return HostLifecycle(600, rng.randrange(600), 1, (110, 140))
+    return HostLifecycle(_BLOCK_S, rng.randrange(_BLOCK_S), 24)
+
+
+def arrivals_of(mishap: Mishap) -> JobArrivals:
+    """A hot GPU is one that is never left alone; on a host that keeps dying only short jobs are seen."""
+    return {"hot": RESTLESS, "flaky": INTERRUPTED}.get(mishap, USUAL)
+
+
+class GpuSlot(Struct, frozen=True):
     """One row of a host's report: a GPU, or a MIG instance with its `share` of the board. `number` is its place."""
 
     number: int
     index: int
     uuid: str
     name: str
-    model: Model
+    model: GpuModel
     memory_mib: int
     pci_address: str
     salt: int
@@ -51,7 +290,7 @@ class Volume(Struct, frozen=True):
     salt: int
 
 
-class Host(Struct, frozen=True):
+class HostSpec(Struct, frozen=True):
     """A machine and everything about it that never changes. `in_slurm`: jobs come through the scheduler.
 
     The first of `volumes` is that of `/`.
@@ -62,8 +301,8 @@ class Host(Struct, frozen=True):
     id: str
     chassis: Chassis
     mishap: Mishap
-    slots: tuple[Slot, ...]
-    life: Life
+    slots: tuple[GpuSlot, ...]
+    life: HostLifecycle
     group: str
     in_slurm: bool
     os: str
@@ -75,20 +314,20 @@ class Host(Struct, frozen=True):
     addresses: tuple[str, ...]
 
 
-def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mishap) -> Host:
+def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mishap) -> HostSpec:
     """Sets one machine up; the same arguments give the same machine."""
-    rng = dice(seed, "host", number)
+    rng = seeded_random(seed, "host", number)
     group = rng.choice(tuple(GROUPS))
     in_slurm = not chassis.workstation and rng.random() < 0.4
     os, driver_version, salt = rng.choice(_SYSTEMS), rng.choice(_DRIVERS[chassis.model.vendor]), rng.getrandbits(24)
-    return Host(
+    return HostSpec(
         number=number,
         name=name,
         id=hex_name(seed, "machine", number),
         chassis=chassis,
         mishap=mishap,
         slots=_slots(seed, number, chassis, mishap),
-        life=life_of(seed, number, mishap),
+        life=lifecycle_of(seed, number, mishap),
         group=group,
         in_slurm=in_slurm,
         os=os,
@@ -133,32 +372,24 @@ def _labels(number: int, chassis: Chassis, group: str, in_slurm: bool) -> dict[s
     return labels | {"scheduler": "slurm"} if in_slurm else labels
 
 
-def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[Slot, ...]:
+_FAULTS: dict[str, Fault] = {name: name for name in get_args(Fault) if name != "none"}
+
+
+def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[GpuSlot, ...]:
     faulty = int(draw(seed, host) * chassis.gpus)
-    slots: list[Slot] = []
+    slots: list[GpuSlot] = []
     for index in range(chassis.gpus):
-        board = _board(seed, host, chassis, index, _fault(mishap, index == faulty))
+        board = _board(seed, host, chassis, index, _FAULTS.get(mishap, "none") if index == faulty else "none")
         cuts = {0: SEVEN_CUTS, 1: MIXED_CUTS}.get(index, ()) if mishap == "cut" else ()
         for slot in [_instance(seed, board, cut) for cut in cuts] or [board]:
             slots.append(replace(slot, number=len(slots)))
     return tuple(slots)
 
 
-def _fault(mishap: Mishap, is_chosen: bool) -> Fault:
-    faults: dict[Mishap, Fault] = {
-        "hot": "hot",
-        "missing": "missing",
-        "orphaned": "orphaned",
-        "worn": "worn",
-        "unlinked": "unlinked",
-    }
-    return faults.get(mishap, "none") if is_chosen else "none"
-
-
-def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> Slot:
+def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> GpuSlot:
     model = chassis.model
     digits = uuid_name(seed, "gpu", host, index)
-    return Slot(
+    return GpuSlot(
         number=index,
         index=index,
         uuid=f"GPU-{digits}",
@@ -172,8 +403,8 @@ def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> 
     )
 
 
-def _instance(seed: int, board: Slot, cut: Cut) -> Slot:
-    return Slot(
+def _instance(seed: int, board: GpuSlot, cut: MigProfile) -> GpuSlot:
+    return GpuSlot(
         number=0,
         index=board.index,
         uuid=f"MIG-{uuid_name(seed, board.uuid, cut.instance)}",

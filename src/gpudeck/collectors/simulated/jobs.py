@@ -6,22 +6,20 @@ before it, and a job is the same seen from either side of an edge.
 """
 
 from bisect import bisect
-from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 
 from msgspec import Struct
 
-from gpudeck.collectors.simulated.chance import dice, draw
-from gpudeck.collectors.simulated.inventory import Host, Slot
-from gpudeck.collectors.simulated.kinds import HABITS, Kind, Work, draw_work, pick, pick_size, write_command
-from gpudeck.collectors.simulated.mishaps import tempo_of
-from gpudeck.collectors.simulated.people import Crowd
-from gpudeck.collectors.simulated.rhythm import activity, later
+from gpudeck.collectors.simulated.chance import activity, draw, later, seeded_random
+from gpudeck.collectors.simulated.inventory import GpuSlot, HostSpec, arrivals_of
+from gpudeck.collectors.simulated.work import PROFILES, Kind, LabUsers, Work, draw_work, pick, pick_size, write_command
 
 _PATIENCE_S = 1800.0
 
 
-class Run(Struct, frozen=True):
+class SimulatedJob(Struct, frozen=True):
     """One job, as it really was. `gpus` are UUIDs, `slots` their places in the report, `pids` one for each of them.
 
     One program on several GPUs has the same pid on all. Times are whole Unix seconds; it was there from `start` until
@@ -40,7 +38,7 @@ class Run(Struct, frozen=True):
     container: str | None
     job: str | None
     work: Work
-    guest: "Run | None" = None
+    guest: "SimulatedJob | None" = None
 
     def tell_owner(self, pid: int) -> str:
         """What the owner of that process would be concluded from, in the words of `collectors.attribution`."""
@@ -52,32 +50,40 @@ class Run(Struct, frozen=True):
 
 
 class Tenure(Struct, frozen=True):
-    """A slot's time from `start` to `end`, in which `run` was on it; None when nobody was.
+    """A slot's time from `start` to `end`, in which `run` was on it; None for no job.
 
-    Of an empty slot only so much is told as its block knows: for moments before `told_from` it is told otherwise.
+    For an empty slot this holds from `told_from` on only, which is as far as its block knows.
     """
 
     start: float
     end: float
-    run: Run | None
+    run: SimulatedJob | None
     told_from: float
 
 
-class _Block(Struct, frozen=True):
+class _JobBlock(Struct, frozen=True):
     """Each slot's runs and their starts, in order."""
 
-    runs: tuple[list[Run], ...]
+    runs: tuple[list[SimulatedJob], ...]
     starts: tuple[list[float], ...]
+
+
+BlockCache = Callable[["Timeline", int], _JobBlock]
+
+
+def cache_blocks(most: int = 256) -> BlockCache:
+    """Keeps the blocks worked out last, over all hosts; older ones are worked out again when asked for."""
+    return lru_cache(most)(lambda timeline, number: timeline.work_out(number))
 
 
 class Timeline:
     """The jobs of one host. `blocks` is the store of blocks already worked out; it is shared and bounded."""
 
-    def __init__(self, seed: int, host: Host, crowd: Crowd, blocks: "BlockCache") -> None:
+    def __init__(self, seed: int, host: HostSpec, crowd: LabUsers, blocks: BlockCache) -> None:
         self._seed, self._host, self._crowd, self._blocks = seed, host, crowd, blocks
         self._life = host.life
-        self._tempo = tempo_of(host.mishap)
-        self._presence = {kind: HABITS[kind].presence for kind in self._tempo.weights}
+        self._tempo = arrivals_of(host.mishap)
+        self._presence = {kind: PROFILES[kind].presence for kind in self._tempo.weights}
 
     def tenure(self, slot: int, t: float) -> Tenure:
         """Who is on the slot at `t`, since when and until when. An empty slot looks back one block at most."""
@@ -92,15 +98,15 @@ class Timeline:
         until = starts[place] if place < len(starts) else self._life.opens(number + 1)
         return Tenure(since, until, None, max(since, self._life.opens(number)))
 
-    def overlapping(self, start: float, end: float) -> list[Run]:
+    def overlapping(self, start: float, end: float) -> list[SimulatedJob]:
         """Every job, guests too, that was there at some time from `start` until just before `end`; oldest first."""
-        found: dict[tuple[float, int], Run] = {}
+        found: dict[tuple[float, int], SimulatedJob] = {}
         for number in range(self._life.number(start), self._life.number(end) + 1):
             for run in (run for runs in self._block(number).runs for run in runs):
                 found.update(((job.start, job.pids[0]), job) for job in (run, run.guest) if job)
         return sorted((run for run in found.values() if run.start < end and run.end > start), key=_by_start)
 
-    def counted(self, slot: int, t: float) -> tuple[float, list[Run]]:
+    def counted(self, slot: int, t: float) -> tuple[float, list[SimulatedJob]]:
         """Since when the slot's counter of energy counts, and the jobs there from then up to `t`.
 
         It starts anew with each block, or with the job that runs across the block's beginning.
@@ -118,23 +124,23 @@ class Timeline:
         runs = self._block(number - 1).runs[slot]
         return runs[-1].end if runs else self._life.opens(number - 1)
 
-    def _block(self, number: int) -> _Block:
-        key = (self._host.number, number)
-        return self._blocks.get(key) or self._blocks.put(key, self._work_out(number))
+    def _block(self, number: int) -> _JobBlock:
+        return self._blocks(self, number)
 
-    def _work_out(self, number: int) -> _Block:
-        runs: tuple[list[Run], ...] = tuple([] for _ in self._host.slots)
+    def work_out(self, number: int) -> _JobBlock:
+        """The jobs of one block."""
+        runs: tuple[list[SimulatedJob], ...] = tuple([] for _ in self._host.slots)
         crossing_in, crossing_out = self._crossing(number), self._crossing(number + 1)
         for run in (*crossing_in, *self._inside(number, crossing_in, crossing_out), *crossing_out):
             for slot in run.slots:
                 runs[slot].append(run)
-        return _Block(runs, tuple([run.start for run in lane] for lane in runs))
+        return _JobBlock(runs, tuple([run.start for run in lane] for lane in runs))
 
-    def _crossing(self, number: int) -> list[Run]:
+    def _crossing(self, number: int) -> list[SimulatedJob]:
         """The jobs that run across the beginning of that block, and never into those of its neighbours."""
         if self._life.boots_at(number):
             return []
-        rng = dice(self._seed, "crossing", self._host.number, number)
+        rng = seeded_random(self._seed, "crossing", self._host.number, number)
         free = [slot for slot in self._host.slots if slot.takes_jobs]
         runs = []
         while free:
@@ -150,7 +156,7 @@ class Timeline:
     def _span_across(self, rng: Random, kind: Kind, number: int) -> tuple[float, float]:
         edge = self._life.opens(number)
         earliest, latest = self._watershed(number - 1) + 60, self._watershed(number) - 60
-        length = HABITS[kind].length_s(rng, met_midway=True)
+        length = PROFILES[kind].length_s(rng, met_midway=True)
         before = after = 0
         for _ in range(4):  # most jobs are started by day: ask again for those begun at night
             passed = rng.uniform(0.02, 0.98)
@@ -164,9 +170,11 @@ class Timeline:
         share = 0.25 + 0.5 * draw(self._host.salt, number)
         return float(round(self._life.opens(number) + share * self._life.block_s))
 
-    def _inside(self, number: int, crossing_in: list[Run], crossing_out: list[Run]) -> list[Run]:
+    def _inside(
+        self, number: int, crossing_in: list[SimulatedJob], crossing_out: list[SimulatedJob]
+    ) -> list[SimulatedJob]:
         """The jobs that begin and end between the crossing ones: whichever slot is free first gets the next job."""
-        rng = dice(self._seed, "inside", self._host.number, number)
+        rng = seeded_random(self._seed, "inside", self._host.number, number)
         free_from = {slot.number: self._life.opens(number) for slot in self._host.slots if slot.takes_jobs}
         free_until = dict.fromkeys(free_from, self._life.closes(number))
         free_from.update((slot, run.end) for run in crossing_in for slot in run.slots)
@@ -187,12 +195,12 @@ class Timeline:
 
     def _next_run(
         self, rng: Random, first: int, free_from: dict[int, float], free_until: dict[int, float]
-    ) -> Run | None:
+    ) -> SimulatedJob | None:
         """The next job on slot `first` and on others that are free about then; None when no more fits in there."""
         tempo, all_slots = self._tempo, self._host.slots
         asked = later(free_from[first], rng.expovariate(1 / tempo.gap_s))
         kind = pick(rng, tempo.weights)
-        length = max(tempo.shortest_s, HABITS[kind].length_s(rng) * tempo.length_scale)
+        length = max(tempo.shortest_s, PROFILES[kind].length_s(rng) * tempo.length_scale)
         near = [
             slot
             for slot in sorted(free_from, key=free_from.__getitem__)
@@ -204,13 +212,13 @@ class Timeline:
         end = float(round(min(start + length, *(free_until[slot.number] for slot in slots))))
         return self._run(rng, kind, slots, start, end) if end - start >= tempo.shortest_s else None
 
-    def _run(self, rng: Random, kind: Kind, slots: list[Slot], start: float, end: float) -> Run:
+    def _run(self, rng: Random, kind: Kind, slots: list[GpuSlot], start: float, end: float) -> SimulatedJob:
         work = draw_work(rng, kind, brisk=self._tempo.length_scale < 1)
         guest = self._guest(rng, work, rng.choice(slots), start, end)
         return self._signed(rng, work, sorted(slots, key=_by_number), start, end, guest=guest)
 
-    def _guest(self, rng: Random, work: Work, slot: Slot, start: float, end: float) -> Run | None:
-        """Now and then somebody squeezes in beside a job that leaves memory free."""
+    def _guest(self, rng: Random, work: Work, slot: GpuSlot, start: float, end: float) -> SimulatedJob | None:
+        """Now and then a second job shares a GPU that has memory left."""
         has_room = work.memory_share < 0.7 and end - start > 3600 and slot.parent is None
         if work.kind not in {"training", "loader"} or not has_room or rng.random() > 0.18:
             return None
@@ -223,14 +231,14 @@ class Timeline:
         self,
         rng: Random,
         work: Work,
-        slots: list[Slot],
+        slots: list[GpuSlot],
         start: float,
         end: float,
         *,
-        guest: Run | None = None,
+        guest: SimulatedJob | None = None,
         as_guest: bool = False,
-    ) -> Run:
-        """The job with its owner and everything that tells who that is."""
+    ) -> SimulatedJob:
+        """The job with its owner and the evidence for it."""
         user = self._crowd.pick(rng, self._host.group)
         project = rng.choice(user.projects)
         pids = _pids(start, slots, as_guest, one_program=work.kind == "holder" or rng.random() < 0.12)
@@ -241,45 +249,25 @@ class Timeline:
             container = f"{user.name}-{project}"
         command = write_command(rng, work.kind, project, len(slots))
         gpus, numbers = tuple(slot.uuid for slot in slots), tuple(slot.number for slot in slots)
-        return Run(
+        return SimulatedJob(
             user.name, user.uid, work.kind, command, gpus, start, end, numbers, pids, container, job, work, guest
         )
 
 
-def _mates(slots: list[Slot]) -> int:
+def _mates(slots: list[GpuSlot]) -> int:
     """How many of the slots one job can have, beginning with the first: a MIG instance has no mates."""
     return 1 if slots[0].parent else len(slots)
 
 
-def _pids(start: float, slots: list[Slot], as_guest: bool, *, one_program: bool) -> tuple[int, ...]:
+def _pids(start: float, slots: list[GpuSlot], as_guest: bool, *, one_program: bool) -> tuple[int, ...]:
     """No two jobs that run together share a pid: it carries the slot, and whether it is the slot's guest."""
     base = 2000 + int(start) // 10 % 16_000 * 256 + as_guest
     return tuple(base + 2 * slots[0 if one_program else place].number for place in range(len(slots)))
 
 
-def _by_start(run: Run) -> tuple[float, tuple[int, ...]]:
+def _by_start(run: SimulatedJob) -> tuple[float, tuple[int, ...]]:
     return run.start, run.pids
 
 
-def _by_number(slot: Slot) -> int:
+def _by_number(slot: GpuSlot) -> int:
     return slot.number
-
-
-class BlockCache:
-    """The blocks worked out last, over all hosts; older ones are forgotten and worked out again when asked for."""
-
-    def __init__(self, most: int = 256) -> None:
-        self._most = most
-        self._blocks: OrderedDict[tuple[int, int], _Block] = OrderedDict()
-
-    def get(self, key: tuple[int, int]) -> _Block | None:
-        block = self._blocks.get(key)
-        if block is not None:
-            self._blocks.move_to_end(key)
-        return block
-
-    def put(self, key: tuple[int, int], block: _Block) -> _Block:
-        self._blocks[key] = block
-        if len(self._blocks) > self._most:
-            self._blocks.popitem(last=False)
-        return block

@@ -1,19 +1,28 @@
-"""From work to what a sensor would read: utilization, memory, power, temperatures, fan and clocks at a moment."""
+"""What a job does at a moment, and what sensors read: utilization, memory, power, temperatures, fan, clocks, energy.
+
+Phases and energy are computed in closed form, not by playing a job through, so any moment can be asked about.
+"""
 
 from collections.abc import Iterable
-from math import pi, sin
+from math import exp, pi, sin
 from typing import NamedTuple
 
-from gpudeck.collectors.simulated.chance import wave
-from gpudeck.collectors.simulated.hardware import Model
-from gpudeck.collectors.simulated.jobs import Run
-from gpudeck.collectors.simulated.kinds import Work
+from gpudeck.collectors.simulated.chance import activity, draw, wave
+from gpudeck.collectors.simulated.inventory import GpuModel, GpuSlot
+from gpudeck.collectors.simulated.jobs import SimulatedJob, Tenure, Timeline
+from gpudeck.collectors.simulated.work import Work
 
 _CONTEXT_MIB = 420
 HOTTEST_CELSIUS = 93.0
 _STIFLED_CELSIUS = 88.0
 _SLOWDOWN_CELSIUS = 92.0
 _CAPPED = 0.95
+_COOLING_S = 55.0
+_LEAST_LEVEL = 0.08
+# What it was before is then below the last digit of any temperature, and dear to find out.
+_SETTLED_S = 2400.0
+# How much of its level a job of bursts makes of its time on the average (`phases`).
+_DUTY = {"inference": 0.65, "notebook": 0.17}
 
 
 def utilization(work: Work, level: float, salt: int, t: float) -> float:
@@ -23,7 +32,7 @@ def utilization(work: Work, level: float, salt: int, t: float) -> float:
     return min(100.0, max(6.0, 100.0 * level + work.swing * wave(work.salt + salt, t, 12.0)))
 
 
-class Doing(NamedTuple):
+class GpuLoad(NamedTuple):
     """What the jobs on a GPU make of it together, each 0–1.
 
     `effort` is the load as far as it takes power, `video` that of the video engines.
@@ -35,7 +44,7 @@ class Doing(NamedTuple):
     video: float
 
 
-def add_up(parts: Iterable[tuple[Run, float]], salt: int, t: float) -> Doing:
+def add_up(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> GpuLoad:
     """`parts` are jobs with their levels. Some servers are sent films: the decoder works then as well."""
     load = effort = bandwidth = video = 0.0
     for run, level in parts:
@@ -45,7 +54,7 @@ def add_up(parts: Iterable[tuple[Run, float]], salt: int, t: float) -> Doing:
         effort += share * work.intensity
         bandwidth += share * work.bandwidth
         video += 0.4 * share if work.kind == "inference" and work.salt % 4 == 0 else 0.0
-    return Doing(min(1.0, load), min(1.0, effort), min(1.0, bandwidth), video)
+    return GpuLoad(min(1.0, load), min(1.0, effort), min(1.0, bandwidth), video)
 
 
 def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
@@ -57,14 +66,14 @@ def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
     return context + int((full - context) * age_s / work.ramp_s)
 
 
-def power_watts(model: Model, effort: float, *, is_taken: bool, ripple: float) -> float:
+def power_watts(model: GpuModel, effort: float, *, is_taken: bool, ripple: float) -> float:
     """`effort` is the work weighted with its intensity (0–1), `ripple` the noise (-1–1)."""
     rest = model.ready_watts if is_taken else model.idle_watts
     drawn = rest + (model.limit_watts - rest) * effort
     return min(float(model.limit_watts), drawn + ripple * (0.6 + drawn * 0.012))
 
 
-def temperature(model: Model, warmth: float, room: float) -> float:
+def temperature(model: GpuModel, warmth: float, room: float) -> float:
     """`warmth` is the lagged work (0–1), `room` how many degrees its surroundings are above the usual."""
     return model.cool_celsius + (model.hot_celsius - model.cool_celsius) * warmth + room
 
@@ -84,7 +93,7 @@ def fan_percent(celsius: float) -> float:
     return min(100.0, max(30.0, 30.0 + (celsius - 42.0) * 1.7))
 
 
-def is_capped(model: Model, watts: float) -> bool:
+def is_capped(model: GpuModel, watts: float) -> bool:
     """Whether the GPU slows itself to stay within its power limit."""
     return watts >= _CAPPED * model.limit_watts
 
@@ -99,10 +108,228 @@ def is_slowed_down(celsius: float) -> bool:
     return celsius >= _SLOWDOWN_CELSIUS
 
 
-def clock_sm_mhz(model: Model, load: float, celsius: float, *, is_taken: bool) -> int:
-    """Down while nobody is there; near its limits of power and temperature a GPU slows itself. Steps of 15 MHz."""
+def clock_sm_mhz(model: GpuModel, load: float, celsius: float, *, is_taken: bool) -> int:
+    """Down while unused; near its limits of power and temperature a GPU slows itself. Steps of 15 MHz."""
     empty, full = model.clock_sm_mhz
     if not is_taken:
         return empty
     pace = 1.0 - 0.14 * load * load - (0.22 if is_slowed_by_heat(celsius) else 0.0)
     return int(full * pace) // 15 * 15
+
+
+class Phase(NamedTuple):
+    """From `start` to `end` a job works at `level` (0–1); 0 is no work at all."""
+
+    start: float
+    end: float
+    level: float
+
+
+def phase_at(run: SimulatedJob, t: float) -> Phase:
+    """The job's phase at `t`, which lies between its start and its end. A phase of no work begins when work ended."""
+    work = run.work
+    begun = run.start + work.load_s
+    if t < begun:
+        return Phase(run.start, min(begun, run.end), 0.0)
+    if work.kind == "training":
+        return _between_checkpoints(run, t, begun)
+    if work.kind == "holder":
+        done = begun + work.period_s
+        return Phase(begun, min(done, run.end), work.level) if t < done else Phase(done, run.end, 0.0)
+    if work.kind == "loader":
+        return Phase(begun, run.end, work.level)
+    return _by_bursts(run, t, begun)
+
+
+def _between_checkpoints(run: SimulatedJob, t: float, begun: float) -> Phase:
+    work = run.work
+    first = begun + (t - begun) // work.period_s * work.period_s
+    pause = first + work.period_s - work.rest_s
+    if t < pause:
+        return Phase(first, min(pause, run.end), work.level)
+    return Phase(pause, min(first + work.period_s, run.end), work.rest_level)
+
+
+def _by_bursts(run: SimulatedJob, t: float, begun: float) -> Phase:
+    number = int((t - begun) // run.work.period_s)
+    here = _burst(run, begun, number)
+    if here and here.start <= t < here.end:
+        return Phase(here.start, min(here.end, run.end), here.level)
+    return Phase(_work_ended(run, t, begun, number), _work_begins(run, t, begun, number), 0.0)
+
+
+def _work_ended(run: SimulatedJob, t: float, begun: float, number: int) -> float:
+    for earlier in range(number, -1, -1):
+        burst = _burst(run, begun, earlier)
+        if burst and burst.end <= t:
+            return burst.end
+    return run.start
+
+
+def _work_begins(run: SimulatedJob, t: float, begun: float, number: int) -> float:
+    while begun + number * run.work.period_s < run.end:
+        burst = _burst(run, begun, number)
+        if burst and burst.start > t:
+            return min(burst.start, run.end)
+        number += 1
+    return run.end
+
+
+def _burst(run: SimulatedJob, begun: float, number: int) -> Phase | None:
+    """The work within the `number`-th period: a server is asked all the time or not at all, a person tries things."""
+    work = run.work
+    opens = begun + number * work.period_s
+    is_server = work.kind == "inference"
+    if draw(work.salt, 3 * number) > (0.93 if is_server else 0.2 + 0.7 * activity(opens)):
+        return None
+    luck = draw(work.salt, 3 * number + 1)
+    level = max(_LEAST_LEVEL, work.level * (0.4 + 0.6 * luck))
+    if is_server:
+        return Phase(opens, opens + work.period_s, level)
+    offset, length = int(work.period_s * 0.3 * luck), int(work.period_s * (0.1 + 0.5 * draw(work.salt, 3 * number + 2)))
+    return Phase(opens + offset, opens + offset + length, level)
+
+
+class LoadSegment(NamedTuple):
+    """From `start` to `end` nothing changes on a slot but noise: `parts` are its jobs with their levels.
+
+    `heat` is their work as far as it warms the board (0–1). `idle_since` is when the last work ended or the slot became
+    empty; None while there is work.
+    """
+
+    start: float
+    end: float
+    parts: tuple[tuple[SimulatedJob, float], ...]
+    heat: float
+    idle_since: float | None
+
+
+def segment_at(tenure: Tenure, slot: int, t: float) -> LoadSegment:
+    """The stretch of `tenure` that `t` falls into."""
+    run = tenure.run
+    if run is None:
+        return LoadSegment(tenure.start, tenure.end, (), 0.0, tenure.start)
+    phase, guest = phase_at(run, t), run.guest
+    if guest is None or slot not in guest.slots:
+        return _stretch(phase.start, phase.end, [(run, phase)])
+    if t < guest.start:
+        return _stretch(phase.start, min(phase.end, guest.start), [(run, phase)])
+    if t >= guest.end:
+        return _stretch(max(phase.start, guest.end), phase.end, [(run, phase)])
+    beside = phase_at(guest, t)
+    start, end = max(phase.start, beside.start, guest.start), min(phase.end, beside.end)
+    return _stretch(start, end, [(run, phase), (guest, beside)])
+
+
+def _stretch(start: float, end: float, together: list[tuple[SimulatedJob, Phase]]) -> LoadSegment:
+    parts = tuple([(run, phase.level) for run, phase in together])
+    heat = min(1.0, sum([level * run.work.intensity for run, level in parts]))
+    idle_since = None if any(level for _, level in parts) else max([phase.start for _, phase in together])
+    return LoadSegment(start, end, parts, heat, idle_since)
+
+
+def warmth_at_start(timeline: Timeline, tenure: Tenure, slot: int, stretch: LoadSegment) -> float:
+    """How warm (0–1) the slot still or already is when a stretch of `tenure` begins, from the three before it."""
+    stretches = [stretch]
+    for _ in range(3):
+        t = stretches[-1].start - 1.0
+        if t < tenure.start:
+            tenure = timeline.tenure(slot, t)
+        stretches.append(segment_at(tenure, slot, t))
+    warmth = stretches[3].heat
+    for earlier, later in ((stretches[2], stretches[1]), (stretches[1], stretch)):
+        warmth = cooled(earlier.heat, warmth, later.start - earlier.start)
+    return warmth
+
+
+def cooled(heat: float, warmth: float, seconds: float) -> float:
+    """What `warmth` has become after so many seconds of `heat`: it follows with a lag of about a minute."""
+    return heat + (warmth - heat) * exp(-seconds / _COOLING_S)
+
+
+_NOTHING = LoadSegment(0.0, 0.0, (), 0.0, 0.0)
+
+
+class SlotTrack:
+    """Keeps the stretch asked for last, because the next question is nearly always about the same one."""
+
+    def __init__(self, timeline: Timeline, slot: int) -> None:
+        self._timeline = timeline
+        self._slot = slot
+        self._tenure = Tenure(0.0, 0.0, None, 0.0)
+        self._stretch = _NOTHING
+        self._told_from = 0.0
+        self._warmth: float | None = None
+
+    def at(self, t: float) -> LoadSegment:
+        """The stretch that `t` falls into. The same one is the same object until another is asked for."""
+        if not self._told_from <= t < self._stretch.end:
+            if not self._tenure.told_from <= t < self._tenure.end:
+                self._tenure = self._timeline.tenure(self._slot, t)
+            self._stretch = segment_at(self._tenure, self._slot, t)
+            self._told_from = max(self._stretch.start, self._tenure.told_from)
+            self._warmth = None
+        return self._stretch
+
+    def tenure(self, t: float) -> Tenure:
+        """Who is on the slot at `t`."""
+        self.at(t)
+        return self._tenure
+
+    def warmth(self, t: float) -> float:
+        """How warm (0–1) its work has made the board by `t`."""
+        stretch = self.at(t)
+        if t - stretch.start > _SETTLED_S:
+            return stretch.heat
+        if self._warmth is None:
+            self._warmth = warmth_at_start(self._timeline, self._tenure, self._slot, stretch)
+        return cooled(stretch.heat, self._warmth, t - stretch.start)
+
+
+def effort_seconds(work: Work, age_s: float) -> float:
+    """Seconds of full effort within the first `age_s` of a job: its levels weighted with its intensity."""
+    worked_s = max(0.0, age_s - work.load_s)
+    if work.kind == "training":
+        periods, begun_s = divmod(worked_s, work.period_s)
+        steady_s = work.period_s - work.rest_s
+        steady, rest = periods * steady_s + min(begun_s, steady_s), periods * work.rest_s + max(0.0, begun_s - steady_s)
+        return (steady * work.level + rest * work.rest_level) * work.intensity
+    if work.kind == "holder":
+        worked_s = min(worked_s, work.period_s)
+    return worked_s * work.level * work.intensity * _DUTY.get(work.kind, 1.0)
+
+
+class EnergyMeter:
+    """The counter of one GPU. Joules since the driver last let it start anew: every other day, between two jobs."""
+
+    def __init__(self, timeline: Timeline, track: SlotTrack, slot: GpuSlot) -> None:
+        self._timeline, self._track, self._slot = timeline, track, slot
+        self._start = self._end = 0.0
+        self._run: SimulatedJob | None = None
+        self._since = 0.0
+        self._before = 0.0
+
+    def joules(self, t: float) -> float:
+        """What it shows at `t`; cheapest for moments in the same job."""
+        if not self._start <= t < self._end:
+            self._turn_to(t)
+        idle = self._slot.model.idle_watts * (t - self._since)
+        return idle + self._before + (self._taken(self._run, t) if self._run else 0.0)
+
+    def _turn_to(self, t: float) -> None:
+        tenure = self._track.tenure(t)
+        self._since, runs = self._timeline.counted(self._slot.number, t)
+        self._start, self._end, self._run = max(self._since, tenure.start), tenure.end, tenure.run
+        self._before = sum(self._taken(run, t) for run in runs if run is not tenure.run)
+
+    def _taken(self, run: SimulatedJob, t: float) -> float:
+        """What the job took until `t`, beyond what the GPU would have taken without it."""
+        model, guest = self._slot.model, run.guest
+        joules = _taken_by(model, run, t) + (model.ready_watts - model.idle_watts) * (min(t, run.end) - run.start)
+        if guest is not None and self._slot.number in guest.slots and t > guest.start:
+            joules += _taken_by(model, guest, t)
+        return joules
+
+
+def _taken_by(model: GpuModel, run: SimulatedJob, t: float) -> float:
+    return (model.limit_watts - model.ready_watts) * effort_seconds(run.work, min(t, run.end) - run.start)

@@ -8,20 +8,19 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudeck.collectors.idle import IdleWatch
+from gpudeck.collectors.base import IdleWatch
 from gpudeck.compat.gpu_cluster_status.node import PATH
 from gpudeck.compat.gpu_cluster_status.nodes import NodeFacts, Nodes
 from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
 from gpudeck.compat.readings import (
     GPUS_AT_MOST,
     MIB,
-    EnvelopeSealer,
     Figures,
     describe_process,
     processes_at_most,
     read_word,
 )
-from gpudeck.discovery.ranges import is_host_name
+from gpudeck.discovery.host_names import is_host_name
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Refused, Temporary
@@ -29,7 +28,7 @@ from gpudeck.model.quantity import show_span
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import Arrival, EnvelopeSequence
 
 WHO: Final = "gpu-cluster-status"
 BYTES_AT_MOST: Final = 1024 * 1024
@@ -58,7 +57,7 @@ class NodeSource:
         self._url = target.url(settings.port, PATH)
         self._question = msgspec.json.encode({"passwd": settings.password})
         self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
-        self._sealer = EnvelopeSealer(target, WHO, settings.interval)
+        self._envelopes = EnvelopeSequence(target, settings.interval, WHO)
         self._idle = IdleWatch()
         self._age = _Age(self._url, max(_SHORTEST_AGE, 3 * settings.interval))
 
@@ -69,7 +68,7 @@ class NodeSource:
         self._nodes[self._target.name] = facts
         # Where hosts.txt has its address alone, a node is called what it calls itself.
         is_own = not self._target.is_named and is_host_name(facts.hostname)
-        return Arrival(self._sealer.seal(report, read_at, facts.hostname if is_own else None), now)
+        return Arrival(self._envelopes.put(report, read_at, host=facts.hostname if is_own else None), now)
 
     async def close(self) -> None:
         self._nodes.pop(self._target.name, None)

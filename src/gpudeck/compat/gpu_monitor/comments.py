@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
 from gpudeck.compat.importing import BookingStep, Here, ImportPlan, Left
-from gpudeck.discovery.ranges import is_host_name, quote
+from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.times import parse_span, parse_time

@@ -1,6 +1,5 @@
 """Which hosts gpu-monitor watches: those that copy files into its folder, and those that its list in Consul names."""
 
-import asyncio
 import os
 import re
 
@@ -8,11 +7,9 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.discovery.base import Findings, Provider
-from gpudeck.discovery.endpoint import Endpoint
-from gpudeck.discovery.long_lists import read_list
-from gpudeck.discovery.ranges import is_host_name, quote
-from gpudeck.discovery.watched import Looks, find_path
+from gpudeck.discovery.base import HostFindings, Provider
+from gpudeck.discovery.host_names import is_host_name, quote
+from gpudeck.discovery.inputs import Endpoint, FileThread, find_path
 from gpudeck.fetch import show_url
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
@@ -36,22 +33,22 @@ class FolderHosts:
 
     def __init__(self, folder: str) -> None:
         self.origin = folder
-        self._findings = Findings()
-        self._looks = Looks()
+        self._findings = HostFindings()
+        self._files_thread = FileThread()
 
     @property
     def problems(self) -> list[str]:
         return self._findings.problems
 
     async def find(self) -> list[Target]:
-        self._findings = await self._looks.look(self._look)
+        self._findings = await self._files_thread.run(self._look)
         return self._findings.targets
 
     async def close(self) -> None:
         """Nothing is open."""
 
-    def _look(self) -> Findings:
-        findings = Findings()
+    def _look(self) -> HostFindings:
+        findings = HostFindings()
         try:
             names = sorted(entry.name for entry in os.scandir(find_path(self.origin)) if entry.name.endswith(_SUFFIX))
         except OSError as error:
@@ -89,24 +86,23 @@ class ConsulNodes:
         self.origin = f"consul {self._shown}"
         self.pause = interval
         self._endpoint = Endpoint(None, None, lambda token: {"X-Consul-Token": token})
-        self._findings = Findings()
+        self._findings = HostFindings()
 
     @property
     def problems(self) -> list[str]:
         return self._findings.problems
 
     async def find(self) -> list[Target]:
-        answer = await self._endpoint.get(self._url)
-        self._findings = await asyncio.to_thread(read_list, read_nodes, answer.body, self.origin, self._shown)
+        self._findings, _ = await self._endpoint.read(self._url, read_nodes, self.origin, self._shown)
         return self._findings.targets
 
     async def close(self) -> None:
         await self._endpoint.close()
 
 
-def read_nodes(body: bytes, origin: str, url: str) -> Findings:
+def read_nodes(body: bytes, origin: str, url: str) -> HostFindings:
     """The nodes in an answer. Raises Temporary."""
-    findings, seen, names = Findings(), set[str](), set[str]()
+    findings, seen, names = HostFindings(), set[str](), set[str]()
     try:
         entries = _decode(body)
     except (ValueError, RecursionError) as error:

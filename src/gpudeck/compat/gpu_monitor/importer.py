@@ -9,7 +9,7 @@ import yaml
 
 from gpudeck.compat.gpu_monitor.comments import plan_bookings
 from gpudeck.compat.importing import Here, ImportPlan, Left, read_small_file
-from gpudeck.discovery.ranges import is_host_name, quote
+from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.model.errors import UsageError
 
 _ARRAY = r"\${}\s*=\s*(?:array\s*\(|\[)(.*?)(?:\)|\])\s*;"

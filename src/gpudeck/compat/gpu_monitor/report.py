@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.collectors.idle import IdleWatch
+from gpudeck.collectors.base import IdleWatch
 from gpudeck.collectors.redaction import Commands, clean
-from gpudeck.collectors.smi_answer import read_number
+from gpudeck.collectors.smi_command import read_number
 from gpudeck.compat.readings import GPUS_AT_MOST, MIB, Figures, describe_process, processes_at_most, read_pid, read_word
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import Temporary
@@ -68,7 +68,7 @@ class ProcessRow(Struct, frozen=True):
     at: float | None
 
 
-class ProcessOwner(Struct, frozen=True):
+class GpuMonitorOwner(Struct, frozen=True):
     """Whose a process is, and since when on the host's clock."""
 
     user: str
@@ -117,9 +117,9 @@ def read_processes(content: bytes, since: float | None = None) -> list[ProcessRo
     return list(rows.values())[::-1]
 
 
-def read_owners(content: bytes) -> tuple[dict[int, ProcessOwner], dict[int, int]]:
+def read_owners(content: bytes) -> tuple[dict[int, GpuMonitorOwner], dict[int, int]]:
     """Who has which process, and the first child of each. A line of JSON begins the list anew."""
-    owners: dict[int, ProcessOwner] = {}
+    owners: dict[int, GpuMonitorOwner] = {}
     children: dict[int, int] = {}
     for line in _lines(content[content.rfind(b"\n{") + 1 :]):
         if line.startswith("{"):
@@ -129,7 +129,7 @@ def read_owners(content: bytes) -> tuple[dict[int, ProcessOwner], dict[int, int]
         pid = read_pid(words[0]) if words else None
         user = read_word(words[1]) if len(words) > 1 else None
         if pid is not None and user is not None:
-            owners[pid] = ProcessOwner(user, _parse_start(words[2] if len(words) > 2 else ""))
+            owners[pid] = GpuMonitorOwner(user, _parse_start(words[2] if len(words) > 2 else ""))
     return owners, children
 
 
@@ -275,7 +275,7 @@ class ReportBuilder:
         return found
 
     def _describe(
-        self, row: ProcessRow, owner: ProcessOwner | None, offset: float, files: Files, child: int
+        self, row: ProcessRow, owner: GpuMonitorOwner | None, offset: float, files: Files, child: int
     ) -> Process:
         memory = read_number(row.memory)
         started = None if owner is None or owner.started_at is None else owner.started_at + offset

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gpudeck.collectors.redaction import Commands
-from gpudeck.discovery.settings import Text, Url, check_url
+from gpudeck.discovery.base import Text, Url, check_url
 from gpudeck.model.settings import Duration
 
 

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from gpudeck.compat.gpu_monitor.report import KINDS, WHO, Files, ReportBuilder
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.readings import EnvelopeSealer
-from gpudeck.discovery.watched import Looks, find_path
+from gpudeck.discovery.inputs import FileThread, find_path
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.quantity import show_span
 from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import Arrival, EnvelopeSequence
 from gpudeck.wire import HOST_NAME
 
 TAIL_BYTES = 2 * 1024 * 1024
@@ -47,7 +46,7 @@ class _Reading:
         self._target = target
         self._settings = settings
         self._place = place
-        self._sealer = EnvelopeSealer(target, WHO, max(settings.interval, _WRITTEN_EACH))
+        self._envelopes = EnvelopeSequence(target, max(settings.interval, _WRITTEN_EACH), WHO)
         self._reporter = ReportBuilder(settings.commands)
         self._seen: bytes | None = None
         self._seen_at = 0.0
@@ -66,7 +65,7 @@ class _Reading:
         except Temporary as error:
             raise Temporary(f"{self._place} {error.message}", error.hint) from error
         # It counts from when it was written: a host whose files come late is late.
-        return Arrival(self._sealer.seal(report, written_at), now)
+        return Arrival(self._envelopes.put(report, written_at), now)
 
     def _check_age(self, gpus: bytes, written_at: float | None, now: float) -> float:
         """When the file was written; raises Temporary where that is too long ago. A host whose clock is ahead would
@@ -90,10 +89,10 @@ class FolderSource:
         self._folder = settings.folder
         self._name = target.name
         self._reading = _Reading(target, settings, f"{settings.folder}/{target.name}_gpus.csv")
-        self._looks = Looks()
+        self._files_thread = FileThread()
 
     async def read(self, now: float) -> Arrival:
-        found = await self._looks.look(self._look)
+        found = await self._files_thread.run(self._look)
         return await parse_aside(self._reading.take, found, now)
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from gpudeck.compat.importing import Here, ImportPlan, Left, add_hosts, read_small_file
-from gpudeck.discovery.ranges import quote
+from gpudeck.discovery.host_names import quote
 from gpudeck.model.errors import UsageError
 
 _NUMBERS = {"web_port": (1, 65535), "rpc_port": (1, 65535), "rpc_timeout": (0.1, 60)}

@@ -11,15 +11,13 @@ from xml.parsers import expat
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.collectors.idle import IdleWatch
-from gpudeck.collectors.smi_answer import explain, quote
+from gpudeck.collectors.base import IdleWatch, ProcessStarts
+from gpudeck.collectors.smi_command import explain, quote
 from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
 from gpudeck.compat.readings import (
     GPUS_AT_MOST,
     MIB,
-    EnvelopeSealer,
     Figures,
-    ProcessStarts,
     describe_process,
     processes_at_most,
     read_pid,
@@ -31,7 +29,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.model.turns import parse_aside
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import Arrival, EnvelopeSequence
 
 log = logging.getLogger(__name__)
 
@@ -133,15 +131,15 @@ class GpumonitorSource:
         self._settings = settings
         self._url = target.url(settings.port, "/")
         self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
-        self._sealer = EnvelopeSealer(target, WHO, settings.interval)
+        self._envelopes = EnvelopeSequence(target, settings.interval, WHO)
         self._idle = IdleWatch()
-        self._starts = ProcessStarts()
+        self._starts = ProcessStarts(jitter_seconds=5.0)
 
     async def read(self, now: float) -> Arrival:
         answer = await self._fetcher.post(self._url, CALL, _HEADERS)
         # An answer as large as it may be takes half a second to read: others are heard meanwhile.
         report = await parse_aside(self._read_report, answer.body, now)
-        return Arrival(self._sealer.seal(report, now))
+        return Arrival(self._envelopes.put(report, now))
 
     async def close(self) -> None:
         await self._fetcher.close()
@@ -157,7 +155,7 @@ class GpumonitorSource:
 
     def _make_report(self, stats: NodeStats, now: float) -> Report:
         gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), GPUS_AT_MOST))]
-        self._starts.turn()
+        self._starts.end_reading()
         return Report(gpus=gpus, unknown=Figures(HOST_METRICS, WHO).unknown, labels=self._target.labels)
 
     def _read_gpu(self, index: int, stats: NodeStats, now: float) -> GpuReading:

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from gpudeck.compat.importing import Here, ImportPlan, Left, add_hosts, read_small_file
-from gpudeck.discovery.ranges import quote
+from gpudeck.discovery.host_names import quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.csv import Value, write_csv

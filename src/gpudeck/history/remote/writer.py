@@ -22,6 +22,7 @@ from gpudeck.history.remote.counters import CLOCK_WAS_WRONG, UsageCounters
 from gpudeck.history.remote.encoder import EncodedSeries, SeriesEncoder
 from gpudeck.history.remote.queue import DiskQueue, QueuedRecord
 from gpudeck.history.sample import HostSample
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 
@@ -193,7 +194,7 @@ class RemoteWriteSender:
         self._queue = queue
         self._client = client
         self._rng = rng or random.Random()  # noqa: S311
-        self._failures = 0
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5, random=self._rng.random)
         self._has_said: set[str] = set()
         self.sent = SendStats()
 
@@ -224,7 +225,7 @@ class RemoteWriteSender:
         except Temporary as trouble:
             self._note_trouble(str(trouble))
             return self._back_off(None)
-        self._failures = 0
+        self._backoff.succeed()
         return 0.0
 
     def _deliver(self, waiting: Sequence[QueuedRecord]) -> None:
@@ -286,11 +287,10 @@ class RemoteWriteSender:
             log.warning("%s", message)
 
     def _back_off(self, asked: float | None) -> float:
-        self._failures += 1
+        pause = self._backoff.fail()
         if asked is not None:
             return min(asked, 600.0) * self._rng.uniform(1.0, 1.2)
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
-        return self._rng.uniform(0.5, 1.0) * longest
+        return pause
 
 
 def _retry_after(text: str | None) -> float | None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpudeck.collectors.nvml_errors import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, NO_PERMISSION
+from gpudeck.collectors.nvml_device import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, NO_PERMISSION
 from gpudeck.ops.doctor.finding import Area, Finding
 from gpudeck.ops.doctor.probe import Probed
 

@@ -1,0 +1,239 @@
+"""Recent faults (XIDs) of each NVIDIA GPU, from the kernel log or, where that may not be read, from NVML.
+
+Only one of the two is used, so nothing is counted twice. The log has the process and the time, and also the faults of
+this boot from before the agent started; reading it takes root, CAP_SYSLOG, or kernel.dmesg_restrict = 0. NVML reports
+only the code, and only what happens while it is open.
+"""
+
+import ctypes
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpudeck.collectors.redaction import clean
+from gpudeck.model.report import GpuEvent
+from gpudeck.model.xid import find_xid
+
+if TYPE_CHECKING:
+    from gpudeck.collectors.nvml_board import NvmlBoard
+
+# The longest record is 8 KiB: a read with less room would fail.
+_ROOM = 64 * 1024
+# What is left over comes on the next beat. A read costs something also where it gives little or nothing.
+_BYTES_AT_MOST = 1024 * 1024
+_BYTES_AT_LEAST = 64
+_TEXT_LENGTH = 200
+
+_SIGN = b"NVRM: Xid"
+# "4,1234,98765432,-;NVRM: Xid (PCI:0000:18:00): 31, pid=4242, name=python, Ch 00000008, …": priority, number,
+# microseconds since boot. Drivers before 440 name no process, those before 340 say no "PCI:".
+_RECORD = re.compile(
+    r"(?P<priority>\d+),\d+,(?P<microseconds>\d+),[^;]*;"
+    r"NVRM: Xid \((?:PCI:)?(?P<slot>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): (?P<code>\d{1,9})\b"
+    r"(?:, pid=(?:(?P<pid>\d{1,9})|'?<unknown>'?))?(?:, name=[^,]*)?(?:, ?)?(?P<text>.*)"
+)
+# A program that writes into the log cannot claim to be the kernel: its facility is never 0.
+_KERNEL_PRIORITIES = 8
+
+Fault = tuple[str, GpuEvent]
+"""The PCI slot as the driver writes it, in small letters (0000:18:00), and what happened there."""
+KEPT_SECONDS = 24 * 3600.0
+KEPT_AT_MOST = 16
+"""Events by GPU: each report carries all of them."""
+_GPUS_AT_MOST = 512
+_EVENTS_A_BEAT = 64
+
+
+class KernelLog:
+    """`read` gives the faults that are new since the last call; it never raises and never waits.
+
+    `is_readable` is None before the first call, and False for good once the log turned out not to be for us. On a beat
+    without news a call costs about 2 µs, and at most 1 MiB of the log is read in one.
+    """
+
+    def __init__(
+        self,
+        path: str = "/dev/kmsg",
+        read: Callable[[int, int], bytes] = os.read,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_readable: bool | None = None
+        self._path = path
+        self._read = read
+        self._monotonic = monotonic
+        self._descriptor = -1
+
+    def read(self, now: float) -> list[Fault]:
+        """`now` is the wall clock, by which the faults are dated."""
+        if self.is_readable is None:
+            self._open()
+        if not self.is_readable:
+            return []
+        # The kernel stamps its records with a clock that, like this one, stands still while the machine sleeps.
+        booted_at = now - self._monotonic()
+        return [fault for chunk in self._read_news() if _SIGN in chunk for fault in _parse(chunk, booted_at, now)]
+
+    def close(self) -> None:
+        """A later `read` would begin with the oldest record again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self.is_readable = -1, None
+
+    def _open(self) -> None:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            self.is_readable = False
+        else:
+            self.is_readable = True
+
+    def _read_news(self) -> Iterator[bytes]:
+        budget = _BYTES_AT_MOST
+        while budget > 0:
+            try:
+                chunk = self._read(self._descriptor, _ROOM)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # EPIPE: the kernel needed the room and wrote over records that were not read yet; the next read goes on
+                # behind them.
+                if error.errno != errno.EPIPE:
+                    self.close()
+                    self.is_readable = False
+                    return
+                chunk = b""
+            else:
+                if not chunk:
+                    return
+                yield chunk
+            budget -= max(len(chunk), _BYTES_AT_LEAST)
+
+
+def _parse(chunk: bytes, booted_at: float, now: float) -> Iterator[Fault]:
+    for line in chunk.decode(errors="replace").split("\n"):
+        found = _RECORD.match(line)
+        if found is None or int(found["priority"]) >= _KERNEL_PRIORITIES:
+            continue
+        at = min(now, booted_at + int(found["microseconds"]) / 1e6)
+        text = clean(found["text"]).strip()[:_TEXT_LENGTH]
+        pid = None if found["pid"] is None else int(found["pid"])
+        yield found["slot"].lower(), GpuEvent(at=round(at, 1), code=int(found["code"]), process=pid, text=text)
+
+
+class XidWatch:
+    """The XIDs of the last day by GPU. Nothing here raises.
+
+    On each beat: `look`, then `events_of` each board. `listen` follows each opening of NVML, and `stop_listening` comes
+    before it is closed.
+    """
+
+    def __init__(self, log: KernelLog | None = None) -> None:
+        self._log = log or KernelLog()
+        # By PCI slot from the log, by UUID from NVML.
+        self._events: dict[str, list[GpuEvent]] = {}
+        self._event_set: Any = None
+        self._uuids: dict[int, str] = {}
+
+    def look(self, nvml: Any, now: float) -> None:
+        """Take what is new. NVML is not asked where the log can be read, nor where `nvml` is None."""
+        for slot, event in self._log.read(now):
+            self._keep(slot, event, now)
+        if self._event_set is not None and nvml is not None:
+            self._hear(nvml, now)
+
+    def events_of(self, uuid: str, pci_address: str | None, now: float) -> list[GpuEvent]:
+        """Those of the last day, the newest last. A MIG instance shares those of its board."""
+        if not self._events:
+            return []
+        events = self._events.get(uuid, []) + self._events.get(_slot(pci_address), [])
+        return [event for event in events if abs(now - event.at) <= KEPT_SECONDS]
+
+    def find_strays(self, pci_addresses: list[str | None]) -> list[str]:
+        """Sentences on GPUs that the driver no longer lists, but told something critical about before."""
+        known = {_slot(address) for address in pci_addresses}
+        strays = {slot: events for slot, events in self._events.items() if slot not in known and ":" in slot}
+        return [
+            f"The GPU in PCI slot {slot} is not listed by the driver. XID {event.code}: {xid.text}. {xid.action}"
+            for slot, events in strays.items()
+            for event in events[-1:]
+            if (xid := find_xid(event.code)).kind == "critical"
+        ]
+
+    def listen(self, nvml: Any, boards: "list[NvmlBoard]") -> None:
+        """Ask NVML to note XIDs, where the log cannot be read."""
+        if self._log.is_readable is not False:
+            return
+        try:
+            self._event_set = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:
+            return
+        self._uuids = {_address(board.handle): board.uuid for board in boards if board.handle is not None}
+        for board in boards:
+            _register(nvml, board, self._event_set)
+
+    def stop_listening(self, nvml: Any) -> None:
+        if self._event_set is None:
+            return
+        event_set, self._event_set = self._event_set, None
+        try:
+            nvml.nvmlEventSetFree(event_set)
+        except nvml.NVMLError:
+            return  # it went with the driver
+
+    def close(self) -> None:
+        self._log.close()
+        self._events.clear()
+
+    def _hear(self, nvml: Any, now: float) -> None:
+        """Measured on an H200 with driver 580: 4 µs where there is nothing."""
+        for _ in range(_EVENTS_A_BEAT):
+            try:
+                heard = nvml.nvmlEventSetWait_v2(self._event_set, 0)
+            except nvml.NVMLError:
+                return  # nothing more (Timeout); whatever else it is, the readings of this beat meet it too
+            uuid = self._uuids.get(_address(heard.device)) or _ask_uuid(nvml, heard.device)
+            if uuid is not None and heard.eventType == nvml.nvmlEventTypeXidCriticalError:
+                self._keep(uuid, GpuEvent(at=round(now, 1), code=heard.eventData & 0x7FFFFFFF), now)
+
+    def _keep(self, key: str, event: GpuEvent, now: float) -> None:
+        if key not in self._events and len(self._events) >= _GPUS_AT_MOST:
+            return
+        events = self._events.setdefault(key, [])
+        events[:] = [*(old for old in events if abs(now - old.at) <= KEPT_SECONDS), event]
+        if len(events) > KEPT_AT_MOST:
+            del events[_find_least(events)]
+
+
+def _find_least(events: list[GpuEvent]) -> int:
+    """The oldest of those that came again since: a program that fails by the second does not push out an XID 79."""
+    codes = [event.code for event in events]
+    return next((at for at, code in enumerate(codes) if code in codes[at + 1 :]), 0)
+
+
+def _register(nvml: Any, board: "NvmlBoard", event_set: Any) -> None:
+    if board.handle is None:
+        return
+    try:
+        nvml.nvmlDeviceRegisterEvents(board.handle, nvml.nvmlEventTypeXidCriticalError, event_set)
+    except nvml.NVMLError:
+        return  # not supported, or lost: the others are heard all the same
+
+
+def _ask_uuid(nvml: Any, handle: Any) -> str | None:
+    """Of a handle that is not the one a GPU was found by."""
+    try:
+        return str(nvml.nvmlDeviceGetUUID(handle))
+    except nvml.NVMLError:
+        return None
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _slot(pci_address: str | None) -> str:
+    """0000:18:00.0 is function 0 of what the driver calls 0000:18:00."""
+    return "" if pci_address is None else pci_address.partition(".")[0]

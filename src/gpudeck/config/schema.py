@@ -1,0 +1,211 @@
+"""The settings types as a file can hold them: the types that a value may have, in words, and sections with defaults."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from msgspec import NODEFAULT, Struct, inspect
+
+from gpudeck.config.values import format_duration, format_size
+
+ListLike = inspect.ListType | inspect.VarTupleType | inspect.FrozenSetType
+Number = inspect.IntType | inspect.FloatType
+_Supported = (
+    ListLike
+    | Number
+    | inspect.BoolType
+    | inspect.DictType
+    | inspect.EnumType
+    | inspect.LiteralType
+    | inspect.NoneType
+    | inspect.StrType
+    | inspect.StructType
+)
+
+
+Check = Callable[[list[Any]], Iterable[tuple[int, str]]]
+"""Looks at the items of a list together; yields the index of each that does not fit to the others, and why."""
+
+
+class Option(NamedTuple):
+    """One type that a value may have. `mark` makes it special: `duration`, `size` or `address`.
+
+    `words` say of text with a pattern what the pattern says, for people. `check` is what a list's type adds to its
+    items (`config_check` in the `extra` of its `Meta`).
+    """
+
+    info: _Supported
+    mark: str = ""
+    words: str = ""
+    check: Check | None = None
+
+
+def options_of(info: inspect.Type, mark: str = "", words: str = "") -> list[Option]:
+    """The types behind unions and annotations. Raises TypeError for one that no file can hold: a bug of ours."""
+    if isinstance(info, inspect.Metadata):
+        extra = info.extra or {}
+        options = options_of(info.type, extra.get("config", mark), extra.get("config_words", words))
+        check = extra.get("config_check")
+        return [option._replace(check=check) for option in options] if check else options
+    if isinstance(info, inspect.UnionType):
+        return [option for member in info.types for option in options_of(member, mark, words)]
+    if isinstance(info, inspect.StructType):
+        return [Option(info, getattr(info.cls, "config_kind", mark))]
+    if isinstance(info, _Supported):
+        return [
+            Option(info, mark if isinstance(info, Number) else "", words if isinstance(info, inspect.StrType) else "")
+        ]
+    raise TypeError(f"a setting cannot have the type {info}")
+
+
+def is_section(option: Option) -> bool:
+    """Whether the option is a struct that is written as settings of its own, not as one value."""
+    return isinstance(option.info, inspect.StructType) and option.mark != "address"
+
+
+def shorthand_of(option: Option) -> str:
+    """The setting of a section that may stand for all of it, as in `- gpu01` for `- name: gpu01`; mostly none."""
+    return getattr(option.info.cls, "config_shorthand", "") if isinstance(option.info, inspect.StructType) else ""
+
+
+def is_scalar(option: Option) -> bool:
+    """Whether the option is written as one value."""
+    return option.mark == "address" or not isinstance(option.info, ListLike | inspect.DictType | inspect.StructType)
+
+
+def expect(options: Iterable[Option]) -> str:
+    """What may stand there, in words: `a duration such as 10s, at least 1s`."""
+    named = [option for option in options if not isinstance(option.info, inspect.NoneType)]
+    return " or ".join(dict.fromkeys(map(_expect_one, named))) or "nothing"
+
+
+def choices(info: inspect.LiteralType | inspect.EnumType) -> list[str | int | None]:
+    """What may be written for a type that names its values."""
+    return list(info.values) if isinstance(info, inspect.LiteralType) else [member.value for member in info.cls]
+
+
+def _expect_one(option: Option) -> str:
+    info = option.info
+    if option.mark == "address":
+        return "HOST:PORT such as 127.0.0.1:8042"
+    if isinstance(info, Number):
+        return _expect_number(info, option.mark)
+    if isinstance(info, inspect.StrType):
+        return option.words or _expect_text(info)
+    if isinstance(info, inspect.LiteralType | inspect.EnumType):
+        return _expect_choice(info)
+    if isinstance(info, ListLike | inspect.DictType):
+        return _expect_collection(info)
+    return "true or false" if isinstance(info, inspect.BoolType) else _expect_section(option)
+
+
+def _expect_section(option: Option) -> str:
+    mapping, shorthand = "a mapping (name: value)", shorthand_of(option)
+    if not shorthand or not isinstance(option.info, inspect.StructType):
+        return mapping
+    alone = next(field for field in option.info.fields if field.encode_name == shorthand)
+    return f"{expect(options_of(alone.type))} or {mapping}"
+
+
+def _expect_collection(info: ListLike | inspect.DictType) -> str:
+    if isinstance(info, ListLike):
+        items = options_of(info.item_type)
+        only_mappings = all(is_section(item) and not shorthand_of(item) for item in items)
+        each = "a list of mappings" if only_mappings else f"a list, each item {expect(items)}"
+        return each + _expect_length(info.min_length, info.max_length, "item")
+    values = options_of(info.value_type)
+    each = "" if all(map(is_section, values)) else f", each value {expect(values)}"
+    return f"a mapping (name: value){each}" + _expect_length(info.min_length, info.max_length, "item")
+
+
+def _expect_choice(info: inspect.LiteralType | inspect.EnumType) -> str:
+    named = [str(choice) for choice in choices(info) if choice is not None]
+    return named[0] if len(named) == 1 else f"one of {', '.join(named)}"
+
+
+def _expect_text(info: inspect.StrType) -> str:
+    length = _expect_length(info.min_length, info.max_length, "character")
+    return "text" + length + (f" that matches {info.pattern}" if info.pattern else "")
+
+
+def _expect_length(minimum: int | None, maximum: int | None, unit: str) -> str:
+    said = {"at least": minimum, "at most": maximum}
+    parts = [f"{word} {count} {unit}{'' if count == 1 else 's'}" for word, count in said.items() if count is not None]
+    return " of " + " and ".join(parts) if parts else ""
+
+
+def _expect_number(info: Number, mark: str) -> str:
+    nouns = {"duration": "a duration such as 10s", "size": "a size such as 512MiB"}
+    noun = nouns.get(mark) or ("a whole number" if isinstance(info, inspect.IntType) else "a number")
+    write = number_writer(mark)
+    if info.ge is not None and info.le is not None:
+        return f"{noun} from {write(info.ge)} to {write(info.le)}"
+    bounds = {"at least": info.ge, "above": info.gt, "at most": info.le, "below": info.lt}
+    parts = [f"{word} {write(bound)}" for word, bound in bounds.items() if bound is not None]
+    if info.multiple_of is not None:
+        parts.append(f"a multiple of {write(info.multiple_of)}")
+    return f"{noun}, {' and '.join(parts)}" if parts else noun
+
+
+def number_writer(mark: str) -> Callable[[float], str]:
+    """How a number of this kind is written in the file."""
+    return {"duration": format_duration, "size": format_size}.get(mark, _write_number)
+
+
+def _write_number(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else repr(number)
+
+
+class Section(NamedTuple):
+    """A struct and where it is written: `""` (the top), `hub`, `hosts[]` (each item), `groups.NAME` (each entry).
+
+    `base` holds the values of settings left out where they are not the struct's own defaults. Of one that `repeats`
+    there may be several; one that `is_optional` is off until it is written.
+    """
+
+    path: str
+    info: inspect.StructType
+    base: Struct | None
+    repeats: bool = False
+    is_optional: bool = False
+
+
+def sections_of(settings_type: type[Struct]) -> Iterator[Section]:
+    """The top, then each section before those inside it."""
+    info = inspect.type_info(settings_type)
+    if not isinstance(info, inspect.StructType):
+        raise TypeError(f"{settings_type} is no settings type")
+    yield from _walk(Section("", info, None), ())
+
+
+def default_of(field: inspect.Field, base: Struct | None) -> object:
+    """What a setting is when it is left out; NODEFAULT when it has to be set."""
+    if base is not None:
+        return getattr(base, field.name)
+    return field.default if field.default_factory is NODEFAULT else field.default_factory()
+
+
+def base_for(info: inspect.StructType, default: object) -> Struct | None:
+    """The default of a section, where it can fill in for settings left out of that section."""
+    return default if isinstance(default, Struct) and type(default) is info.cls else None
+
+
+def _walk(section: Section, around: tuple[type, ...]) -> Iterator[Section]:
+    yield section
+    around = (*around, section.info.cls)
+    for field in section.info.fields:
+        path = f"{section.path}.{field.encode_name}".lstrip(".")
+        default = default_of(field, section.base)
+        for inner_path, option in _inside(path, options_of(field.type)):
+            if isinstance(option.info, inspect.StructType) and option.info.cls not in around:
+                base, repeats = base_for(option.info, default), section.repeats or inner_path != path
+                yield from _walk(Section(inner_path, option.info, base, repeats, default is None), around)
+
+
+def _inside(path: str, options: list[Option]) -> Iterator[tuple[str, Option]]:
+    for option in options:
+        if is_section(option):
+            yield path, option
+        elif isinstance(option.info, ListLike):
+            yield from _inside(f"{path}[]", options_of(option.info.item_type))
+        elif isinstance(option.info, inspect.DictType):
+            yield from _inside(f"{path}.NAME", options_of(option.info.value_type))

@@ -1,0 +1,243 @@
+"""Where providers read their lists from: watched files and servers; long lists are parsed in a process of their own.
+
+One call that decodes 64 MiB of JSON or 4 MiB of YAML holds Python's lock for seconds, whichever thread it runs in, and
+needs gigabytes of memory if it was made to. The process is started for one list and ends with it.
+
+Importing this loads no asyncio, subprocess or HTTP client: every machine's configuration imports the providers.
+"""
+
+import importlib
+import stat
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.discovery.base import HostFindings
+from gpudeck.model.errors import Refused, Temporary, UsageError
+from gpudeck.model.target import Target
+
+if TYPE_CHECKING:
+    from gpudeck.fetch import Fetcher
+
+LONG_BYTES: Final = 256 * 1024
+"""Lists of up to this size are read in place: 1,500 hosts of http_sd, or 100 of Consul."""
+SECONDS: Final = 50.0
+_MEMORY_BYTES: Final = 2 * 2**30
+MAX_FILE_BYTES = 4 * 1024 * 1024
+RESTLESS_LOOKS = 5
+"""A file that changes between any two looks is read at the latest now, finished or not."""
+
+
+LOOK_TIMEOUT = 5.0
+
+T = TypeVar("T")
+DEADLINE = 10.0
+"""For one question that the server is to answer at once, in seconds."""
+BYTES_AT_MOST = 48 * 1024 * 1024
+"""Consul sends some 2 kB about each host."""
+
+
+class _Question(Struct, array_like=True):
+    function: str
+    arguments: list[str]
+    body: bytes
+
+
+class _Outcome(Struct, array_like=True):
+    """`targets` are encoded by the thousand, as one call for all of them would take long. `refusal` is a Temporary's
+    message and hint."""
+
+    targets: list[bytes]
+    problems: list[str]
+    refusal: tuple[str, str] | None = None
+
+
+def read_list(read: Callable[..., HostFindings], body: bytes, *args: str) -> HostFindings:
+    """What `read(body, *args)` returns. `read` is a function of a module.
+
+    Blocks: call it in a thread. Raises Temporary, also where `read` takes too long or needs too much memory.
+    """
+    if len(body) <= LONG_BYTES:
+        return read(body, *args)
+    import subprocess  # noqa: PLC0415 - see the module
+
+    question = _Question(f"{read.__module__}:{read.__qualname__}", list(args), body)
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", "-m", "gpudeck.discovery.inputs"],
+            input=msgspec.msgpack.encode(question),
+            stdout=subprocess.PIPE,
+            timeout=SECONDS,
+            check=True,
+            start_new_session=True,
+        )
+        outcome = msgspec.msgpack.decode(child.stdout, type=_Outcome)
+    except (subprocess.SubprocessError, OSError, msgspec.DecodeError) as error:
+        size = f"{len(body) / 2**20:.1f} MiB"
+        raise Temporary(f"the list of {size} could not be read within {SECONDS:g} s and 2 GiB of memory.") from error
+    if outcome.refusal is not None:
+        raise Temporary(*outcome.refusal)
+    decode, findings = msgspec.msgpack.Decoder(list[Target]).decode, HostFindings()
+    findings.targets = [target for encoded in outcome.targets for target in decode(encoded)]
+    findings.problems = outcome.problems
+    return findings
+
+
+def main() -> None:
+    """The process's side: one question on standard input, its outcome on standard output."""
+    import resource  # noqa: PLC0415 - see the module
+
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question)
+    module, _, name = question.function.partition(":")
+    read: Callable[..., HostFindings] = getattr(importlib.import_module(module), name)
+    try:
+        findings = read(question.body, *question.arguments)
+        targets = findings.targets
+        encoded = [msgspec.msgpack.encode(targets[at : at + 1000]) for at in range(0, len(targets), 1000)]
+        outcome = _Outcome(encoded, findings.problems)
+    except Temporary as error:
+        outcome = _Outcome([], [], (error.message, error.hint))
+    except MemoryError:
+        sys.exit(1)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(outcome))
+
+
+class FileThread:
+    """Reads files in a thread, one read at a time: a read that was given up goes on there while the files hang."""
+
+    def __init__(self) -> None:
+        self._is_looking = threading.Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Raises Temporary when the look before this one has still not come back."""
+        from asyncio import to_thread  # noqa: PLC0415 - see the module
+
+        return await to_thread(self._run, work)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        if not self._is_looking.acquire(timeout=LOOK_TIMEOUT):
+            raise Temporary("the files do not answer.", "Is their file system there?")
+        try:
+            return work()
+        finally:
+            self._is_looking.release()
+
+
+class _Stamp(NamedTuple):
+    modified_ns: int
+    size: int
+    inode: int
+    device: int
+
+
+class WatchedFile:
+    """One file. Editors write it in place or put a new one there; either way its stamp changes.
+
+    A file that has just changed may be half written: it is read once it is the same at two looks one after the other.
+    `named` is how messages call it, where that is not its path.
+    """
+
+    def __init__(self, path: Path, named: str = "") -> None:
+        self.path = path
+        self._named = named or str(path)
+        self._read: _Stamp | None = None
+        self._seen: _Stamp | None = None
+        self._restless = 0
+
+    def read_if_changed(self) -> bytes | None:
+        """What is in it, if that is not what was read last and is finished; else None. Raises Temporary."""
+        try:
+            stamp = self._look()
+            if stamp == self._read or not self._is_settled(stamp):
+                return None
+            content = self._read_all()
+        except OSError as error:
+            self._read = None
+            reason = (error.strerror or "unknown reason").lower()
+            raise Temporary(f"{self._named} cannot be read: {reason}.") from error
+        self._read, self._restless = stamp, 0
+        return content
+
+    def _is_settled(self, stamp: _Stamp) -> bool:
+        is_same = stamp == self._seen or self._read is None
+        self._restless = 0 if is_same else self._restless + 1
+        self._seen = stamp
+        return is_same or self._restless >= RESTLESS_LOOKS
+
+    def _look(self) -> _Stamp:
+        found = self.path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise Temporary(f"{self._named} cannot be read: it is no file.")
+        if found.st_size > MAX_FILE_BYTES:
+            raise Temporary(f"{self._named} cannot be read: it is larger than {MAX_FILE_BYTES // 2**20} MiB.")
+        return _Stamp(found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+
+    def _read_all(self) -> bytes:
+        with self.path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES)
+
+
+def find_path(named: str) -> Path:
+    """The path that a setting means. Raises Temporary where `~` means nothing."""
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:
+        raise Temporary(f"{named} cannot be read: this user has no home folder.", "Give the whole path.") from error
+
+
+class Endpoint:
+    """Asks one server for hosts. Files are read when needed: a changed token counts from the next question on.
+
+    Raises Temporary and Refused only. `close` when done; it may be used again then.
+    """
+
+    def __init__(
+        self, token_file: str | None, ca_file: str | None, authorize: Callable[[str], Mapping[str, str]]
+    ) -> None:
+        """`authorize` makes the header that shows the token."""
+        self._token_file = token_file
+        self._ca_file = ca_file
+        self._authorize = authorize
+        self._fetcher: Fetcher | None = None
+
+    async def read(
+        self, url: str, read: Callable[..., HostFindings], *args: str, deadline: float = DEADLINE
+    ) -> tuple[HostFindings, Mapping[str, str]]:
+        """What `read(body, *args)` makes of the answer, and the answer's headers."""
+        from asyncio import to_thread  # noqa: PLC0415 - see the module
+
+        from gpudeck.fetch import Fetcher, trust_from  # noqa: PLC0415 - see the module
+
+        try:
+            if self._fetcher is None:
+                trust = await to_thread(trust_from, self._ca_file) if self._ca_file else None
+                self._fetcher = Fetcher(deadline=DEADLINE, bytes_at_most=BYTES_AT_MOST, trust=trust)
+            answer = await self._fetcher.get(url, await to_thread(self._headers), deadline)
+        except UsageError as error:
+            raise Refused(error.message, error.hint) from error
+        except Refused as error:
+            hint = error.hint if self._token_file else "Set token_file, if it wants to see a token."
+            raise Refused(error.message, hint) from error
+        return await to_thread(read_list, read, answer.body, *args), answer.headers
+
+    async def close(self) -> None:
+        if self._fetcher is not None:
+            await self._fetcher.close()
+            self._fetcher = None
+
+    def _headers(self) -> Mapping[str, str]:
+        if self._token_file is None:
+            return {}
+        from gpudeck.agent.push import read_token  # noqa: PLC0415 - see the module
+
+        return self._authorize(read_token(find_path(self._token_file), "Check token_file.", "Put the token there."))
+
+
+if __name__ == "__main__":
+    main()

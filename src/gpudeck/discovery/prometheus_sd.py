@@ -1,0 +1,285 @@
+"""Lists of hosts as Prometheus reads them, from files (file_sd_configs) and from servers (http_sd_configs).
+
+A list is `[{"targets": ["gpu01:9400"], "labels": {"rack": "b3"}}]`. Labels that begin with two underscores are
+Prometheus' own: `__scheme__` and `__metrics_path__` say how a target is reached, the others are left out.
+"""
+
+import glob
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gpudeck.discovery.base import HostFindings, Text, Url, bound_labels, check_url
+from gpudeck.discovery.host_names import HostAddress, expand, quote, read_host_address
+from gpudeck.discovery.inputs import Endpoint, FileThread, WatchedFile, find_path, read_list
+from gpudeck.model.errors import Temporary
+from gpudeck.model.hub_url import show_url
+from gpudeck.model.settings import Duration
+from gpudeck.model.target import Target, Via
+
+MAX_FILES = 1000
+MAX_DEPTH = 20
+
+
+def read_groups(groups: object, origin: str, via: Via, findings: HostFindings, file: str = "") -> None:
+    """Put the hosts of decoded JSON or YAML into `findings`. Raises ValueError for what is no list of groups.
+
+    A target or a group that makes no sense costs itself only. `file` is where it stands, if that is not the origin.
+    """
+    if not isinstance(groups, list):
+        raise ValueError("it is no list of groups of targets")  # noqa: TRY004 - a value from outside
+    for number, group in enumerate(groups, 1):
+        place = f"{file or origin}, group {number}"
+        if findings.is_full:
+            findings.tell_full(place)
+            return
+        try:
+            _read_group(group, origin, via, findings, place)
+        except ValueError as error:
+            findings.tell(f"{place}: {error}.")
+
+
+def _read_group(group: object, origin: str, via: Via, findings: HostFindings, place: str) -> None:
+    if not isinstance(group, dict):
+        raise ValueError("it is no mapping with targets")  # noqa: TRY004 - a value from outside
+    targets, labels = group.get("targets"), group.get("labels") or {}
+    if not isinstance(targets, list) or not isinstance(labels, dict):
+        raise ValueError("its targets are no list, or its labels no mapping")  # noqa: TRY004 - a value from outside
+    shown, left_out = bound_labels({name: value for name, value in labels.items() if not str(name).startswith("__")})
+    if left_out:
+        findings.tell(f"{place}: {left_out}.")
+    scheme, path = _scheme_of(labels), _path_of(labels)
+    for where in _places(targets, findings, place):
+        if findings.is_full:
+            findings.tell_full(place)
+            return
+        target = Target(
+            name=where.host,
+            via=via,
+            address=where.address,
+            port=where.port,
+            scheme=scheme,
+            path=path,
+            labels=shown,
+            origin=origin,
+        )
+        findings.add([target], place)
+
+
+def _places(targets: list[object], findings: HostFindings, place: str) -> Iterator[HostAddress]:
+    """Where the targets are; brackets mean nothing but IPv6 here, as in Prometheus."""
+    for text in targets:
+        try:
+            where = read_host_address(text if isinstance(text, str) else "")
+            if [where.host] != expand(where.host) or where.user:
+                raise ValueError(f"{quote(str(text))} is no host and port")  # noqa: TRY301 - told as the others are
+        except ValueError as error:
+            findings.tell(f"{place}: {error}.")
+        else:
+            yield where
+
+
+def _scheme_of(labels: dict[object, object]) -> Literal["http", "https"]:
+    scheme = labels.get("__scheme__", "http")
+    if scheme == "https":
+        return "https"
+    if scheme != "http":
+        raise ValueError("its __scheme__ is neither http nor https")
+    return "http"
+
+
+def _path_of(labels: dict[object, object]) -> str | None:
+    path = labels.get("__metrics_path__")
+    if path is not None and not (isinstance(path, str) and path.startswith("/") and path.isprintable()):
+        raise ValueError("its __metrics_path__ is no path that begins with /")
+    return path
+
+
+class FileSdSettings(Struct, frozen=True):
+    """Files as Prometheus reads them with file_sd: YAML or JSON, groups of targets with labels."""
+
+    paths: Annotated[list[Text], Meta(min_length=1)]
+    """The files; `*` and `?` stand for any name, such as targets/*.yml."""
+    via: Via = "scrape"
+    """How the hosts in them are read."""
+
+
+class FileSd:
+    """The hosts in all files that fit the patterns. Files come and go; one that cannot be read keeps what it said last.
+
+    `find` raises Temporary when the folder of a pattern is not there, and when no file at all could ever be read.
+    """
+
+    pause = 1.0
+
+    def __init__(self, settings: FileSdSettings) -> None:
+        self.origin = f"file_sd {', '.join(settings.paths)}"
+        self._settings = settings
+        self._files: dict[Path, _File] = {}
+        self._findings = HostFindings()
+        self._files_thread = FileThread()
+
+    @property
+    def problems(self) -> list[str]:
+        return self._findings.problems
+
+    async def find(self) -> list[Target]:
+        return await self._files_thread.run(self._find)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _find(self) -> list[Target]:
+        matches = {pattern: find_files(pattern) for pattern in self._settings.paths}
+        paths = dict.fromkeys(path for matched in matches.values() for path in matched)
+        self._files = {path: self._files.get(path) or _File(path, self.origin, self._settings.via) for path in paths}
+        for file in self._files.values():
+            file.look()
+        troubles = [file.trouble for file in self._files.values() if file.trouble]
+        if troubles and all(file.findings is None for file in self._files.values()):
+            raise Temporary(troubles[0])
+        self._findings = self._put_together()
+        for pattern in (pattern for pattern, matched in matches.items() if not matched):
+            self._findings.tell(f"{pattern} fits no file.")
+        return self._findings.targets
+
+    def _put_together(self) -> HostFindings:
+        whole = HostFindings()
+        for file in self._files.values():
+            said = file.findings or HostFindings()
+            whole.add(said.targets, str(file.path))
+            for problem in (*filter(None, [file.trouble]), *said.problems):
+                whole.tell(problem)
+        return whole
+
+
+class _File:
+    """One of the files. `findings` is what it said when it could be read last; None if it never could."""
+
+    def __init__(self, path: Path, origin: str, via: Via) -> None:
+        self.path = path
+        self.findings: HostFindings | None = None
+        self.trouble = ""
+        self._origin = origin
+        self._via = via
+        self._watched = WatchedFile(path)
+
+    def look(self) -> None:
+        try:
+            content = self._watched.read_if_changed()
+            if content is not None:
+                self.trouble = ""
+                self.findings = read_list(read_file, content, self._origin, self._via, str(self.path))
+        except Temporary as error:
+            self.trouble = error.message
+
+
+def read_file(content: bytes, origin: str, via: Via, path: str) -> HostFindings:
+    """The hosts in a file. Raises Temporary."""
+    findings = HostFindings()
+    try:
+        groups = msgspec.json.decode(content) if path.endswith(".json") else decode_yaml(content)
+        read_groups(groups, origin, via, findings, path)
+    except (ValueError, RecursionError) as error:
+        raise Temporary(f"{path} cannot be used: {_explain(error)}.") from error
+    return findings
+
+
+def decode_yaml(content: bytes) -> object:
+    """What is in a YAML file, every scalar as the text that is written there. JSON is YAML, and read the faster way.
+
+    Raises ValueError or RecursionError.
+    """
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        text = content.decode()
+    import yaml  # noqa: PLC0415 - settings are read without it where there is no configuration file
+
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    depth = 0
+    try:
+        # The loader in C goes as deep as the text says, and takes the process with it when that is too deep.
+        for event in yaml.parse(text, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise RecursionError
+        return yaml.load(text, Loader=loader)  # noqa: S506 - it makes texts, lists and mappings only
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+        raise ValueError(f"{line}{error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())[:200]
+
+
+def find_files(pattern: str) -> list[Path]:
+    """The files that fit, in the order of their names; one without `*` is itself, there or not. Raises Temporary."""
+    path = find_path(pattern)
+    if not glob.has_magic(str(path)):
+        return [path]
+    folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
+    if not folder.is_dir():
+        raise Temporary(f"the folder {folder} is not there.")
+    found = sorted(map(Path, glob.iglob(str(path), recursive=True)))  # noqa: PTH207 - Path has no glob of whole paths
+    return [file for file in found[:MAX_FILES] if not file.is_dir()]
+
+
+class HttpSdSettings(Struct, frozen=True):
+    """An address as Prometheus asks it with http_sd: JSON, groups of targets with labels."""
+
+    url: Url
+    """What is asked."""
+    via: Via = "scrape"
+    """How the hosts in the answer are read."""
+    interval: Annotated[Duration, Meta(ge=1, le=86_400)] = 60.0
+    """How often it is asked."""
+    token_file: Text | None = None
+    """A file whose first line is sent as a bearer token."""
+    ca_file: Text | None = None
+    """The certificates that are believed, in place of those of this machine."""
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+
+
+class HttpSd:
+    """The hosts that a server answers, asked at an interval."""
+
+    def __init__(self, settings: HttpSdSettings) -> None:
+        self._shown = show_url(settings.url)
+        self.origin = f"http_sd {self._shown}"
+        self.pause = settings.interval
+        self._settings = settings
+        self._endpoint = Endpoint(
+            settings.token_file, settings.ca_file, lambda token: {"Authorization": f"Bearer {token}"}
+        )
+        self._findings = HostFindings()
+
+    @property
+    def problems(self) -> list[str]:
+        return self._findings.problems
+
+    async def find(self) -> list[Target]:
+        url, via = self._settings.url, self._settings.via
+        self._findings, _ = await self._endpoint.read(url, read_targets, self.origin, via, self._shown)
+        return self._findings.targets
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+
+def read_targets(body: bytes, origin: str, via: Via, shown: str) -> HostFindings:
+    """The hosts in an answer. Raises Temporary, which names the address `shown`."""
+    findings = HostFindings()
+    try:
+        read_groups(msgspec.json.decode(body), origin, via, findings)
+    except (ValueError, RecursionError) as error:
+        raise Temporary(f"{shown} answers no list of targets in JSON: {_explain(error)}.") from error
+    return findings
