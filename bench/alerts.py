@@ -18,7 +18,7 @@ from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 from gpudeck.alerts.snapshot import Around
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
-from gpudeck.model.turns import HOSTS_AT_ONCE
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.wire import decode
 
 HOSTS, ROUNDS, REPEATS = 1_000, 2, 10

@@ -18,7 +18,7 @@ import uvloop
 
 from bench.processes import rss_mib
 from gpudeck.history.sample import HostSample
-from gpudeck.model.turns import THREAD_SECONDS
+from gpudeck.model.cpu_budget import THREAD_SECONDS
 
 LENGTH = struct.Struct(">I")
 PAUSE = 0.015

@@ -38,11 +38,11 @@ from gpudeck.history.remote import client as promql
 from gpudeck.history.remote.client import PromResponse
 from gpudeck.history.time_range import Grid
 from gpudeck.hub.hub import Hub
+from gpudeck.model.cpu_budget import THREAD_SECONDS, parse_in_thread, run_in_steps
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
-from gpudeck.model.turns import THREAD_SECONDS, parse_aside, take_turns
 from gpudeck.sources import ssh
 from gpudeck.sources.base import Arrival, ScrapeSettings, SshSettings
 from gpudeck.sources.poller import Way
@@ -230,7 +230,7 @@ def _ssh() -> Iterable[Case]:
     text = f"{lines}#gpudeck system\n#gpudeck end\n"
 
     async def read() -> None:
-        await parse_aside(source()._parse, Output(text), time.time(), is_stuck=False)
+        await parse_in_thread(source()._parse, Output(text), time.time(), is_stuck=False)
 
     def source() -> ssh.SshSource:
         made = ssh.SshSources(SshSettings())(_HOST)
@@ -249,7 +249,7 @@ def _compat() -> Iterable[Case]:
     ]
     post = msgspec.json.encode({f"gpu:{n}": {"processes": entries[n * 1000 : n * 1000 + 1000]} for n in range(8)})
     yield Case(
-        "vesta: 8,000 processes", len(post), lambda: read_post(post, "h"), lambda: parse_aside(read_post, post, "h")
+        "vesta: 8,000 processes", len(post), lambda: read_post(post, "h"), lambda: parse_in_thread(read_post, post, "h")
     )
     node = NodeSource(_HOST, GpuClusterStatusSettings(password="x"), {})
     for name, body in {
@@ -262,7 +262,7 @@ def _compat() -> Iterable[Case]:
             name,
             len(body),
             lambda body=body: node._read_answer(body, time.time()),  # type: ignore[misc]
-            lambda body=body: parse_aside(node._read_answer, body, time.time()),  # type: ignore[misc]
+            lambda body=body: parse_in_thread(node._read_answer, body, time.time()),  # type: ignore[misc]
         )
     stats = msgspec.json.encode({"gpus": [{}] * 8, "procs": [entries[n * 900 : n * 900 + 900] for n in range(8)]})
     xml = b"<methodResponse><params><param><value><string>%s</string></value></param></params></methodResponse>" % stats
@@ -271,7 +271,7 @@ def _compat() -> Iterable[Case]:
         "gpumonitor: 7,200 processes",
         len(xml),
         lambda: monitor._read_report(xml, time.time()),
-        lambda: parse_aside(monitor._read_report, xml, time.time()),
+        lambda: parse_in_thread(monitor._read_report, xml, time.time()),
     )
     rows = b"".join(
         b"%d, GPU-%d, x, 1, 2, 3, 4, 5, 2026/11/16 06:00:00.%03d\n" % (n % 512, n % 512, n % 1000)
@@ -283,7 +283,7 @@ def _compat() -> Iterable[Case]:
         "gpu-monitor: 35,000 lines in each of 4 files",
         4 * len(rows),
         lambda: reading.take(found, time.time()),
-        lambda: parse_aside(reading.take, found, time.time()),
+        lambda: parse_in_thread(reading.take, found, time.time()),
     )
 
 
@@ -339,8 +339,8 @@ def _applied() -> Case:
             watching._take(some)
             while len(hub.fleet.hosts) != len(some):
                 await asyncio.sleep(0.1)
-                await take_turns(hub.stream.tick_in_steps())
-        await take_turns(hub.stream.tick_in_steps())
+                await run_in_steps(hub.stream.tick_in_steps())
+        await run_in_steps(hub.stream.tick_in_steps())
         await watching.stop()
 
     size = len(msgspec.json.encode(targets))

@@ -2,8 +2,8 @@
 
 from alerts.watched import Watched
 from gpudeck.alerts.snapshot import Around
+from gpudeck.model.cpu_budget import finish
 from gpudeck.model.target import Target
-from gpudeck.model.turns import finish
 
 
 def test_removed_hosts_are_one_message_that_does_not_say_that_they_report_again() -> None:

@@ -18,8 +18,8 @@ from gpudeck.api.questions import AT_FULL_SPEED, MOST_WAITING, SHARE, Questions
 from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, Store, UsageAsk
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import HIDDEN, Sight
+from gpudeck.model.cpu_budget import checkpoint
 from gpudeck.model.errors import Temporary
-from gpudeck.model.turns import breathe
 
 T0 = 1_790_000_000
 GPU = "/api/v1/history?metric=utilization_percent&gpu=GPU-1"
@@ -262,8 +262,8 @@ def test_one_question_neither_waits_for_a_crowd_of_another_address_nor_finds_no_
     assert crowd.count(503) == 2
 
 
-@pytest.mark.parametrize("breath", [breathe, lambda: None], ids=["that breathe", "in one breath"])
-def test_questions_without_end_leave_the_processor_to_the_live_fleet(breath: Callable[[], None]) -> None:
+@pytest.mark.parametrize("pause", [checkpoint, lambda: None], ids=["with checkpoints", "without"])
+def test_questions_without_end_leave_the_processor_to_the_live_fleet(pause: Callable[[], None]) -> None:
     """Time that threads worked, beside the time that passed, over what every page may have at once."""
     spent = list[float]()
 
@@ -271,7 +271,7 @@ def test_questions_without_end_leave_the_processor_to_the_live_fleet(breath: Cal
         began = time.thread_time()
         while time.thread_time() - began < 0.04:
             sum(range(2_000))
-            breath()
+            pause()
         spent.append(time.thread_time() - began)
 
     async def crowd() -> float:

@@ -13,9 +13,9 @@ from fakes.doors import make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api import schema
 from gpudeck.api.app import MOST_BODY_BYTES
-from gpudeck.api.errors import ErrorBody
 from gpudeck.hub.hub import Hub
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
+from gpudeck.server.asgi import ErrorBody
 from gpudeck.wire import MAX_BODY_BYTES, encode
 
 AGENT = {"Authorization": "Bearer agent-token", "Content-Type": "application/msgpack", "Content-Encoding": "zstd"}

@@ -11,10 +11,10 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.reports import make_busy_gpu, make_envelope
-from gpudeck.api.limits import LimitedApp
 from gpudeck.auth.settings import AuthSettings, ProxySettings
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.server.admission import AdmissionGate
 
 PASSWORD = "correct horse battery"
 
@@ -266,7 +266,7 @@ def test_hub_on_loopback_that_is_reached_under_another_name_shows_nothing(tmp_pa
 def test_proxy_is_trusted_by_its_own_address_and_not_by_the_one_it_speaks_for(tmp_path: Path) -> None:
     settings = AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"]))
     hub = Station(tmp_path, settings)
-    hub.door = LimitedApp(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
+    hub.door = AdmissionGate(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
     told = {"Remote-User": "carol", "X-Forwarded-For": "198.51.100.9"}
     assert Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", told).json()["name"] == "carol"
     liar = told | {"X-Forwarded-For": "192.0.2.1"}
@@ -511,7 +511,7 @@ def test_me_says_whether_a_proxy_tells_who_people_are(tmp_path: Path, hub: Stati
 def test_account_that_a_proxy_makes_is_in_the_audit_log_with_the_callers_address(tmp_path: Path) -> None:
     settings = AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"]))
     hub = Station(tmp_path, settings)
-    hub.door = LimitedApp(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
+    hub.door = AdmissionGate(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
     Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", {"Remote-User": "carol", "X-Forwarded-For": "198.51.100.9"})
     (entry,) = asyncio.run(hub.auth.audit.list())
     assert (entry.who, entry.action, entry.address) == ("carol", "add account", "198.51.100.9")

@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.clock import FakeClock
 from fakes.reports import HOST, IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
-from gpudeck.api.limits import KINDS
 from gpudeck.api.metrics import MetricsPage, read_metrics
 from gpudeck.hub.hub import Hub
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -21,6 +20,7 @@ from gpudeck.model.errors import ReportRefused
 from gpudeck.model.exposition import expose
 from gpudeck.model.printable import escape
 from gpudeck.model.target import Target
+from gpudeck.server.admission import KINDS
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 

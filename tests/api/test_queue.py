@@ -10,12 +10,12 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.offers import FakeHolds, make_offer
-from gpudeck.api.limits import LimitedApp
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
+from gpudeck.server.admission import AdmissionGate
 
 
 class Desk:
@@ -81,7 +81,7 @@ def test_place_is_told_and_everybody_sees_the_line(desk: Desk) -> None:
 
 def test_being_kept_waiting_costs_an_address_no_more_than_asking(desk: Desk) -> None:
     place = desk.join("ada")
-    desk.door = LimitedApp(desk.door, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
+    desk.door = AdmissionGate(desk.door, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
     path = f"/{place['id']}?wait=0.2&seen={place['version']}"
     assert desk.ask_again_and_again("ada", path, 5) == [200, 200, 200, 200, 429]
 

@@ -12,11 +12,11 @@ from fakes.serving import serving
 from gpudeck.agent.beat import Reporter
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
-from gpudeck.api.asgi import App, Message, Receive, Scope, Send, send_error
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.model.report import Report
-from gpudeck.server.http_limits import Wall
+from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
+from gpudeck.server.connections import ConnectionLimiter
 from gpudeck.wire import ShortReport, decode_any
 
 
@@ -102,7 +102,7 @@ def address() -> Address:
 def agent(address: Address, tmp_path: Path) -> Iterator[Agent]:
     token_file = tmp_path / "token"
     token_file.write_text(AGENT_TOKEN)
-    with serving(Wall(LimitsSettings()), address) as port:
+    with serving(ConnectionLimiter(LimitsSettings()), address) as port:
         made = Agent(f"http://127.0.0.1:{port}", token_file)
         yield made
         made._sender._pool.clear()

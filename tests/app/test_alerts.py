@@ -16,7 +16,7 @@ from gpudeck.app.alerts import Alarm
 from gpudeck.events.log import Events
 from gpudeck.events.settings import EventSettings
 from gpudeck.hub.hub import Hub
-from gpudeck.model import turns as turns_of_the_loop
+from gpudeck.model import cpu_budget as turns_of_the_loop
 from gpudeck.model.event import Event
 from gpudeck.model.history_trouble import judge_problem
 from gpudeck.model.reservation import BookedGpu, Reservation

@@ -12,9 +12,9 @@ from gpudeck.app.watching import Watching
 from gpudeck.discovery.host_names import quote
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.hub.hub import Hub
+from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
-from gpudeck.model.turns import Steps
 
 
 def named(*names: str, origin: str = "list") -> list[Target]:
@@ -105,7 +105,7 @@ async def sizes(hub: Hub, until: int) -> set[int]:
 
 def test_others_have_their_turn_while_a_long_list_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 0.0)
+        monkeypatch.setattr("gpudeck.model.cpu_budget._SLICE_SECONDS", 0.0)
         hub = Hub()
         names = [f"gpu{number:03}" for number in range(300)]
         only = ScriptedProvider(named(*names), pause=0.01)
@@ -119,7 +119,7 @@ def test_others_have_their_turn_while_a_long_list_is_applied(monkeypatch: pytest
 
 def test_a_newer_list_takes_the_place_of_one_that_is_not_applied_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 0.0)
+        monkeypatch.setattr("gpudeck.model.cpu_budget._SLICE_SECONDS", 0.0)
         hub = Hub()
         names = [f"gpu{number:03}" for number in range(300)]
         only = ScriptedProvider(named(*names, origin=ORIGIN), pause=0.01)

@@ -20,7 +20,6 @@ from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.app import FrontDoor, SideDoor
 from gpudeck.api.callers import Door, Doorkeeper
-from gpudeck.api.headers import SafeApp
 from gpudeck.api.host_book import HostBook, NewHost
 from gpudeck.api.house import House
 from gpudeck.app.auth import grant_by
@@ -42,6 +41,7 @@ from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
+from gpudeck.server.headers import SafeApp
 
 AGENT_TOKEN = "agent-token"
 ADMIN_TOKEN = "admin-token"

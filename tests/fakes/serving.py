@@ -1,4 +1,4 @@
-"""The hub's server on a thread, with an application that a test brings: the wall alone, on real sockets."""
+"""The hub's server on a thread, with an application that a test brings: the limiter alone, on real sockets."""
 
 import contextlib
 import socket
@@ -9,8 +9,8 @@ from typing import Any
 import uvloop
 
 from fakes.waiting import wait_until
-from gpudeck.api.limits import HOLD_SECONDS
-from gpudeck.server.http_limits import Wall
+from gpudeck.server.admission import HOLD_SECONDS
+from gpudeck.server.connections import ConnectionLimiter
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
 
@@ -37,15 +37,15 @@ class _Server(LimitedServer):
 
 @contextlib.contextmanager
 def serving(
-    wall: Wall,
+    limiter: ConnectionLimiter,
     app: Any = say_hello,
     tls: Tls | None = None,
     plain: Sequence[socket.socket] = (),
     hold: float = HOLD_SECONDS,
 ) -> Iterator[int]:
-    """The port of a server behind that wall."""
+    """The port of a server behind that limiter."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = _Server(app, wall, tls, plain=plain, hold=hold, timeout_graceful_shutdown=2)
+        server = _Server(app, limiter, tls, plain=plain, hold=hold, timeout_graceful_shutdown=2)
         thread = threading.Thread(target=lambda: uvloop.run(server.serve(sockets=[listening])))
         thread.start()
         try:

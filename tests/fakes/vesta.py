@@ -15,7 +15,6 @@ from gpudeck.api.access import Commands
 from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
-from gpudeck.api.limits import LimitedApp
 from gpudeck.compat.vesta.import_routes import ImportDoor, Shelf
 from gpudeck.compat.vesta.register import VestaRegister
 from gpudeck.compat.vesta.routes import VestaDoor
@@ -26,6 +25,7 @@ from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.model.retention import RetentionClock
+from gpudeck.server.admission import AdmissionGate
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "vesta"
 TOKEN = "0123-token"
@@ -101,10 +101,10 @@ class VestaHub:
             ImportDoor(house.hub.fleet, self.register, shelf, identify=keeper.identify, now=self.clock),
         ]
 
-    def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> LimitedApp:
+    def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> AdmissionGate:
         """From here on the door is behind limits, on the same clock; a refusal comes at once."""
         options = {"now": self.clock, "hold": 0.0} | options
-        limited = LimitedApp(self.door, settings, senders=[self.senders], prefix=prefix, **options)  # type: ignore[arg-type]
+        limited = AdmissionGate(self.door, settings, senders=[self.senders], prefix=prefix, **options)  # type: ignore[arg-type]
         self.door = limited  # type: ignore[assignment]
         return limited
 

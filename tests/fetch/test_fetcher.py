@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpudeck.fetch import Fetcher, HttpResponse, trust_from
+from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import Refused, Temporary, UsageError
-from gpudeck.model.turns import LoopBudget
 
 Serve = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -226,7 +226,7 @@ def test_what_is_no_http_is_not_repeated() -> None:
 
 def count_turns(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often the event loop served others while a good answer was read."""
-    monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", 0.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", 0.0)
     turns = 0
     checkpoint = LoopBudget.checkpoint
 

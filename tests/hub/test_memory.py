@@ -21,6 +21,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
 from gpudeck.hub.memory import HostMemory
 from gpudeck.hub.token_limit import TokenName
+from gpudeck.model.cpu_budget import finish
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
@@ -28,7 +29,6 @@ from gpudeck.model.report import Report
 from gpudeck.model.reservation import GpuReservation, Mark
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import Target
-from gpudeck.model.turns import finish
 from gpudeck.model.view import Host
 
 DAY = 86_400.0

@@ -16,8 +16,8 @@ from gpudeck.hub.host import ENCODED_AT_ONCE
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, Event, Viewer
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE, Steps, finish
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish
 from gpudeck.model.view import Fleet
 from gpudeck.views.filter import count
 from gpudeck.wire import Envelope
@@ -273,7 +273,7 @@ def test_a_document_that_was_begun_before_a_tick_is_not_kept_for_those_who_come_
         stage.tick()
         return await asking
 
-    monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", 0.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", 0.0)
     stage.send(make_envelope(gpus=[make_gpu(0)]))
     stage.tick()
     before = asyncio.run(ask_while_time_passes())

@@ -20,7 +20,7 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.limits_settings import LimitsSettings
 from gpudeck.model.tls_settings import TlsSettings
 from gpudeck.server import tls as tls_module
-from gpudeck.server.http_limits import Wall
+from gpudeck.server.connections import ConnectionLimiter
 from gpudeck.server.tls import Tls
 
 
@@ -84,7 +84,7 @@ def certificate_in(file: Path) -> bytes:
 
 def test_the_hub_speaks_tls_with_the_certificate_of_the_files(authority: Authority, pair: Path) -> None:
     with (
-        serving(Wall(), tls=Tls(settings_of(pair))) as port,
+        serving(ConnectionLimiter(), tls=Tls(settings_of(pair))) as port,
         connected(port, client_context(authority.ca_file)) as connection,
     ):
         assert ask(connection) == b"https 0"
@@ -95,7 +95,7 @@ def test_files_that_change_are_used_at_once_and_open_connections_stay(
     authority: Authority, pair: Path, tmp_path: Path
 ) -> None:
     with (
-        serving(Wall(), tls=Tls(settings_of(pair))) as port,
+        serving(ConnectionLimiter(), tls=Tls(settings_of(pair))) as port,
         connected(port, client_context(authority.ca_file)) as kept,
     ):
         ask(kept)
@@ -108,7 +108,7 @@ def test_files_that_change_are_used_at_once_and_open_connections_stay(
 
 
 def test_broken_files_change_nothing_and_are_complained_of_once(pair: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Wall(), tls=Tls(settings_of(pair))) as port:
+    with serving(ConnectionLimiter(), tls=Tls(settings_of(pair))) as port:
         first = shown_certificate(port)
         pair.write_text("broken")
         wait_until(lambda: "stays in use" in caplog.text, "the complaint")
@@ -121,7 +121,7 @@ def test_broken_files_change_nothing_and_are_complained_of_once(pair: Path, capl
 def test_a_key_of_another_certificate_changes_nothing(authority: Authority, pair: Path, tmp_path: Path) -> None:
     key = shutil.copy(pair, tmp_path / "key.pem")
     tls = Tls(TlsSettings(str(pair), str(key)))
-    with serving(Wall(), tls=tls) as port:
+    with serving(ConnectionLimiter(), tls=tls) as port:
         first = shown_certificate(port)
         make_pair(authority, tmp_path)
         wait_until(lambda: tls._seen == tls._look(), "the new file is seen")
@@ -136,14 +136,14 @@ def test_whoever_brings_no_certificate_is_not_let_in_where_one_is_asked_for(
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     others = make_pair(Authority(stranger), stranger)
-    wall = Wall()
-    with serving(wall, tls=Tls(settings_of(pair, authority.ca_file))) as port:
+    limiter = ConnectionLimiter()
+    with serving(limiter, tls=Tls(settings_of(pair, authority.ca_file))) as port:
         with connected(port, client_context(authority.ca_file, pair)) as connection:
             assert ask(connection) == b"https 0"
         for own in (None, others):
             with connected(port, client_context(authority.ca_file, own)) as connection, pytest.raises(OSError):  # noqa: PT011
                 ask(connection)
-        wait_until(lambda: wall.hits["handshakes"] == 2, "both are counted")
+        wait_until(lambda: limiter.hits["handshakes"] == 2, "both are counted")
 
 
 def test_an_authority_that_is_taken_out_is_not_believed_any_more(
@@ -155,7 +155,7 @@ def test_an_authority_that_is_taken_out_is_not_believed_any_more(
     own = make_pair(former, clients)
     ca_file = Path(shutil.copy(former.ca_file, tmp_path / "client-ca.pem"))
     context = client_context(authority.ca_file, own)
-    with serving(Wall(), tls=Tls(settings_of(pair, ca_file))) as port:
+    with serving(ConnectionLimiter(), tls=Tls(settings_of(pair, ca_file))) as port:
         with connected(port, context) as connection:
             assert ask(connection) == b"https 0"
         shutil.copy(authority.ca_file, ca_file)
@@ -178,7 +178,7 @@ def test_old_versions_of_tls_are_refused(authority: Authority, pair: Path) -> No
     with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     with (
-        serving(Wall(), tls=Tls(settings_of(pair))) as port,
+        serving(ConnectionLimiter(), tls=Tls(settings_of(pair))) as port,
         connected(port, context) as connection,
         pytest.raises(ssl.SSLError),
     ):
@@ -186,13 +186,13 @@ def test_old_versions_of_tls_are_refused(authority: Authority, pair: Path) -> No
 
 
 def test_plain_http_and_half_handshakes_keep_nobody_out(authority: Authority, pair: Path) -> None:
-    wall = Wall(LimitsSettings(head_time=0.2))
-    with serving(wall, tls=Tls(settings_of(pair))) as port:
+    limiter = ConnectionLimiter(LimitsSettings(head_time=0.2))
+    with serving(limiter, tls=Tls(settings_of(pair))) as port:
         place = ("127.0.0.1", port)
         with socket.create_connection(place, 20) as rude, socket.create_connection(place, 20) as silent:
             rude.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             silent.sendall(b"\x16\x03\x01")
-            wait_until(lambda: wall.hits["handshakes"] == 2, "both are given up")
+            wait_until(lambda: limiter.hits["handshakes"] == 2, "both are given up")
             assert b"HTTP" not in rude.recv(100)
         with connected(port, client_context(authority.ca_file)) as connection:
             assert ask(connection) == b"https 0"
@@ -201,7 +201,7 @@ def test_plain_http_and_half_handshakes_keep_nobody_out(authority: Authority, pa
 def test_a_socket_for_this_machine_alone_may_stay_plain(authority: Authority, pair: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as plain,
-        serving(Wall(), tls=Tls(settings_of(pair)), plain=[plain]) as port,
+        serving(ConnectionLimiter(), tls=Tls(settings_of(pair)), plain=[plain]) as port,
         connected(port, client_context(authority.ca_file)) as connection,
     ):
         assert ask(connection) == b"https 0"

@@ -22,10 +22,10 @@ from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.silences import describe
 from gpudeck.alerts.snapshot import HUB, Around, SeenHost, Selection
 from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
+from gpudeck.model.cpu_budget import Steps
+from gpudeck.model.cpu_budget import finish as finish_steps
 from gpudeck.model.event import SEVERITIES, Event, make_event
 from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
-from gpudeck.model.turns import Steps
-from gpudeck.model.turns import finish as finish_steps
 from gpudeck.model.view import Gpu, Host
 
 RETURN_BEATS: Final = 4.0

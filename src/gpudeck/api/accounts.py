@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.login import AuthRequest, Done, Name, Password, TheAuth
 from gpudeck.auth.accounts import Account, Also
 from gpudeck.auth.parts import Auth
 from gpudeck.model.errors import UsageError
+from gpudeck.server.asgi import ErrorBody
 
 AccountRole = Literal["viewer", "user", "admin"]
 AccountName = Annotated[str, PathParameter(description="The account's name")]

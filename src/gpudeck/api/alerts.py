@@ -21,7 +21,7 @@ from gpudeck.alerts.silences import describe
 from gpudeck.alerts.store import MOST_LISTED, AlertAsk
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, allow, answer_json, documented
-from gpudeck.api.errors import ErrorBody, respond
+from gpudeck.api.errors import respond
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.moments import Length, Moment, read_length, read_moment
 from gpudeck.api.questions import check_names
@@ -30,6 +30,7 @@ from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertState, Sile
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.printable import clean
+from gpudeck.server.asgi import ErrorBody
 
 _ASK = ("state", "severity", "host", "rule", "limit")
 _STATES = "|".join(ALERT_STATES)

@@ -10,7 +10,6 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 
-from gpudeck.api.limits import TURN
 from gpudeck.hub.hub import Hub
 
 LEAST_PACKED = 2_048
@@ -39,16 +38,6 @@ def answer_bytes(body: bytes, *, is_packed: bool = False) -> Response[bytes]:
     if is_packed:
         headers["Content-Encoding"] = "gzip"
     return Response(body, media_type=MediaType.JSON, headers=headers)
-
-
-async def give_way(request: HubRequest) -> None:
-    """Let others be served before this request goes on."""
-    extensions: dict[str, Any] = request.scope.get("extensions") or {}
-    await extensions.get(TURN, _next_turn)()
-
-
-async def _next_turn() -> None:
-    await asyncio.sleep(0)
 
 
 def takes_gzip(request: HubRequest) -> bool:

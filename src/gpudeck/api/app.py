@@ -37,8 +37,6 @@ from gpudeck.api import (
     watches,
 )
 from gpudeck.api.access import Policy, check_access
-from gpudeck.api.addresses import count_as
-from gpudeck.api.asgi import App, Receive, Scope, Send, live, send_json
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
 from gpudeck.api.errors import describe_trouble, on_bug, on_depth, on_http_error, on_trouble
@@ -57,6 +55,8 @@ from gpudeck.history.base import HistoryRefused
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.reservations.rules import ReservationRefused
+from gpudeck.server.addresses import count_as
+from gpudeck.server.asgi import App, Receive, Scope, Send, live, send_json
 
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 MOST_BODY_BYTES = 256 * 1024

@@ -12,8 +12,6 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotAuthorizedException, TooManyRequestsException, ValidationException
 from msgspec import Struct
 
-from gpudeck.api.errors import ErrorDetail
-from gpudeck.api.limits import Measure
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
@@ -25,6 +23,8 @@ from gpudeck.reservations.calendar import Reservations
 from gpudeck.reservations.requests import Change, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Changed, Conflict, ReservationRefused, Who, name_gpus
 from gpudeck.reservations.store import ReservationAsk
+from gpudeck.server.asgi import ErrorDetail
+from gpudeck.server.rate_limits import RateLimiter
 
 _STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403} | dict.fromkeys(
     ("not_found", "unknown_gpu"), 404
@@ -53,7 +53,7 @@ class BookingDesk:
         self._hub = hub
         self._auth = auth
         self._kept = calendar
-        self._strangers = Measure("bookings without an account", STRANGERS_PER_SECOND, STRANGERS_BURST)
+        self._strangers = RateLimiter("bookings without an account", STRANGERS_PER_SECOND, STRANGERS_BURST)
 
     @property
     def _calendar(self) -> Reservations:

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from gpudeck.api.asgi import Scope, read_headers
 from gpudeck.auth.caller import LOCAL_ADMIN, NOBODY, UNVERIFIED, Caller
 from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import is_loopback
+from gpudeck.server.asgi import Scope, read_headers
 
 log = logging.getLogger(__name__)
 

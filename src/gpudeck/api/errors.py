@@ -3,13 +3,12 @@
 import logging
 from typing import Any
 
-import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
-from msgspec import Struct
 
 from gpudeck.database.errors import Unavailable
 from gpudeck.model.errors import Temporary
+from gpudeck.server.asgi import encode_error
 
 log = logging.getLogger(__name__)
 
@@ -29,22 +28,6 @@ _CODES = {
 
 _WORDS = {413: "the body of the request is too large"}
 """In place of the framework's own, which are the protocol's."""
-
-
-class ErrorDetail(Struct, frozen=True):
-    """`code` is for programs and stays; `message` says what is wrong, `hint` what to do."""
-
-    code: str
-    message: str
-    hint: str = ""
-
-
-class ErrorBody(Struct, frozen=True):
-    error: ErrorDetail
-
-
-def encode_error(code: str, message: str, hint: str = "") -> bytes:
-    return msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
 
 
 def respond(

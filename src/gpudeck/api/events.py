@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_json, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.questions import TIME, TIME_SCHEMA, check_names, read_time
 from gpudeck.events.log import Events
 from gpudeck.events.store import MOST_EVENTS, EventAsk
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import SEVERITIES, Event
+from gpudeck.server.asgi import ErrorBody
 from gpudeck.views.csv import write_events
 
 _ASK = ("start", "end", "host", "gpu", "user", "kind", "severity", "q", "limit", "before", "format")

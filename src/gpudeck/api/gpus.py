@@ -11,16 +11,17 @@ from litestar.params import QueryParameter
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented, give_way
-from gpudeck.api.errors import ErrorBody
+from gpudeck.api.answers import HubRequest, TheHub, answer_json, documented
 from gpudeck.hub.gpu import GpuState
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
 from gpudeck.model.availability import Availability
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.model.quantity import AMOUNT, parse_bytes
-from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.model.view import Gpu
+from gpudeck.server.admission import checkpoint
+from gpudeck.server.asgi import ErrorBody
 
 
 class GpuOfHost(Gpu, kw_only=True):
@@ -91,7 +92,7 @@ async def _encode(
     found: list[bytes] = []
     for at, host in enumerate(hosts):
         if at % HOSTS_AT_ONCE == 0:
-            await give_way(request)
+            await checkpoint()
         head = _encoder.encode({"host": host.name, "host_id": host.id})[:-1] + b","
         hub.fleet.settle()
         views = host.show([gpu for gpu in host.gpus.values() if fits(gpu)])

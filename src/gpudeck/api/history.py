@@ -8,9 +8,9 @@ from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.questions import TIME, TIME_SCHEMA, TheQuestions, answer_past, check_names, read_time
 from gpudeck.history.base import MOST_POINTS, Answer, Ask, Heat, HeatAsk
+from gpudeck.server.asgi import ErrorBody
 
 _ASK = ("metric", "start", "end", "points", "gpu", "host", "user", "run", "fleet", "by")
 _HEAT = ("metric", "start", "end", "step")

@@ -13,8 +13,8 @@ from gpudeck.auth.tokens import Tokens
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.memory import HostMemory
+from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import Temporary
-from gpudeck.model.turns import LoopBudget
 
 
 class Selection(Struct, frozen=True):

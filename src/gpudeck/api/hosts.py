@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, allow, answer_json, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.host_book import HostOrigin, HostOrigins, NewHost, TheBook
 from gpudeck.api.host_removal import Selection, TheRemoval
 from gpudeck.api.login import TheAuth
 from gpudeck.model.target import AddedHosts, RemovedHosts
 from gpudeck.model.view import Host, HostList
+from gpudeck.server.asgi import ErrorBody
 
 _MOST_NAMED = 20
 NOT_KEPT = {"Cache-Control": "no-store"}

@@ -23,12 +23,12 @@ from msgspec import Meta, Struct
 from gpudeck.api.access import Policy, access, caller_of, policy_of
 from gpudeck.api.answers import documented
 from gpudeck.api.callers import cookie_name, read_cookie
-from gpudeck.api.errors import ErrorBody
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.parts import Auth
 from gpudeck.auth.passwords import hash_secret
 from gpudeck.model.errors import UsageError
+from gpudeck.server.asgi import ErrorBody
 
 TheAuth = NamedDependency[Auth]
 AuthRequest = Request[Any, Any, State]

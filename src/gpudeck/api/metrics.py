@@ -18,12 +18,12 @@ from gpudeck.alerts.keeper import Alerts
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest
-from gpudeck.api.limits import KINDS
 from gpudeck.hub.fleet import PARTS
 from gpudeck.hub.host import HostState
 from gpudeck.hub.hub import Hub
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.model.exposition import (
     CONTENT_TYPE,
     OPENMETRICS_TYPE,
@@ -37,8 +37,8 @@ from gpudeck.model.exposition import (
     write_labels,
 )
 from gpudeck.model.report import Number
-from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.model.view import HostStatus
+from gpudeck.server.admission import KINDS
 
 _STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never")
 _COUNTERS = {

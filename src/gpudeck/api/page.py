@@ -14,12 +14,12 @@ from litestar.params import FromPath
 from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.api.first_look import put_first_look
-from gpudeck.api.headers import PAGE_POLICY, WORKER_POLICY
 from gpudeck.api.login import TheAuth, describe
 from gpudeck.api.terminals import wants_text, write_error
 from gpudeck.api.text import NotUnderstood, answer_wish, read_refresh, read_wish
 from gpudeck.auth.parts import Auth
 from gpudeck.hub.hub import Hub
+from gpudeck.server.headers import PAGE_POLICY, WORKER_POLICY
 
 PAGE = Path(__file__).parent / "page"
 _TYPES = {

@@ -1,8 +1,6 @@
 """Asking the history: in a thread, one question at a time, so that heavy questions never starve the live fleet. Two at
-once would not be answered sooner, and would let the event loop wait three times as long for its turns.
-
-Whoever cannot be answered at once waits in line, in which the many questions of one asker keep nobody else's few
-waiting. A line that is too long is told to come back.
+once would not be answered sooner, and would delay the event loop three times as much. Others wait in a fair queue, see
+docs/limits.md.
 """
 
 import asyncio
@@ -21,19 +19,23 @@ from litestar.exceptions import ValidationException
 
 from gpudeck.api.answers import HubRequest, answer_json
 from gpudeck.api.errors import respond
-from gpudeck.api.fair_line import FairLine
-from gpudeck.api.limits import excuse
 from gpudeck.history.base import HistoryRefused, Store
 from gpudeck.model import clock
+from gpudeck.model.cpu_budget import CpuBudget, checkpoint
 from gpudeck.model.times import parse_time
-from gpudeck.model.turns import Pace, breathe
+from gpudeck.server.admission import exclude_wait
+from gpudeck.server.fair_queue import FairQueue
+from gpudeck.server.rate_limits import RateLimiter
 
 MOST_WAITING: Final = 32
 SHARE, AT_FULL_SPEED = 0.25, 0.5
 """The part of one processor that questions have when they do not end, and the seconds of work for which they have all
 of it: pages with a dozen charts do not notice, and a flood of questions is not noticed by the live fleet."""
+FORGOTTEN_PER_SECOND, MAX_DEBT = 0.01, 2.0
+"""How much of the work of its questions an asker is forgiven in each second, and for how many seconds of work it comes
+after other askers at most."""
 KEPT_FOR: Final = 60
-"""Seconds for which an answer about the past may be kept by whoever asked."""
+"""Seconds for which a client may keep an answer about the past."""
 TIME: Final = "Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`"
 TIME_SCHEMA: Final = {
     "anyOf": [
@@ -60,8 +62,11 @@ class Questions:
     def __init__(self, store: Store | None, now: clock.Clock = clock.wall) -> None:
         self._store = store
         self.now = now
-        self._line = FairLine(MOST_WAITING)
-        self._pace = Pace(SHARE, AT_FULL_SPEED)
+        self._usage = RateLimiter(
+            "seconds of work", FORGOTTEN_PER_SECOND, 1, max_debt_seconds=MAX_DEBT / FORGOTTEN_PER_SECOND
+        )
+        self._queue = FairQueue(self._usage, MOST_WAITING)
+        self._budget = CpuBudget(SHARE, AT_FULL_SPEED)
 
     def check_kept(self) -> Store:
         """Raises HistoryRefused where there is no past to ask about."""
@@ -72,28 +77,29 @@ class Questions:
     async def ask(self, question: Callable[[Store], T]) -> T:
         """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
         store, asker, asked = self.check_kept(), _asker.get(), monotonic()
-        await self._line.enter(asker)
-        # A thread cannot be called off: its turn ends with it, not with whoever asked and went away.
+        await self._queue.acquire(asker)
+        # A thread cannot be cancelled: the slot is free when it ends, not when the asker disconnects.
         answer = asyncio.ensure_future(asyncio.to_thread(self._work, question, store))
         answer.add_done_callback(partial(self._end_turn, asker, monotonic()))
         found, seconds = await asyncio.shield(answer)
-        # A page asks for a dozen charts at once: what each of them waits for the others is nobody's fault.
-        excuse(monotonic() - asked - seconds)
+        # A page asks for a dozen charts at once: the time that each waits for the others costs nothing.
+        exclude_wait(monotonic() - asked - seconds)
         return found
 
     def _end_turn(self, asker: Hashable, began: float, answer: "asyncio.Future[Any]") -> None:
-        self._line.leave(asker, monotonic() - began)
+        self._usage.charge(asker, monotonic(), monotonic() - began)
+        self._queue.release()
         if not answer.cancelled():
-            # Asked for, so that nobody is warned of an error that came after its asker had left.
+            # Read, so that asyncio does not log an error whose asker has disconnected.
             answer.exception()
 
     def _work(self, question: Callable[[Store], T], store: Store) -> tuple[T, float]:
         """With the seconds for which a processor was busy with it."""
         began = thread_time()
-        self._pace.keep()
+        self._budget.apply()
         found = question(store)
-        # What it did since it last breathed counts too.
-        breathe()
+        # What it did since its last checkpoint counts too.
+        checkpoint()
         return found, thread_time() - began
 
 

@@ -10,8 +10,7 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow, documented
-from gpudeck.api.errors import ErrorBody, respond
-from gpudeck.api.limits import excuse
+from gpudeck.api.errors import respond
 from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.auth.caller import Caller
 from gpudeck.model.errors import GpudeckError, Temporary
@@ -19,6 +18,8 @@ from gpudeck.model.printable import clean
 from gpudeck.model.wanted import Wanted
 from gpudeck.queueing.queue import LONGEST_POLL, QueueFull, WaitQueue
 from gpudeck.queueing.scheduler import QueuePosition
+from gpudeck.server.admission import exclude_wait
+from gpudeck.server.asgi import ErrorBody
 
 
 class QueueDesk:
@@ -116,7 +117,7 @@ async def ask_queue(
     asked = monotonic()
     place = await line.queue.ask(number, wait, seen)
     # Fifty who wait on one machine have one address: what they are kept waiting for costs the hub nothing.
-    excuse(monotonic() - asked)
+    exclude_wait(monotonic() - asked)
     if place is None:
         raise _unknown(number)
     return place

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.errors import ReportRefused
+from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 from gpudeck.wire import MAX_BODY_BYTES, SHORT_VERSION
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,8 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.addresses import count_as
 from gpudeck.api.answers import HubRequest, allow, answer_json, documented
 from gpudeck.api.booking_desk import BookingDesk, RefusedReservation, TheBookings
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.login import AuthRequest
 from gpudeck.api.moments import Length, Moment, read_amount, read_length, read_moment
 from gpudeck.api.questions import TIME, TIME_SCHEMA, check_names, read_time
@@ -26,6 +24,8 @@ from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSl
 from gpudeck.reservations.requests import MOST_GPUS, Change, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import FURTHEST
 from gpudeck.reservations.store import MOST_LISTED, USER_LENGTH, ReservationAsk, tidy
+from gpudeck.server.addresses import count_as
+from gpudeck.server.asgi import ErrorBody
 
 _ASK = ("start", "end", "host", "gpu", "user", "limit")
 _ASK_NEXT = ("gpus", "memory", "model", "for", "same_host", "host", "start")

@@ -8,10 +8,10 @@ from litestar.params import PathParameter, QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, answer_json, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.questions import TIME, TIME_SCHEMA, TheQuestions, check_names, read_time
 from gpudeck.history.base import HistoryRefused, Run, Runs, RunsAsk
 from gpudeck.hub.sight import HIDDEN, Sight
+from gpudeck.server.asgi import ErrorBody
 
 _ASK = ("start", "end", "user", "host", "gpu", "now", "limit", "before")
 _LARGEST = 2**63 - 1

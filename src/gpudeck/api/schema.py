@@ -10,7 +10,7 @@ from litestar.connection import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from gpudeck.api.callers import COOKIE
-from gpudeck.api.errors import ErrorBody
+from gpudeck.server.asgi import ErrorBody
 from gpudeck.wire import CONTENT_TYPES, Envelope, ShortReport
 
 _STRICT = (

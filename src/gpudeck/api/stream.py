@@ -7,13 +7,13 @@ from contextlib import suppress
 from litestar.exceptions import HTTPException
 
 from gpudeck.api.access import Policy
-from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error
 from gpudeck.api.callers import Refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
 from gpudeck.hub.stream import GZIP_HEADER, Event, Viewer, deflate
 from gpudeck.model.errors import Temporary
+from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error
 
 MAX_VIEWERS = 2_000
 _HEADERS = [

@@ -3,9 +3,9 @@ of text; where programs ask they are JSON, whatever the client is called."""
 
 from urllib.parse import parse_qsl
 
-from gpudeck.api.asgi import Scope, Send, read_headers, send_error
 from gpudeck.api.callers import Refusal
 from gpudeck.api.text import is_on
+from gpudeck.server.asgi import Scope, Send, read_headers, send_error
 
 _CLIENTS = ("curl/", "wget/", "httpie/")
 _PROGRAMS = frozenset({"/metrics", "/healthz", "/readyz", "/schema", "/api"})

@@ -12,11 +12,11 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.auth.caller import RANKS, Caller
 from gpudeck.auth.tokens import Token
 from gpudeck.model.errors import UsageError
+from gpudeck.server.asgi import ErrorBody
 
 TokenRole = Literal["agent", "viewer", "user", "admin", "calendar"]
 

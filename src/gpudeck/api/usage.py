@@ -9,12 +9,12 @@ from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, documented
-from gpudeck.api.errors import ErrorBody
 from gpudeck.api.questions import TIME, TIME_SCHEMA, Questions, TheQuestions, answer_past, check_names, read_time
 from gpudeck.history.base import UsageAsk
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model.usage import By, Usage
+from gpudeck.server.asgi import ErrorBody
 
 _ASK = ("by", "start", "end", "user", "host", "model", "group", "daily", "zone", "format")
 

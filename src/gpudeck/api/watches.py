@@ -11,7 +11,7 @@ from msgspec import Meta
 from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import allow, documented
-from gpudeck.api.errors import ErrorBody, respond
+from gpudeck.api.errors import respond
 from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.parts import Auth
@@ -19,6 +19,7 @@ from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.printable import clean
 from gpudeck.model.wanted import Wanted
 from gpudeck.model.watch import Watch, WatchList, WatchView
+from gpudeck.server.asgi import ErrorBody
 
 
 class WatchDesk:

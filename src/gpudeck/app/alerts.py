@@ -23,9 +23,9 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.lookout import Lookout
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import LoopBudget, run_in_steps
 from gpudeck.model.history_trouble import HistoryTrouble
 from gpudeck.model.reservation import Reservation
-from gpudeck.model.turns import LoopBudget, take_turns
 from gpudeck.reservations.rules import name_gpus
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Alarm:
             host = fleet.hosts.get(host_id)
             if host is not None:
                 engine.look(self._lookout.see(host, now, uuids))
-        await take_turns(engine.finish_in_steps(fleet.hosts))
+        await run_in_steps(engine.finish_in_steps(fleet.hosts))
         await asyncio.sleep(0)
         self._show()
         self.alerts.wake()

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from gpudeck.api.app import SideDoor
 from gpudeck.api.callers import Doorkeeper
 from gpudeck.api.house import House
-from gpudeck.api.senders import Senders
 from gpudeck.compat.gpu_cluster_status.nodes import Nodes
 from gpudeck.model import clock
+from gpudeck.server.admission import ReportSenders
 from gpudeck.settings import Settings
 
 OpenPart = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -19,7 +19,7 @@ class SideDoors:
 
     def __init__(self, settings: Settings) -> None:
         self.nodes: Nodes = {}
-        self.senders: list[Senders] = []
+        self.senders: list[ReportSenders] = []
         self._settings = settings
 
     async def open(self, house: House, keeper: Doorkeeper, open_part: OpenPart) -> Sequence[SideDoor]:

@@ -19,11 +19,8 @@ from gpudeck.agent.token_file import ensure_token
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.app import FrontDoor
-from gpudeck.api.asgi import App
-from gpudeck.api.headers import SafeApp
 from gpudeck.api.host_book import HostBook
 from gpudeck.api.house import House
-from gpudeck.api.limits import LOGINS, LimitedApp
 from gpudeck.app.auth import grant_by, make_keeper, make_policy, note_configuration, running_auth
 from gpudeck.app.child_agent import ChildAgent
 from gpudeck.app.compat import SideDoors
@@ -42,13 +39,16 @@ from gpudeck.fetch import shared_trust
 from gpudeck.hub.clock_monitor import ClockMonitor
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.stream import Stream
+from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.model.target import Target
-from gpudeck.model.turns import THREAD_SECONDS, take_turns
 from gpudeck.ops.data_folder import share
-from gpudeck.server.http_limits import Wall
+from gpudeck.server.admission import AdmissionGate
+from gpudeck.server.asgi import App
+from gpudeck.server.connections import ConnectionLimiter
+from gpudeck.server.headers import SafeApp
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
 from gpudeck.server.urls import url_elsewhere, url_here, write_url
@@ -214,7 +214,7 @@ class HubServer:
         ) as auth:
             policy = make_policy(self._settings)
             first_admin = await _make_first_admin(auth) if policy.needs_accounts else None
-            wall = Wall(self._settings.limits, proxies=self._settings.login.proxy.addresses)
+            limiter = ConnectionLimiter(self._settings.limits, proxies=self._settings.login.proxy.addresses)
             self._rooms = rooms = Rooms(
                 self.hub,
                 auth,
@@ -226,11 +226,11 @@ class HubServer:
             )
             # Loading this machine's certificates takes 100 ms: not when the first host is read.
             await asyncio.gather(rooms.open(), asyncio.to_thread(shared_trust))
-            door = await self._open_door(rooms, auth, policy, wall.hits)
+            door = await self._open_door(rooms, auth, policy, limiter.hits)
             plain = [] if self._plain is None else [self._plain]
             server = _Server(
                 door,
-                wall,
+                limiter,
                 self._tls,
                 lambda: self._begin(when_started, first_admin, end_demo),
                 self._end,
@@ -323,15 +323,11 @@ class HubServer:
         )
         keeper = make_keeper(settings, auth)
         door = FrontDoor(house, grant_by(auth), keeper, await self._side_doors.open(house, keeper, rooms.open_part))
-        # A limit knows routes by their paths: those below the prefix are the same ones.
-        paths = [f"{prefix}{path}" for path in LOGINS for prefix in {"", settings.path_prefix.rstrip("/")}]
-        proxies = settings.login.proxy.addresses
-        limited = LimitedApp(
+        limited = AdmissionGate(
             door,
             settings.limits,
-            proxies=proxies,
+            proxies=settings.login.proxy.addresses,
             hits=hits,
-            logins=paths,
             senders=self._side_doors.senders,
             prefix=settings.path_prefix,
         )
@@ -400,14 +396,14 @@ class _Server(LimitedServer):
     def __init__(
         self,
         app: App,
-        wall: Wall,
+        limiter: ConnectionLimiter,
         tls: Tls | None,
         when_started: Callable[[], None],
         before_end: Callable[[], Awaitable[None]],
         *,
         plain: Sequence[socket.socket],
     ) -> None:
-        super().__init__(app, wall, tls, plain=plain, timeout_graceful_shutdown=5, backlog=2048)
+        super().__init__(app, limiter, tls, plain=plain, timeout_graceful_shutdown=5, backlog=2048)
         self._when_started = when_started
         self._before_end = before_end
 
@@ -432,7 +428,7 @@ async def tick_forever(stream: Stream, when_done: Callable[[], None] = lambda: N
     due = loop.time()
     while True:
         try:
-            await take_turns(stream.tick_in_steps())
+            await run_in_steps(stream.tick_in_steps())
             when_done()
         except Exception:
             log.exception("a tick failed")

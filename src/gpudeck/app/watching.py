@@ -10,10 +10,10 @@ from gpudeck.discovery.base import Provider
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.service import Discovery
 from gpudeck.hub.hub import Hub
+from gpudeck.model.cpu_budget import advance, run_in_steps
 from gpudeck.model.errors import ReportRefused, UsageError
 from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.target import Target
-from gpudeck.model.turns import advance, take_turns
 from gpudeck.sources.base import Arrival
 from gpudeck.sources.poller import Poller, Way
 
@@ -59,7 +59,7 @@ class Watching:
         if ways is not None:
             self._apply(iter(()))
             before, self._poller = self._poller, Poller(ways, self._deliver, self._note_failure)
-            await take_turns(before.end_others(()))
+            await run_in_steps(before.end_others(()))
             await before.stop()
             self._watch()
         await self._roster.change(providers)

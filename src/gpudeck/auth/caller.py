@@ -1,6 +1,5 @@
 """The caller of a request and what it may do. A name in a proxy's header counts only from trusted addresses."""
 
-import ipaddress
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -8,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gpudeck.auth.settings import ProxySettings, read_name
+from gpudeck.server.addresses import Networks
 
 Role = Literal["nobody", "agent", "calendar", "viewer", "user", "admin"]
 RANKS: dict[str, int] = {"nobody": 0, "agent": 0, "calendar": 0, "viewer": 1, "user": 2, "admin": 3}
@@ -16,8 +16,6 @@ RANKS: dict[str, int] = {"nobody": 0, "agent": 0, "calendar": 0, "viewer": 1, "u
 Kind = Literal["nobody", "unverified", "local", "account", "token", "proxy"]
 """How somebody is known: not at all; not yet, as the database is away; because they sit at the machine of a hub that
 nobody else can reach; by a session; by a token; by the name that a trusted proxy tells."""
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Caller(Struct, frozen=True):
@@ -60,25 +58,8 @@ def caller_of(header_value: str | Sequence[str] | None, peer_address: str, setti
 
 def is_proxy(peer_address: str, settings: ProxySettings) -> bool:
     """Whether the other end of a connection is one of the listed addresses."""
-    address = read_address(peer_address)
-    return address is not None and any(
-        address in network for network in _networks(tuple(settings.addresses)) if network.version == address.version
-    )
+    return _networks(tuple(settings.addresses)).has(peer_address)
 
 
-def read_address(text: str) -> _Address | None:
-    """An address as sockets tell it; None for what is none, such as the peer of a Unix socket.
-
-    IPv4 that reached a socket of IPv6 is IPv4 again.
-    """
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
-
-
-@lru_cache(maxsize=8)
-def _networks(addresses: tuple[str, ...]) -> list[_Network]:
-    """Asked at each request, and always the same."""
-    return [ipaddress.ip_network(text) for text in addresses]
+_networks = lru_cache(maxsize=8)(Networks)
+"""Asked at each request, and always the same."""

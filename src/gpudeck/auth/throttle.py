@@ -1,5 +1,5 @@
-"""How long whoever fails to log in has to wait: enough that nobody guesses a password, never so much that an attacker
-keeps its owner out.
+"""How long to wait after failed log-ins: long enough against guessing, never so long that an attacker locks out the
+account's owner.
 
 Three things are counted, all in memory. A name from one address: after a few tries each failure doubles the wait. An
 address, whatever the names: a number of tries an hour. A name, wherever the tries come from: past a great number of
@@ -7,14 +7,13 @@ them an address that is new to it waits a few seconds, once for each try, whatev
 which a name logged in before answers for that name alone: others behind the same address do not make it wait.
 """
 
-import ipaddress
 from collections.abc import Callable
 from typing import TypeVar
 
 from msgspec import Struct
 
-from gpudeck.auth.caller import read_address
 from gpudeck.model.backoff import pause_after
+from gpudeck.server.addresses import count_as
 
 FREE_TRIES = 5
 """Of one name from one address, before any wait."""
@@ -28,7 +27,7 @@ NAME_BURST = 100.0
 NAME_REFILL_SECONDS = 30.0
 NAME_WAIT = 3.0
 TURN_SECONDS = 30.0
-"""How long the turn of whoever waited is kept at least."""
+"""How long it is remembered at least that an address has waited for a name."""
 MOST_KEPT = 10_000
 """Of each kind of counter. When there are more, that which changed longest ago goes."""
 
@@ -91,8 +90,8 @@ class Throttle:
         self._told.pop(pair, None)
 
     def note_success(self, name: str, address: str) -> None:
-        """Takes back the failure that this try was noted as. Others of the same address stay: whoever has an account
-        could wipe out their guesses at other names with it."""
+        """Takes back the failure that this try was noted as. Others of the same address stay: an attacker with an
+        account could otherwise erase failed guesses at other names with it."""
         pair = _pair_of(name, address)
         self._streaks.pop(pair, None)
         for buckets, key in ((self._addresses, pair[1]), (self._names, pair[0])):
@@ -111,7 +110,7 @@ class Throttle:
         streak = self._streaks.get(pair)
         if streak is None or now - streak.at >= FORGET_AFTER:
             return None
-        streak.at = min(streak.at, now)  # a clock that went back makes nobody wait longer
+        streak.at = min(streak.at, now)  # a clock that went back makes no wait longer
         return streak
 
     def _wait_of_address(self, address: str, now: float) -> float:
@@ -145,15 +144,7 @@ class Throttle:
 
 
 def _pair_of(name: str, address: str) -> _Pair:
-    return name[:64].lower(), _network_of(address)
-
-
-def _network_of(address: str) -> str:
-    """What one attacker has to himself: a single address of IPv4, a whole /64 of IPv6."""
-    known = read_address(address)
-    if isinstance(known, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((int(known) >> 64 << 64, 64)))
-    return str(known) if known is not None else address[:64]
+    return name[:64].lower(), count_as(address[:64])
 
 
 def _add(buckets: dict[str, _Bucket], key: str, now: float, refill: float) -> None:

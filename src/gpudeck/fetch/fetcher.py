@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
 from gpudeck.fetch.addresses import AddressGuard
+from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.hub_url import show_url
-from gpudeck.model.turns import LoopBudget
 
 log = logging.getLogger(__name__)
 # It would log every question, with the whole address and the secrets in it.

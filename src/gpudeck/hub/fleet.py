@@ -21,6 +21,7 @@ from gpudeck.hub.table import FleetTable, Pending
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.alert import Alert
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import Steps, finish
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
@@ -28,7 +29,6 @@ from gpudeck.model.report import Report
 from gpudeck.model.reservation import Mark
 from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import READ_WAYS, WAYS, Target
-from gpudeck.model.turns import Steps, finish
 from gpudeck.model.view import Fleet as FleetView
 from gpudeck.model.view import Totals
 from gpudeck.wire import Envelope, Head, ShortReport

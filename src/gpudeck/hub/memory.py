@@ -14,10 +14,10 @@ from gpudeck.hub.host import HostState
 from gpudeck.hub.host_store import HostStore, LastReport, RememberedGpu, RememberedHost, read_facts
 from gpudeck.hub.hub import Hub
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.model.errors import Temporary
 from gpudeck.model.fleet_settings import RETURN_SECONDS
 from gpudeck.model.report import GpuReading, Number, Report
-from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.wire import Envelope
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.host import HostState
 from gpudeck.hub.table import FleetTable
 from gpudeck.hub.token_limit import TokenLimit, TokenName
+from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.names import Names
 from gpudeck.model.target import Target
-from gpudeck.model.turns import Steps
 from gpudeck.wire import Envelope, Head, ShortReport
 
 Arrived = TypeVar("Arrived", bound=Head)

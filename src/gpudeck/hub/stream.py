@@ -15,8 +15,8 @@ from gpudeck.hub.fleet import Fleet
 from gpudeck.hub.host import ENCODED_AT_ONCE, HostState, encode_hosts
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE, Steps, finish, run_in_steps
 from gpudeck.model.event import Event as Happening
-from gpudeck.model.turns import HOSTS_AT_ONCE, Steps, finish, take_turns
 from gpudeck.model.view import Fleet as FleetView
 
 KEPT_DELTAS = 30
@@ -182,7 +182,7 @@ class Stream:
         channel, number = self._open(sight), self._number
         if channel.document is not None:
             return channel.document
-        document = await take_turns(self.fleet.encode_in_steps(self.time, demo=self.demo, sight=sight))
+        document = await run_in_steps(self.fleet.encode_in_steps(self.time, demo=self.demo, sight=sight))
         if number == self._number:
             # One that was begun before a tick is older than the deltas that follow it.
             channel.document = document

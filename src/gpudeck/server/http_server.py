@@ -1,12 +1,13 @@
-"""uvicorn behind the wall, with TLS where there is a certificate.
+"""uvicorn behind the limits for connections, with TLS where there is a certificate.
 
-Connections are accepted by our own door and not by uvicorn: a caller counts from the moment it connects, and not only
-after a handshake that it may never end.
+Connections are accepted by our own listener and not by uvicorn: a caller counts from the moment it connects, and not
+only after a TLS handshake, which it may never complete.
 """
 
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,115 +15,102 @@ from typing import Any
 
 import uvicorn
 
-from gpudeck.api.limits import HOLD_SECONDS
-from gpudeck.server.http_door import Door
-from gpudeck.server.http_limits import LimitedProtocol, Visit, Wall
+from gpudeck.server.admission import HOLD_SECONDS
+from gpudeck.server.connections import Connection, ConnectionLimiter, ConnectionListener, with_connection
 from gpudeck.server.tls import Tls
 
 log = logging.getLogger(__name__)
 
-_GOODBYE_SECONDS = 3.0
+_TLS_SHUTDOWN_SECONDS = 3.0
 
 
 class LimitedServer(uvicorn.Server):
-    """A server of `app` behind `wall`. With `tls` it speaks nothing else, and looks after the certificate's files."""
+    """A server of `app` with limits. With `tls` it speaks nothing else, and watches the certificate's files."""
 
     def __init__(
         self,
         app: Any,
-        wall: Wall,
+        limiter: ConnectionLimiter,
         tls: Tls | None = None,
         *,
         plain: Sequence[socket.socket] = (),
         hold: float = HOLD_SECONDS,
         **options: Any,
     ) -> None:
-        """`plain` are sockets that get no TLS all the same, such as one for the hub's own agent: a certificate is for
-        the name by which others know the hub. `hold` is how long those who are turned away are not told so; `options`
-        are those of uvicorn.Config that others decide about."""
+        """`plain` are sockets without TLS all the same, such as the one for the hub's own agent: a certificate is for
+        the name by which others know the hub. `hold`: see ConnectionListener. `options` are those of uvicorn.Config."""
         super().__init__(
             uvicorn.Config(
-                app,
-                timeout_keep_alive=int(max(1.0, wall.settings.idle_time)),
+                with_connection(app),
+                http="httptools",
+                timeout_keep_alive=int(max(1.0, limiter.settings.idle_time)),
                 lifespan="off",
                 ws="none",
                 access_log=False,
                 proxy_headers=False,
                 log_config=None,
+                log_level="error",  # strangers could fill the log with what they send
                 server_header=False,
                 **options,
             )
         )
-        self._wall = wall
+        self._limiter = limiter
         self._tls = tls
         self._plain = list(plain)
         self._hold = hold
-        self._doors: list[Door] = []
+        self._listeners: list[ConnectionListener] = []
         self._renewal: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # It gets nothing to accept from.
-        await super().startup([])
+        await super().startup([])  # without a socket to accept from
         if self._tls is not None:
             self._renewal = asyncio.create_task(self._tls.keep_fresh())
-        for opened in sockets or ():
-            self._open_door(opened, self._tls)
-        for opened in self._plain:
-            self._open_door(opened, None)
+        pairs = [*((opened, self._tls) for opened in sockets or ()), *((opened, None) for opened in self._plain)]
+        for opened, tls in pairs:
+            listener = ConnectionListener(opened, self._limiter, partial(self._connect, tls), hold=self._hold)
+            listener.open(self.config.backlog)
+            self._listeners.append(listener)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without uvicorn's raising of the signal once more: that would end the process while the rooms behind the door
-        still write what they know."""
-        with super().capture_signals():
+        """As uvicorn's, which raises the signal once more at the end: that would end the process while the hub's
+        services still write what they know."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
             yield
-            self._captured_signals.clear()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.gather(*(door.close() for door in self._doors))
+        await asyncio.gather(*(listener.close() for listener in self._listeners))
         if self._renewal is not None:
             self._renewal.cancel()
         await super().shutdown([*(sockets or ()), *self._plain])
 
-    def _open_door(self, listening: socket.socket, tls: Tls | None) -> None:
-        welcome = self._greet if tls is None else partial(self._shake_hands, tls)
-        door = Door(listening, self._wall, welcome, hold=self._hold)
-        door.open(self.config.backlog)
-        self._doors.append(door)
-
-    async def _greet(self, connection: socket.socket, visit: Visit) -> None:
-        try:
-            await self._connect(connection, visit)
-        except OSError as error:
-            log.debug("%s has gone again: %s", visit.caller, error)
-
-    async def _shake_hands(self, tls: Tls, connection: socket.socket, visit: Visit) -> None:
-        try:
-            await self._connect(
-                connection,
-                visit,
-                ssl=tls.context,
-                ssl_handshake_timeout=self._wall.settings.head_time,
-                ssl_shutdown_timeout=_GOODBYE_SECONDS,
-            )
-        except OSError as error:
-            # No TLS, none that both can speak, no certificate, too slow, or gone.
-            self._wall.hits["handshakes"] += 1
-            log.debug("no TLS with %s: %s", visit.caller, error)
-
-    async def _connect(self, connection: socket.socket, visit: Visit, **tls: Any) -> None:
-        make = partial(
-            LimitedProtocol,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-            wall=self._wall,
-            visit=visit,
+    async def _connect(self, tls: Tls | None, accepted: socket.socket, connection: Connection) -> None:
+        """Returns when the connection is made, with the handshake of TLS where there is one."""
+        options: dict[str, Any] = {}
+        if tls is not None:
+            options = {
+                "ssl": tls.context,
+                "ssl_handshake_timeout": self._limiter.settings.head_time,
+                "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS,
+            }
+        protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
+        connection.pass_to(protocol)
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().connect_accepted_socket(make, connection, **tls)
-        except BaseException:
-            visit.leave()
-            connection.close()
-            raise
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **options)
+        except BaseException as error:
+            connection.release()
+            accepted.close()
+            if not isinstance(error, OSError):
+                raise
+            # No TLS, none that both can speak, no certificate, too slow, or gone.
+            if tls is not None:
+                self._limiter.hits["handshakes"] += 1
+            log.debug("%s is not connected: %s", connection.caller, error)

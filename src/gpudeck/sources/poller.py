@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from gpudeck.model import clock
 from gpudeck.model.backoff import Backoff
+from gpudeck.model.cpu_budget import Steps, finish
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.target import Target
-from gpudeck.model.turns import Steps, finish
 from gpudeck.sources.base import Arrival, MakeSource, Source
 
 log = logging.getLogger(__name__)

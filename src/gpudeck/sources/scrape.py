@@ -18,10 +18,10 @@ from gpudeck.collectors.base import NEEDS_TWO, Measured
 from gpudeck.collectors.redaction import clean
 from gpudeck.fetch import AddressGuard, Fetcher, trust_from
 from gpudeck.model.catalog import HOST_METRICS
+from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
-from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival, EnvelopeSequence, ScrapeSettings
 from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader, ScrapedGpus
 from gpudeck.sources.scrape_page import Page, Sample, label, parse_page
@@ -148,9 +148,9 @@ class ScrapeSource:
         """The exporter's page as a report. It does not tell its clock."""
         answer = await self._fetcher.get(self._url, self._headers())
         if len(answer.body) >= LARGE_BYTES:
-            report = await parse_aside(self._read_page, answer.body, now)
+            report = await parse_in_thread(self._read_page, answer.body, now)
         elif len((page := self._parse(answer.body)).samples) > LARGE_SERIES:
-            report = await parse_aside(self._make_report, page, now)
+            report = await parse_in_thread(self._make_report, page, now)
         else:
             report = self._make_report(page, now)
         return Arrival(self._envelopes.put(report, now))

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from gpudeck.collectors.nvidia_smi import SmiReading, SmiState, parse, parse_host
 from gpudeck.collectors.smi_command import COLUMNS, shell_command, split_answer
+from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, PluginError, Temporary, UsageError
 from gpudeck.model.target import Target
-from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival, EnvelopeSequence, Source, SshSettings
 from gpudeck.sources.ssh_connector import Connector, end
 from gpudeck.sources.ssh_errors import Attempt, explain
@@ -220,7 +220,7 @@ class SshSource:
         columns, self._columns = self._columns, COLUMNS
         output = await self._connection.run(self._command(columns, with_gpus=not is_stuck), self._seconds)
         if len(output.text) > LARGE_CHARACTERS:
-            reading = await parse_aside(self._parse, output, now, is_stuck)
+            reading = await parse_in_thread(self._parse, output, now, is_stuck)
         else:
             reading = self._parse(output, now, is_stuck)
         self._reading, self._columns = reading, reading.kept.columns

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fakes.vesta import TOKEN, VestaHub, make_post
-from gpudeck.api.limits import REGISTRATIONS_BURST
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.server.admission import REGISTRATIONS_BURST
 
 FORBIDDEN = {"status": "ERROR", "status_code": 403, "message": "forbidden", "info": "forbidden"}
 FEW = LimitsSettings(requests_per_second=1.0, requests_burst=3, reports_per_second=1.0, reports_burst=5)

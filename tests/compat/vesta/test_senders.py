@@ -13,7 +13,7 @@ import pytest
 from fakes.serving import serving
 from fakes.vesta import CAPTURES, TOKEN, VestaHub, captured_posts
 from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.server.http_limits import Wall
+from gpudeck.server.connections import ConnectionLimiter
 
 OK = b'{"status": "OK", "status_code": 200}'
 
@@ -37,7 +37,7 @@ def vesta(tmp_path: Path) -> VestaHub:
 
 @pytest.fixture
 def port(vesta: VestaHub) -> Iterator[int]:
-    with serving(Wall(LimitsSettings(head_time=2.0, body_time=2.0)), vesta.door) as started:
+    with serving(ConnectionLimiter(LimitsSettings(head_time=2.0, body_time=2.0)), vesta.door) as started:
         yield started
 
 
@@ -151,31 +151,31 @@ def test_a_site_behind_one_gateway_may_connect_for_each_post(vesta: VestaHub) ->
     host_id = str(vesta.add("gputest001")["id"])
     register, post, _ = captured_requests(host_id)
     vesta.limit(ONE_OPENING)
-    wall = Wall(ONE_OPENING)
-    with serving(wall, vesta.door) as port:
+    limiter = ConnectionLimiter(ONE_OPENING)
+    with serving(limiter, vesta.door) as port:
         assert [exchange(port, post) for _ in range(6)] == [OK] * 6
         assert all(b'"status": "OK"' in exchange(port, register) for _ in range(6))
-    assert wall.hits == {}
+    assert limiter.hits == {}
 
 
 def test_strangers_are_let_in_as_often_as_ever(vesta: VestaHub) -> None:
     post = captured_requests(str(vesta.add("gputest001")["id"]))[1]
     vesta.limit(ONE_OPENING)
-    wall = Wall(ONE_OPENING)
-    with serving(wall, vesta.door) as port:
+    limiter = ConnectionLimiter(ONE_OPENING)
+    with serving(limiter, vesta.door) as port:
         assert exchange(port, post) == OK
         guesses = [exchange(port, post.replace(TOKEN.encode(), b"guessed")) for _ in range(4)]
         assert [guess != b"" for guess in guesses] == [True, True, False, False]
         assert exchange(port, post) == b""
-    assert wall.hits == {"connections_per_second": 3}
+    assert limiter.hits == {"connections_per_second": 3}
 
 
 def test_an_opening_is_given_back_once_however_much_is_posted_on_it(vesta: VestaHub) -> None:
     post = captured_requests(str(vesta.add("gputest001")["id"]))[1]
     vesta.limit(ONE_OPENING)
-    wall = Wall(ONE_OPENING)
+    limiter = ConnectionLimiter(ONE_OPENING)
     question = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    with serving(wall, vesta.door) as port, connected(port) as silent, connected(port) as connection:
+    with serving(limiter, vesta.door) as port, connected(port) as silent, connected(port) as connection:
         for _ in range(4):
             connection.sendall(post)
             assert read_answer(connection) == OK

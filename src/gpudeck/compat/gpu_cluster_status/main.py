@@ -7,7 +7,6 @@ from typing import Any, Final
 from litestar.exceptions import HTTPException
 
 from gpudeck.api.access import Policy
-from gpudeck.api.asgi import Receive, Scope, Send, send_error, send_json
 from gpudeck.api.callers import Refusal
 from gpudeck.api.errors import describe_trouble
 from gpudeck.auth.caller import Caller
@@ -18,6 +17,7 @@ from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
 from gpudeck.model.errors import Temporary
 from gpudeck.model.view import Gpu, ShownProcess
+from gpudeck.server.asgi import Receive, Scope, Send, send_error, send_json
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from gpudeck.compat.readings import (
 from gpudeck.discovery.host_names import is_host_name
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.quantity import show_span
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
-from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival, EnvelopeSequence
 
 WHO: Final = "gpu-cluster-status"
@@ -63,7 +63,7 @@ class NodeSource:
 
     async def read(self, now: float) -> Arrival:
         # An answer as large as it may be takes long to read: others are heard meanwhile.
-        report, facts = await parse_aside(self._read_answer, await self._ask(), now)
+        report, facts = await parse_in_thread(self._read_answer, await self._ask(), now)
         read_at = self._age.check(facts.last_update, now)
         self._nodes[self._target.name] = facts
         # Where hosts.txt has its address alone, a node is called what it calls itself.

@@ -14,10 +14,10 @@ from gpudeck.compat.gpu_monitor.report import KINDS, WHO, Files, ReportBuilder
 from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
 from gpudeck.discovery.inputs import FileThread, find_path
 from gpudeck.fetch import AddressGuard, Fetcher
+from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.quantity import show_span
 from gpudeck.model.target import Target
-from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival, EnvelopeSequence
 from gpudeck.wire import HOST_NAME
 
@@ -93,7 +93,7 @@ class FolderSource:
 
     async def read(self, now: float) -> Arrival:
         found = await self._files_thread.run(self._look)
-        return await parse_aside(self._reading.take, found, now)
+        return await parse_in_thread(self._reading.take, found, now)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -151,7 +151,7 @@ class ServedSource:
             kind: answer[0] if isinstance(answer, tuple) else str(answer)
             for kind, answer in zip(KINDS, answers, strict=True)
         }
-        return await parse_aside(self._reading.take, FoundFiles(contents, first[1]), now)
+        return await parse_in_thread(self._reading.take, FoundFiles(contents, first[1]), now)
 
     async def close(self) -> None:
         await self._fetcher.close()

@@ -14,13 +14,13 @@ from urllib.parse import parse_qs
 from litestar.exceptions import HTTPException
 
 from gpudeck.api.access import Policy
-from gpudeck.api.asgi import Receive, Scope, Send, send_error
 from gpudeck.api.callers import Refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.model.quantity import show_gib, show_span
 from gpudeck.model.view import Fleet
+from gpudeck.server.asgi import Receive, Scope, Send, send_error
 from gpudeck.views.static_page import POLICY, render_page
 
 PATHS: Final = ("/gpus", "/index")

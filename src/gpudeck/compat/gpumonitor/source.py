@@ -25,10 +25,10 @@ from gpudeck.compat.readings import (
 )
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
-from gpudeck.model.turns import parse_aside
 from gpudeck.sources.base import Arrival, EnvelopeSequence
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class GpumonitorSource:
     async def read(self, now: float) -> Arrival:
         answer = await self._fetcher.post(self._url, CALL, _HEADERS)
         # An answer as large as it may be takes half a second to read: others are heard meanwhile.
-        report = await parse_aside(self._read_report, answer.body, now)
+        report = await parse_in_thread(self._read_report, answer.body, now)
         return Arrival(self._envelopes.put(report, now))
 
     async def close(self) -> None:

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.api.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 from gpudeck.api.callers import Refusal
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
@@ -31,9 +30,10 @@ from gpudeck.hub.sight import EVERYTHING
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
 from gpudeck.model.report import GpuReading, Process
-from gpudeck.model.turns import parse_aside
+from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class ImportDoor:
         if rows:
             name = fleet_name(host.name, host.id)
             samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
-            await self._shelf.samples.add(host.id, await parse_aside(_describe, rows, name))
+            await self._shelf.samples.add(host.id, await parse_in_thread(_describe, rows, name))
             host.last_at = max(host.last_at or 0.0, *(at for at, _ in rows))
             spans = await self._keep(history, wanted.id, samples, wanted.span)
         return _tell(len(rows), spans, since)

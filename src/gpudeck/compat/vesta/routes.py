@@ -20,11 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.api.access import Policy
-from gpudeck.api.addresses import Networks, parse_address
-from gpudeck.api.asgi import Receive, Scope, Send, read_headers
 from gpudeck.api.callers import Refusal
 from gpudeck.api.reports import read_body
-from gpudeck.api.senders import Sender
 from gpudeck.api.text import is_on
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta.ingest import VestaPost, read_gpus, read_post
@@ -38,9 +35,12 @@ from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import LoopBudget, parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
 from gpudeck.model.report import Report
-from gpudeck.model.turns import LoopBudget, parse_aside
+from gpudeck.server.addresses import Networks, parse_address
+from gpudeck.server.admission import ReportSender
+from gpudeck.server.asgi import Receive, Scope, Send, read_headers
 from gpudeck.wire import VERSION, Envelope
 
 log = logging.getLogger(__name__)
@@ -116,17 +116,17 @@ class VestaDoor:
         return self.owns(path) or path in {_STATES, _TABLE, f"{_TABLE}/"} or path.startswith("/states/")
 
     def owns(self, path: str) -> bool:
-        """Those of senders, which the limits know by more than their address: see `api.senders`."""
+        """Those of senders, which have limits of their own: see `ReportSenders`."""
         return path.startswith(_UPDATE) or path in {_REGISTER, f"{_REGISTER}/"}
 
-    def recognize(self, path: str, scope: Scope) -> Sender | None:
+    def recognize(self, path: str, scope: Scope) -> ReportSender | None:
         if not self._has_token(scope):
             return None
         if not path.startswith(_UPDATE):
-            return Sender("registrations")
+            return ReportSender("registrations")
         host_id = _read_id(path)
         is_known = scope["method"] == "POST" and self._register.get(host_id) is not None
-        return Sender("reports", host_id) if is_known else None
+        return ReportSender("reports", host_id) if is_known else None
 
     def is_refusal(self, body: bytes) -> bool:
         return body == FORBIDDEN.body
@@ -186,7 +186,7 @@ class VestaDoor:
         if len(body) < _LARGE_BYTES:
             post, gpus = _read_post(body, host.host)
         else:
-            post, gpus = await parse_aside(_read_post, body, host.host)
+            post, gpus = await parse_in_thread(_read_post, body, host.host)
         host.note_post(now, post.told)
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
         return now, gpus

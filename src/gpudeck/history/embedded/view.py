@@ -31,8 +31,8 @@ from gpudeck.history.totals import (
     stack_totals,
     subtract_totals,
 )
+from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.times import show_utc
-from gpudeck.model.turns import paced
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class HistoryView:
         self, host: int, start: float, end: float, metrics: Collection[str], *, runs: bool = False
     ) -> Iterator[Hour]:
         open_hours = self._open(host, start, end)
-        for key, body in paced(self._bodies("chunks", host, start, end)):
+        for key, body in checkpointed(self._bodies("chunks", host, start, end)):
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
                 yield open_hours.pop(earlier).snapshot(metrics, runs=runs)
@@ -152,18 +152,18 @@ class HistoryView:
             found = merge_hours(hour, late) if hour is not None and late is not None else hour or late
             if found is not None:
                 yield found
-        for open_hour in paced(open_hours.values()):
+        for open_hour in checkpointed(open_hours.values()):
             yield open_hour.snapshot(metrics, runs=runs)
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         open_hours = self._open(host, start, end)
-        for key, body in paced(self._bodies("quarters", host, start, end)):
+        for key, body in checkpointed(self._bodies("quarters", host, start, end)):
             begin = split_key(key)[1]
             if begin not in open_hours:
                 found = self._read_or_note("quarter hours", host, begin, partial(decode_quarters, body, metrics))
                 if found is not None:
                     yield found
-        for begin, open_hour in paced(open_hours.items()):
+        for begin, open_hour in checkpointed(open_hours.items()):
             if open_hour.is_late:
                 for hour in self.hours(host, begin, begin + SECONDS, metrics):
                     yield roll_up(hour)
@@ -173,7 +173,7 @@ class HistoryView:
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         """The totals of each host that begin from `start` until before `end`."""
         more, sealed_too = {}, set()
-        for key, open_hour in paced(self._open_hours.items()):
+        for key, open_hour in checkpointed(self._open_hours.items()):
             if start <= key[1] < end:
                 late = self._late_hour(*key, open_hour, metrics)
                 sealed_too |= {key} if late is None else set()
@@ -192,7 +192,7 @@ class HistoryView:
         """The totals of all hosts together."""
         more: dict[_Place, StepTotals] = {}
         less: dict[_Place, StepTotals] = {}
-        for (host, hour), open_hour in paced(self._open_hours.items()):
+        for (host, hour), open_hour in checkpointed(self._open_hours.items()):
             if start - SECONDS < hour < end:
                 late = self._late_hour(host, hour, open_hour, metrics)
                 _add_quarters(more, _quarters_of(open_hour, metrics) if late is None else _quarters_in(late[1]))
@@ -231,7 +231,7 @@ class HistoryView:
             "WHERE hour >= ? AND hour < ? GROUP BY 1, user, model"
         )
         names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
-        for of, user, model, *numbers in paced(self._span(question, start, end, SECONDS)):
+        for of, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
             use = self._use(numbers, f"usage from {show_utc(start)} until {show_utc(end)}")
             if use is not None:
                 yield (start, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)), use
@@ -244,7 +244,7 @@ class HistoryView:
             f"SELECT hour, user, model, {USE_COLUMNS} FROM uses_of_all "  # noqa: S608
             "WHERE hour >= ? AND hour < ?"
         )
-        for hour, user, model, *numbers in paced(self._span(question, start, end, SECONDS)):
+        for hour, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
             use = self._use(numbers, f"usage of the hour from {show_utc(hour)}")
             if use is not None:
                 yield (hour, "", self._words.get(user), self._words.get(model, NO_MODEL)), use
@@ -255,7 +255,7 @@ class HistoryView:
         """GPU-seconds that were observed."""
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
         seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
-        for (_, hour), open_hour in paced(self._open_hours.items()):
+        for (_, hour), open_hour in checkpointed(self._open_hours.items()):
             if start - SECONDS < hour < end:
                 snapshot = open_hour.cached("observed", partial(open_hour.snapshot, (), runs=False))
                 is_inside = (snapshot.times >= start) & (snapshot.times < end)
@@ -283,7 +283,7 @@ class HistoryView:
 
     def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], UsageAmounts]]:
         """The host, the hour, who used what model and how, of hours that are not sealed yet."""
-        for (host, hour), open_hour in paced(self._open_hours.items()):
+        for (host, hour), open_hour in checkpointed(self._open_hours.items()):
             if start <= hour < end:
                 found = open_hour.cached("uses", partial(self._uses_of, open_hour))
                 yield from ((host, hour, key, use) for key, use in found.items())

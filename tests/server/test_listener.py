@@ -13,9 +13,8 @@ import uvloop
 from fakes.serving import serving
 from fakes.waiting import wait_until
 from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.server import http_door
-from gpudeck.server.http_door import MOST_A_TURN, Door
-from gpudeck.server.http_limits import Visit, Wall
+from gpudeck.server import connections
+from gpudeck.server.connections import ACCEPTED_PER_TURN, Connection, ConnectionLimiter, ConnectionListener
 
 
 def connect(port: int) -> socket.socket:
@@ -33,24 +32,24 @@ def is_cut_off(caller: socket.socket) -> bool:
         return True
 
 
-def only(number: int) -> Wall:
-    return Wall(LimitsSettings(connections_per_address=number))
+def only(number: int) -> ConnectionLimiter:
+    return ConnectionLimiter(LimitsSettings(connections_per_address=number))
 
 
 def test_who_is_turned_away_hears_of_it_only_later() -> None:
-    wall = only(1)
-    with serving(wall) as port, connect(port), connect(port) as second:
-        wait_until(lambda: wall.hits["connections_per_address"] == 1, "it is turned away")
+    limiter = only(1)
+    with serving(limiter) as port, connect(port), connect(port) as second:
+        wait_until(lambda: limiter.hits["connections_per_address"] == 1, "it is turned away")
         assert not is_cut_off(second)
         wait_until(lambda: is_cut_off(second), "it is cut off")
 
 
 def test_of_too_many_who_were_turned_away_the_first_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_door, "MOST_TURNED_AWAY", 2)
-    wall = only(1)
-    with serving(wall, hold=3600.0) as port, connect(port), contextlib.ExitStack() as opened:
+    monkeypatch.setattr(connections, "MAX_HELD", 2)
+    limiter = only(1)
+    with serving(limiter, hold=3600.0) as port, connect(port), contextlib.ExitStack() as opened:
         others = [opened.enter_context(connect(port)) for _ in range(4)]
-        wait_until(lambda: wall.hits["connections_per_address"] == 4, "all are turned away")
+        wait_until(lambda: limiter.hits["connections_per_address"] == 4, "all are turned away")
         wait_until(lambda: is_cut_off(others[0]) and is_cut_off(others[1]), "the first two are cut off")
         assert not any(is_cut_off(other) for other in others[2:])
 
@@ -84,10 +83,10 @@ async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
         turn += 1
         loop.call_soon(count_turn)
 
-    async def welcome(connection: socket.socket, visit: Visit) -> None:
+    async def welcome(connection: socket.socket, admitted: Connection) -> None:
         counted[turn] += 1
         connection.close()
-        visit.leave()
+        admitted.release()
         if counted.total() == number:
             everybody.set()
 
@@ -95,7 +94,7 @@ async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
     with contextlib.ExitStack() as opened:
         for _ in range(number):
             opened.enter_context(connect(port))
-        door = Door(door_socket, Wall(), welcome)
+        door = ConnectionListener(door_socket, ConnectionLimiter(), welcome)
         door.open(256)
         loop.call_soon(count_turn)
         async with asyncio.timeout(20):
@@ -107,7 +106,7 @@ async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
 def test_a_crowd_is_let_in_a_few_at_a_time() -> None:
     with listening() as opened:
         counted = uvloop.run(let_in(opened, 50))
-    assert (max(counted.values()), counted.total()) == (MOST_A_TURN, 50)
+    assert (max(counted.values()), counted.total()) == (ACCEPTED_PER_TURN, 50)
 
 
 def test_where_descriptors_are_used_up_the_door_opens_again() -> None:
@@ -116,18 +115,18 @@ def test_where_descriptors_are_used_up_the_door_opens_again() -> None:
 
 
 def test_a_door_that_is_closed_leaves_nobody_waiting() -> None:
-    async def close_in_the_middle(opened: socket.socket, wall: Wall) -> bool:
+    async def close_in_the_middle(opened: socket.socket, limiter: ConnectionLimiter) -> bool:
         arrived = asyncio.Event()
 
-        async def welcome(connection: socket.socket, visit: Visit) -> None:
+        async def welcome(connection: socket.socket, admitted: Connection) -> None:
             arrived.set()
             try:
                 await asyncio.Event().wait()
             finally:
                 connection.close()
-                visit.leave()
+                admitted.release()
 
-        door = Door(opened, wall, welcome, hold=3600.0)
+        door = ConnectionListener(opened, limiter, welcome, hold=3600.0)
         door.open(16)
         with connect(opened.getsockname()[1]) as first, connect(opened.getsockname()[1]) as second:
             async with asyncio.timeout(20):
@@ -137,7 +136,7 @@ def test_a_door_that_is_closed_leaves_nobody_waiting() -> None:
             second.settimeout(20)
             return first.recv(1) == b"" and second.recv(1) == b""
 
-    wall = only(1)
+    limiter = only(1)
     with listening() as opened:
-        assert uvloop.run(close_in_the_middle(opened, wall))
-    assert wall.hits["connections_per_address"] == 1
+        assert uvloop.run(close_in_the_middle(opened, limiter))
+    assert limiter.hits["connections_per_address"] == 1

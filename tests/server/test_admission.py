@@ -15,16 +15,17 @@ from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.api import questions as questions_module
-from gpudeck.api.addresses import Callers, count_as
-from gpudeck.api.errors import ErrorBody
-from gpudeck.api.limits import BYTES_A_REQUEST, FILES_A_REQUEST, LimitedApp, Measure, Turnstile, excuse
 from gpudeck.api.questions import Questions
 from gpudeck.history.base import Store
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.model.turns import HOSTS_AT_ONCE
 from gpudeck.model.view import Gpu
+from gpudeck.server.addresses import Callers, count_as
+from gpudeck.server.admission import BYTES_A_REQUEST, FILES_A_REQUEST, AdmissionGate, exclude_wait
+from gpudeck.server.asgi import ErrorBody
+from gpudeck.server.rate_limits import RateLimiter
 from gpudeck.wire import encode
 from gpudeck.wire.codec import MAX_DECODED_BYTES
 
@@ -48,7 +49,7 @@ class Guarded:
     def __init__(self, settings: LimitsSettings = FEW, **options: Any) -> None:
         self.clock = FakeClock()
         self.hub = Hub()
-        self.app = LimitedApp(make_door(self.hub), settings, now=self.clock, hold=0.0, **options)
+        self.app = AdmissionGate(make_door(self.hub), settings, now=self.clock, hold=0.0, **options)
         self._sequence = 0
 
     def call(self, method: str, path: str, address: str = "192.0.2.1", **options: Any) -> httpx.Response:
@@ -126,7 +127,7 @@ def test_slashes_that_are_too_many_do_not_open_another_door(door: Guarded, path:
 class Streaming:
     """A stream that stays open until `end`."""
 
-    def __init__(self, app: LimitedApp, address: str) -> None:
+    def __init__(self, app: AdmissionGate, address: str) -> None:
         self._end = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         scope = {"type": "http", "method": "GET", "path": "/api/v1/stream", "headers": [], "client": (address, 1)}
@@ -147,7 +148,7 @@ class Streaming:
 
 def test_streams_are_counted_while_they_are_open() -> None:
     async def open_streams() -> list[int]:
-        app = LimitedApp(make_door(Hub()), msgspec.structs.replace(FEW, requests_burst=100), hold=0.0)
+        app = AdmissionGate(make_door(Hub()), msgspec.structs.replace(FEW, requests_burst=100), hold=0.0)
         streams = []
         for address in ["192.0.2.1"] * 3 + ["192.0.2.2"] * 2:
             streams.append(Streaming(app, address))
@@ -235,12 +236,12 @@ def test_an_address_that_is_none_counts_as_something(address: str) -> None:
 def test_a_burst_in_one_instant_is_allowed_whatever_the_clock_says() -> None:
     for step in range(1000):
         now = 1243.99 + step * 0.0137
-        measure = Measure("requests", per_second=0.001, burst=3)
+        measure = RateLimiter("requests", per_second=0.001, burst=3)
         assert [measure.take("a", now) > 0 for _ in range(4)] == [False, False, False, True]
 
 
 def test_memory_for_callers_is_bounded_and_recent_ones_are_remembered() -> None:
-    measure = Measure("requests", per_second=1.0, burst=1, most=100)
+    measure = RateLimiter("requests", per_second=1.0, burst=1, max_callers=100)
     measure.take("flooding", 0.0)
     refusals = 0
     for number in range(10_000):
@@ -285,7 +286,7 @@ def test_the_largest_answer_may_be_asked_for_every_second() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(40 * BYTES_A_REQUEST)})
 
-    app = LimitedApp(tell_all, LimitsSettings(), now=clock, hold=0.0)
+    app = AdmissionGate(tell_all, LimitsSettings(), now=clock, hold=0.0)
 
     async def ask() -> int:
         transport = httpx.ASGITransport(app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
@@ -306,7 +307,7 @@ def test_answers_that_take_long_cost_more_and_no_more_than_so_much() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     settings = LimitsSettings(requests_per_second=1.0, requests_burst=20)
-    app = LimitedApp(think, settings, now=clock, hold=0.0)
+    app = AdmissionGate(think, settings, now=clock, hold=0.0)
 
     async def ask(path: str) -> int:
         transport = httpx.ASGITransport(app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
@@ -341,34 +342,42 @@ def test_a_network_that_is_none_is_a_mistake_of_the_configuration() -> None:
         LimitsSettings(unlimited=["10.0.0.0/99"])
 
 
-async def pass_through(turnstile: Turnstile, order: list[str], name: str, due: float = 0.0) -> None:
-    await turnstile.enter(due)
-    order.append(name)
+class Starts:
+    """A gate with requests that only note in which order they start: each is one of the address with its name."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.gate = AdmissionGate(self._note, LimitsSettings(), hold=0.0)
+
+    async def _note(self, scope: Any, _receive: Any, _send: Any) -> None:
+        self.order.append(scope["client"][0])
+
+    async def start(self, name: str) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": (name, 1)}
+        await self.gate(scope, cast("Any", None), cast("Any", None))
+
+    async def note_turns(self, number: int) -> None:
+        for _ in range(number):
+            self.order.append("turn")
+            await asyncio.sleep(0)
 
 
-async def note_turns(order: list[str], number: int) -> None:
-    for _ in range(number):
-        order.append("turn")
-        await asyncio.sleep(0)
-
-
-def test_a_crowd_passes_one_by_one_and_others_are_served_between_them() -> None:
+def test_requests_start_one_by_one_and_others_are_served_between_them() -> None:
     async def crowd() -> list[str]:
-        turnstile, order = Turnstile(), list[str]()
-        await asyncio.gather(*(pass_through(turnstile, order, name) for name in "abc"), note_turns(order, 6))
-        return order
+        starts = Starts()
+        await asyncio.gather(*map(starts.start, "abc"), starts.note_turns(6))
+        return starts.order
 
     order = asyncio.run(crowd())
     assert [name for name in order if name != "turn"] == ["a", "b", "c"]
     assert all("turn" in order[order.index(one) : order.index(next_one)] for one, next_one in ("ab", "bc"))
 
 
-def test_who_has_had_little_does_not_wait_for_a_crowd_that_has_had_much() -> None:
+def test_a_caller_with_few_requests_does_not_wait_for_one_with_many() -> None:
     async def crowd() -> list[str]:
-        turnstile, order = Turnstile(), list[str]()
-        greedy = [pass_through(turnstile, order, "greedy", 3.0 - at) for at in range(3)]
-        await asyncio.gather(*greedy, *(pass_through(turnstile, order, name) for name in ("first", "second")))
-        return order
+        starts = Starts()
+        await asyncio.gather(*map(starts.start, ["greedy", "greedy", "greedy", "first", "second"]))
+        return starts.order
 
     assert asyncio.run(crowd()) == ["greedy", "first", "second", "greedy", "greedy"]
 
@@ -380,7 +389,7 @@ def test_what_an_address_has_had_decides_when_it_comes_in() -> None:
         order.append(scope["client"][0])
 
     async def ask(*addresses: str) -> None:
-        app = LimitedApp(note, LimitsSettings(), hold=0.0)
+        app = AdmissionGate(note, LimitsSettings(), hold=0.0)
         scopes = [{"type": "http", "method": "GET", "path": "/", "headers": [], "client": (it, 1)} for it in addresses]
         await asyncio.gather(*(app(scope, cast("Any", None), cast("Any", None)) for scope in scopes))
 
@@ -405,12 +414,12 @@ def test_nobody_waits_at_the_door_for_ever_behind_others_who_are_always_new() ->
         order.append(scope["client"][0])
         clock.now += 0.01
 
-    async def come(app: LimitedApp, address: str) -> None:
+    async def come(app: AdmissionGate, address: str) -> None:
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": (address, 1)}
         await app(scope, cast("Any", None), cast("Any", None))
 
     async def crowd() -> None:
-        app = LimitedApp(note, LimitsSettings(), now=clock, hold=0.0)
+        app = AdmissionGate(note, LimitsSettings(), now=clock, hold=0.0)
         waiting = [asyncio.create_task(come(app, "192.0.2.1")) for _ in range(20)]
         # Two new ones in each turn: more than come in.
         for number in range(200):
@@ -428,11 +437,11 @@ def test_time_that_a_question_waited_for_others_costs_nothing() -> None:
 
     async def wait(scope: Any, receive: Any, send: Any) -> None:
         clock.now += 3.0
-        excuse(3.0)
+        exclude_wait(3.0)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    app = LimitedApp(wait, LimitsSettings(requests_per_second=0.01, requests_burst=30), now=clock, hold=0.0)
+    app = AdmissionGate(wait, LimitsSettings(requests_per_second=0.01, requests_burst=30), now=clock, hold=0.0)
 
     async def ask() -> int:
         transport = httpx.ASGITransport(app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
@@ -446,7 +455,7 @@ def test_question_about_the_past_is_charged_for_its_work_and_not_for_its_place_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     excused: list[float] = []
-    monkeypatch.setattr(questions_module, "excuse", excused.append)
+    monkeypatch.setattr(questions_module, "exclude_wait", excused.append)
     free = threading.Event()
 
     async def crowd() -> None:
@@ -492,15 +501,15 @@ def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatc
     assert (made.total(), max(made.values())) == (5 * 3 * HOSTS_AT_ONCE, HOSTS_AT_ONCE)
 
 
-def test_who_goes_away_in_the_line_keeps_nobody_else_waiting() -> None:
+def test_a_request_that_is_cancelled_while_it_waits_delays_no_other() -> None:
     async def crowd() -> list[str]:
-        turnstile, order = Turnstile(), list[str]()
-        tasks = [asyncio.create_task(pass_through(turnstile, order, name)) for name in "abc"]
+        starts = Starts()
+        tasks = [asyncio.create_task(starts.start(name)) for name in "abc"]
         await asyncio.sleep(0)
         tasks[1].cancel()
         async with asyncio.timeout(20):
             await asyncio.gather(*tasks, return_exceptions=True)
-            await pass_through(turnstile, order, "d")
-        return order
+            await starts.start("d")
+        return starts.order
 
     assert asyncio.run(crowd()) == ["a", "c", "d"]

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from gpudeck.api.asgi import Scope
+from gpudeck.server.asgi import Scope
 
 _KEPT = 16_384
 _MOST_HOPS = 32

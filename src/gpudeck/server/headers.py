@@ -1,12 +1,12 @@
 """What every answer carries, so that a browser takes it for nothing else than it is.
 
-Added around everything: to the raw routes, to the framework's own errors, to routes that nobody has written yet. What
+Added around everything: to the raw routes, to the framework's own errors, to routes that are added later. What
 a route says by itself counts.
 """
 
 from collections.abc import Iterable
 
-from gpudeck.api.asgi import App, Message, Receive, Scope, Send
+from gpudeck.server.asgi import App, Message, Receive, Scope, Send
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -8,11 +8,11 @@ import pytest
 
 from fakes.doors import make_door
 from fakes.reports import make_envelope
-from gpudeck.api.headers import SAFE_HEADERS, SafeApp
-from gpudeck.api.limits import LimitedApp
 from gpudeck.api.page import PAGE
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.server.admission import AdmissionGate
+from gpudeck.server.headers import SAFE_HEADERS, SafeApp
 
 NAMES = [name.decode() for name, _ in SAFE_HEADERS]
 _hub = Hub()
@@ -63,7 +63,7 @@ def test_routes_are_found_in_the_document() -> None:
 def test_terminals_and_redirects_and_refusals_get_them_too() -> None:
     check(ask("GET", "/", headers={"User-Agent": "curl/8.0"}))
     check(ask("GET", "/gpus", SafeApp(make_door(_hub, "/gpus"))))
-    limited = SafeApp(LimitedApp(_DOOR, LimitsSettings(requests_burst=1, requests_per_second=0.001), hold=0.0))
+    limited = SafeApp(AdmissionGate(_DOOR, LimitsSettings(requests_burst=1, requests_per_second=0.001), hold=0.0))
     ask("GET", "/healthz", limited)
     refused = ask("GET", "/healthz", limited)
     assert refused.status_code == 429
@@ -92,6 +92,6 @@ def test_browsers_are_told_to_stay_with_tls_only_where_there_is_tls(base: str, t
 
 @pytest.mark.parametrize(("proxy", "times"), [("127.0.0.1", 1), ("192.0.2.1", 0)])
 def test_tls_of_a_proxy_counts_where_the_proxy_is_trusted(proxy: str, times: int) -> None:
-    app = SafeApp(LimitedApp(_DOOR, LimitsSettings(), proxies=[proxy]))
+    app = SafeApp(AdmissionGate(_DOOR, LimitsSettings(), proxies=[proxy]))
     answer = ask("GET", "/healthz", app, headers={"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.7"})
     assert len(answer.headers.get_list("strict-transport-security")) == times

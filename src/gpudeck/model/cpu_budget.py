@@ -1,4 +1,4 @@
-"""How long anything may keep others from their turn: a hub has one event loop, and Python one thread at work."""
+"""How long anything may delay others: the hub has one event loop, and Python runs one thread at a time."""
 
 import asyncio
 import time
@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from typing import ParamSpec, TypeVar, cast
 
 HOSTS_AT_ONCE = 6
-"""Whatever looks at all hosts lets others have a turn after so many of them."""
+"""Work on all hosts is interrupted after so many of them."""
 THREAD_SECONDS = 0.0005
-"""After which Python takes the turn from a thread while the event loop waits for it. Its own 5 ms would pass at each
-turn of the loop while a thread seals an hour or answers a question about the past."""
+"""After which Python makes a thread give up its lock while another waits for it. With the default of 5 ms the event
+loop would wait that long again and again while a thread seals an hour or answers a question about the past."""
 _STRETCH_SECONDS = 0.001
-_LONGEST_BREATH = 0.1
+_MAX_SLEEP = 0.1
 
 _LOOP_SECONDS = 0.005
 _SLICE_SECONDS = 0.002
@@ -22,12 +22,12 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 Steps = Generator[None, None, T]
-"""Work in the event loop that yields wherever others may have a turn: what it has changed by then is consistent."""
+"""Work in the event loop that yields wherever it may be interrupted: its state is consistent there."""
 
 _parser = ThreadPoolExecutor(1, "parser")
 
 
-async def parse_aside(parse: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def parse_in_thread(parse: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs `parse` in the one thread for large input from outside.
 
     One thread for all of it: the event loop competes with at most one parser for Python's lock, however many hosts send
@@ -38,20 +38,20 @@ async def parse_aside(parse: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
 
 
 class LoopBudget:
-    """For loops in the event loop whose number of rounds comes from outside, and which may never really wait."""
+    """For loops in the event loop whose number of rounds comes from outside."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     async def checkpoint(self) -> None:
-        """Lets others have a turn if the last one was 5 ms ago or more."""
+        """Yields to the event loop if the last time was 5 ms ago or more."""
         if time.perf_counter() - self._began >= _LOOP_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
 
 
 def finish(steps: Steps[T]) -> T:
-    """Does all of it in one go, for callers that nobody waits for."""
+    """Does all of it without interruption."""
     while True:
         try:
             next(steps)
@@ -59,8 +59,8 @@ def finish(steps: Steps[T]) -> T:
             return cast("T", end.value)
 
 
-async def take_turns(steps: Steps[T]) -> T:
-    """Does all of it, and lets others have a turn every 5 ms."""
+async def run_in_steps(steps: Steps[T]) -> T:
+    """Does all of it, and yields to the event loop every 5 ms."""
     budget = LoopBudget()
     while True:
         try:
@@ -77,12 +77,11 @@ def advance(steps: Iterator[None]) -> bool:
     return all(time.perf_counter() < end for _ in steps)
 
 
-class Pace:
-    """Holds threads to a share of one processor, in small steps, once they have had so many seconds of it in a row.
+class CpuBudget:
+    """Limits threads to a share of one processor, in small steps, after so many seconds at full speed.
 
-    A thread that works in Python takes the event loop's turns, whatever the system says of priorities: the loop then
-    waits at each of the many places where it hands its turn over. Threads keep the pace one after the other, not two at
-    once, and only where they `breathe`.
+    A thread that works in Python delays the event loop, whatever its priority: the loop waits for Python's lock
+    wherever it gives it up. One thread at a time may use a budget; it sleeps in `checkpoint`.
     """
 
     def __init__(
@@ -102,12 +101,12 @@ class Pace:
         self._seen = now()
         self._told = 0.0
 
-    def keep(self) -> None:
-        """What runs in this thread, or in this context of it, keeps the pace from here on."""
-        _pace.set(self)
+    def apply(self) -> None:
+        """Holds whatever runs in this thread, or in this context of it, to the budget from here on."""
+        _budget.set(self)
         self._told = self._worked()
 
-    def breathe(self) -> None:
+    def checkpoint(self) -> None:
         worked = self._worked() - self._told
         if worked < _STRETCH_SECONDS:
             return
@@ -116,21 +115,21 @@ class Pace:
         self._seen = now
         self._told += worked
         if self._left < 0:
-            self._sleep(min(-self._left / self._share, _LONGEST_BREATH))
+            self._sleep(min(-self._left / self._share, _MAX_SLEEP))
 
 
-_pace: ContextVar[Pace] = ContextVar("pace")
+_budget: ContextVar[CpuBudget] = ContextVar("budget")
 
 
-def breathe() -> None:
-    """Called wherever long work can be interrupted: costs nothing where nobody has to keep a pace."""
-    pace = _pace.get(None)
-    if pace is not None:
-        pace.breathe()
+def checkpoint() -> None:
+    """Called wherever long work can be interrupted; without a budget it does nothing."""
+    budget = _budget.get(None)
+    if budget is not None:
+        budget.checkpoint()
 
 
-def paced(things: Iterable[T]) -> Iterator[T]:
-    """The same things; whoever works through them breathes before each."""
+def checkpointed(things: Iterable[T]) -> Iterator[T]:
+    """The same things, with a checkpoint before each."""
     for thing in things:
-        breathe()
+        checkpoint()
         yield thing

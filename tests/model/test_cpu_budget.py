@@ -1,4 +1,4 @@
-"""A pace: a thread works at full speed for a while, then for a share of the time."""
+"""A CPU budget: a thread works at full speed for a while, then for a share of the time."""
 
 import asyncio
 import threading
@@ -7,7 +7,17 @@ from itertools import repeat
 
 import pytest
 
-from gpudeck.model.turns import LoopBudget, Pace, Steps, advance, breathe, finish, paced, parse_aside, take_turns
+from gpudeck.model.cpu_budget import (
+    CpuBudget,
+    LoopBudget,
+    Steps,
+    advance,
+    checkpoint,
+    checkpointed,
+    finish,
+    parse_in_thread,
+    run_in_steps,
+)
 
 
 class Worker:
@@ -17,7 +27,7 @@ class Worker:
         self.now = 100.0
         self.worked = 0.0
         self.slept = list[float]()
-        self.pace = Pace(share, seconds, now=lambda: self.now, worked=lambda: self.worked, sleep=self.sleep)
+        self.budget = CpuBudget(share, seconds, now=lambda: self.now, worked=lambda: self.worked, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -28,12 +38,12 @@ class Worker:
         self.now += seconds
 
     def go(self, times: int) -> None:
-        def keep_and_work() -> None:
-            self.pace.keep()
-            for _ in paced(repeat(None, times)):
+        def apply_and_work() -> None:
+            self.budget.apply()
+            for _ in checkpointed(repeat(None, times)):
                 self.work(0.01)
 
-        copy_context().run(keep_and_work)
+        copy_context().run(apply_and_work)
 
 
 def test_what_is_short_never_sleeps() -> None:
@@ -61,9 +71,9 @@ def test_a_rest_gives_the_full_speed_back() -> None:
     assert worker.slept == []
 
 
-def test_who_keeps_no_pace_breathes_for_nothing() -> None:
-    breathe()
-    assert list(paced("abc")) == ["a", "b", "c"]
+def test_a_checkpoint_without_a_budget_does_nothing() -> None:
+    checkpoint()
+    assert list(checkpointed("abc")) == ["a", "b", "c"]
 
 
 def test_large_input_is_parsed_by_one_thread_in_its_order() -> None:
@@ -71,7 +81,7 @@ def test_large_input_is_parsed_by_one_thread_in_its_order() -> None:
 
     async def parse_all() -> None:
         work = [lambda n=n: seen.append((threading.current_thread().name, n)) for n in range(20)]
-        await asyncio.gather(*(parse_aside(one) for one in work))
+        await asyncio.gather(*(parse_in_thread(one) for one in work))
 
     asyncio.run(parse_all())
     assert seen == [("parser_0", n) for n in range(20)]
@@ -79,7 +89,7 @@ def test_large_input_is_parsed_by_one_thread_in_its_order() -> None:
 
 def test_a_checkpoint_serves_others_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def count(seconds: float) -> int:
-        monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", seconds)
+        monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", seconds)
         turns = 0
 
         async def tick() -> None:
@@ -108,8 +118,8 @@ def count_to(last: int, counted: list[int]) -> Steps[str]:
 
 def test_steps_are_done_in_one_go_in_turns_or_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def count_turns(counted: list[int]) -> list[int]:
-        monkeypatch.setattr("gpudeck.model.turns._LOOP_SECONDS", 0.0)
-        work = asyncio.create_task(take_turns(count_to(5, counted)))
+        monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", 0.0)
+        work = asyncio.create_task(run_in_steps(count_to(5, counted)))
         seen = []
         while not work.done():
             await asyncio.sleep(0)
@@ -119,8 +129,8 @@ def test_steps_are_done_in_one_go_in_turns_or_a_slice_at_a_time(monkeypatch: pyt
 
     assert finish(count_to(5, [])) == "done"
     assert set(asyncio.run(count_turns([]))) == {1, 2, 3, 4, 5}
-    monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget._SLICE_SECONDS", 0.0)
     steps = count_to(3, counted := [])
     assert [(advance(steps), len(counted)) for _ in range(4)] == [(False, 1), (False, 2), (False, 3), (True, 3)]
-    monkeypatch.setattr("gpudeck.model.turns._SLICE_SECONDS", 1000.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget._SLICE_SECONDS", 1000.0)
     assert advance(count_to(3, []))

@@ -1,12 +1,14 @@
-"""Who is next among those who wait for one turn."""
+"""Which of the waiting callers is next."""
 
 import asyncio
 
 import pytest
 
 from fakes.clock import FakeClock
-from gpudeck.api.fair_line import FORGIVEN_PER_SECOND, MOST_BEHIND, FairLine
+from gpudeck.api.questions import FORGOTTEN_PER_SECOND, MAX_DEBT
 from gpudeck.model.errors import Temporary
+from gpudeck.server.fair_queue import FairQueue
+from gpudeck.server.rate_limits import RateLimiter
 
 
 class Queue:
@@ -14,15 +16,18 @@ class Queue:
 
     def __init__(self, most: int = 10) -> None:
         self.clock = FakeClock()
-        self.line = FairLine(most, self.clock)
+        debt = MAX_DEBT / FORGOTTEN_PER_SECOND
+        self.usage = RateLimiter("usage", FORGOTTEN_PER_SECOND, 1, max_debt_seconds=debt)
+        self.line = FairQueue(self.usage, most, self.clock)
         self.order: list[str] = []
         self.seconds = 1.0
 
     async def ask(self, asker: str) -> None:
-        await self.line.enter(asker)
+        await self.line.acquire(asker)
         self.order.append(asker)
         await asyncio.sleep(0)
-        self.line.leave(asker, self.seconds)
+        self.usage.charge(asker, self.clock(), self.seconds)
+        self.line.release()
 
     async def crowd(self, askers: str) -> list[str]:
         """How it ended for each, in the order in which they came."""
@@ -61,7 +66,7 @@ def test_nobody_waits_for_ever_behind_others_who_are_always_new() -> None:
 
     async def come() -> None:
         await queue.crowd("a")
-        queue.clock.now += MOST_BEHIND / FORGIVEN_PER_SECOND
+        queue.clock.now += MAX_DEBT / FORGOTTEN_PER_SECOND
         await queue.crowd("bac")
 
     asyncio.run(come())
@@ -73,11 +78,11 @@ def test_who_goes_away_keeps_nobody_else_waiting() -> None:
 
     async def come() -> None:
         async with asyncio.timeout(20):
-            await queue.line.enter("a")
+            await queue.line.acquire("a")
             told, waiting, last = (asyncio.create_task(queue.ask(name)) for name in "bcd")
             await asyncio.sleep(0)
             waiting.cancel()
-            queue.line.leave("a", 1.0)
+            queue.line.release()
             told.cancel()  # after it was told that it may
             await last
 
@@ -90,11 +95,11 @@ def test_too_many_of_one_asker_are_refused() -> None:
     queue = Queue(most=1)
 
     async def come() -> None:
-        await queue.line.enter("a")
-        waiting = asyncio.create_task(queue.line.enter("a"))
+        await queue.line.acquire("a")
+        waiting = asyncio.create_task(queue.line.acquire("a"))
         await asyncio.sleep(0)
         with pytest.raises(Temporary, match="too many questions"):
-            await queue.line.enter("a")
+            await queue.line.acquire("a")
         waiting.cancel()
 
     asyncio.run(come())

@@ -4,7 +4,8 @@ than the work itself: about half of the ingest rate."""
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gpudeck.api.errors import encode_error
+import msgspec
+from msgspec import Struct
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -13,6 +14,22 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _JSON = [(b"content-type", b"application/json")]
+
+
+class ErrorDetail(Struct, frozen=True):
+    """`code` is for programs and stays; `message` says what is wrong, `hint` what to do."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class ErrorBody(Struct, frozen=True):
+    error: ErrorDetail
+
+
+def encode_error(code: str, message: str, hint: str = "") -> bytes:
+    return msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
 
 
 def read_headers(scope: Scope, *names: bytes) -> list[str]:

@@ -1,8 +1,10 @@
 """Callers that are slow, rude or many: each costs itself only."""
 
+import asyncio
 import contextlib
 import gc
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,13 @@ from fakes.doors import make_door
 from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
 from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope
-from fakes.serving import serving
+from fakes.serving import say_hello, serving
 from fakes.waiting import wait_until
-from gpudeck.api.limits import LimitedApp
 from gpudeck.hub.hub import Hub
 from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.server import http_limits
-from gpudeck.server.http_limits import LimitedProtocol, Wall
+from gpudeck.server import connections
+from gpudeck.server.admission import AdmissionGate
+from gpudeck.server.connections import Connection, ConnectionLimiter
 from gpudeck.wire import encode
 
 
@@ -32,8 +34,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
 
 
 @pytest.fixture(scope="module")
-def wall_port() -> Iterator[int]:
-    with serving(Wall()) as port:
+def server_port() -> Iterator[int]:
+    with serving(ConnectionLimiter()) as port:
         yield port
 
 
@@ -84,17 +86,17 @@ def test_a_large_report_is_no_endless_head(hub: HubProcess, tmp_path: Path) -> N
         (b"HTTP/1.0\r\n", 200, b"http 0"),
     ],
 )
-def test_a_request_names_one_host(wall_port: int, head: bytes, status: int, told: bytes) -> None:
-    with connect(wall_port) as caller:
+def test_a_request_names_one_host(server_port: int, head: bytes, status: int, told: bytes) -> None:
+    with connect(server_port) as caller:
         caller.sendall(b"GET / " + head + b"Connection: close\r\n\r\n")
         answer = b"".join(iter(lambda: caller.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert told in answer
 
 
-def test_a_connection_ends_with_a_request_that_names_no_host(wall_port: int) -> None:
+def test_a_connection_ends_with_a_request_that_names_no_host(server_port: int) -> None:
     """The rest of it could be anything."""
-    with connect(wall_port) as caller:
+    with connect(server_port) as caller:
         caller.sendall(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = b"".join(iter(lambda: caller.recv(4096), b""))
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -128,26 +130,26 @@ def ask(port: int) -> bytes:
 
 
 def test_a_slow_head_is_given_up_and_others_are_served() -> None:
-    wall = Wall(LimitsSettings(head_time=0.2))
-    with serving(wall) as port, connect(port) as slow, connect(port) as silent:
+    limiter = ConnectionLimiter(LimitsSettings(head_time=0.2))
+    with serving(limiter) as port, connect(port) as slow, connect(port) as silent:
         slow.sendall(b"GET / HTTP/1.1\r\nHos")
         assert is_cut_off(slow)
         assert is_cut_off(silent)
-        assert wall.hits["head_time"] == 2
+        assert limiter.hits["head_time"] == 2
         assert ask(port).endswith(b"http 0")
 
 
 def test_a_slow_body_is_given_up() -> None:
-    wall = Wall(LimitsSettings(body_time=0.2))
-    with serving(wall) as port, connect(port) as slow:
+    limiter = ConnectionLimiter(LimitsSettings(body_time=0.2))
+    with serving(limiter) as port, connect(port) as slow:
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
         assert is_cut_off(slow)
-        assert wall.hits["body_time"] == 1
+        assert limiter.hits["body_time"] == 1
 
 
 def test_a_body_that_drips_is_given_up_as_well() -> None:
-    wall = Wall(LimitsSettings(body_time=0.3))
-    with serving(wall) as port, connect(port) as slow:
+    limiter = ConnectionLimiter(LimitsSettings(body_time=0.3))
+    with serving(limiter) as port, connect(port) as slow:
         slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         slow.settimeout(0.02)
 
@@ -161,7 +163,7 @@ def test_a_body_that_drips_is_given_up_as_well() -> None:
                 return True
 
         wait_until(drip, "the dripping body is cut off")
-        assert wall.hits["body_time"] == 1
+        assert limiter.hits["body_time"] == 1
 
 
 def test_a_body_nobody_asked_for_is_not_waited_for_after_the_answer() -> None:
@@ -169,25 +171,25 @@ def test_a_body_nobody_asked_for_is_not_waited_for_after_the_answer() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    wall = Wall(LimitsSettings(body_time=0.2))
-    with serving(wall, answer_at_once) as port, connect(port) as slow:
+    limiter = ConnectionLimiter(LimitsSettings(body_time=0.2))
+    with serving(limiter, answer_at_once) as port, connect(port) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\na")
         assert slow.recv(1000).startswith(b"HTTP/1.1 200")
         assert is_cut_off(slow)
 
 
 def test_empty_lines_do_not_keep_a_connection_for_ever() -> None:
-    wall = Wall(LimitsSettings(idle_time=0.3))
-    with serving(wall) as port, connect(port) as idle:
+    limiter = ConnectionLimiter(LimitsSettings(idle_time=0.3))
+    with serving(limiter) as port, connect(port) as idle:
         idle.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_answer(idle).endswith(b"http 0")
         idle.sendall(b"\r\n")
         assert is_cut_off(idle)
-        assert wall.hits["idle_time"] == 1
+        assert limiter.hits["idle_time"] == 1
 
 
 def test_requests_in_pieces_and_in_a_row_are_answered() -> None:
-    with serving(Wall()) as port, connect(port) as caller:
+    with serving(ConnectionLimiter()) as port, connect(port) as caller:
         pieces = (
             b"POST / HTTP/1.1\r\nHo",
             b"st: x\r\nContent-Length: 4\r\n\r\nab",
@@ -206,18 +208,18 @@ def test_requests_sent_far_ahead_are_refused_in_the_one_shape_of_errors() -> Non
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    wall = Wall()
-    with serving(wall, never) as port, connect(port) as eager:
+    limiter = ConnectionLimiter()
+    with serving(limiter, never) as port, connect(port) as eager:
         eager.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
         with eager.makefile("rb") as answer:
             received = answer.read()
         assert received.startswith(b"HTTP/1.1 400")
         assert b'{"error":{"code":"bad_request"' in received
-        assert wall.hits["requests_ahead"] == 1
+        assert limiter.hits["requests_ahead"] == 1
 
 
 def test_rubbish_is_answered_with_safe_headers_and_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(Wall()) as port, connect(port) as rude:
+    with serving(ConnectionLimiter()) as port, connect(port) as rude:
         rude.sendall(b"\x00\x01\x02 rubbish\r\n\r\n")
         with rude.makefile("rb") as answer:
             received = answer.read().lower()
@@ -226,17 +228,47 @@ def test_rubbish_is_answered_with_safe_headers_and_fills_no_log(caplog: pytest.L
     assert "Invalid HTTP" not in caplog.text
 
 
+@pytest.mark.parametrize("line", [b"GET http://x HTTP/1.1", b"CONNECT x:1 HTTP/1.1", b"GET /\xff HTTP/1.1"])
+def test_a_path_that_uvicorn_would_refuse_is_refused_in_the_one_shape_of_errors(server_port: int, line: bytes) -> None:
+    with connect(server_port) as caller:
+        caller.sendall(line + b"\r\nHost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: caller.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'{"error":{"code":"bad_request"' in answer
+
+
+def test_empty_lines_end_no_response_that_is_still_being_made() -> None:
+    begun, going_on = threading.Event(), threading.Event()
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await asyncio.to_thread(going_on.wait, 20)
+        await say_hello(scope, receive, send)
+
+    limiter = ConnectionLimiter(LimitsSettings(idle_time=0.05))
+    with serving(limiter, wait) as port, connect(port) as caller:
+        caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert begun.wait(20)
+        caller.sendall(b"\r\n")
+        caller.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            caller.recv(1)
+        going_on.set()
+        caller.settimeout(20)
+        assert read_answer(caller).endswith(b"http 0")
+
+
 def test_an_answer_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_limits, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "STALL_SECONDS", 0.2)
 
     async def pour(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 50_000_000})
 
-    wall = Wall()
-    with serving(wall, pour) as port, connect(port) as greedy:
+    limiter = ConnectionLimiter()
+    with serving(limiter, pour) as port, connect(port) as greedy:
         greedy.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        wait_until(lambda: wall.hits["answer_time"] == 1, "the answer is given up")
+        wait_until(lambda: limiter.hits["answer_time"] == 1, "the answer is given up")
         assert sum(iter(lambda: _read(greedy), 0)) < 50_000_000
 
 
@@ -248,12 +280,12 @@ def _read(caller: socket.socket) -> int:
 
 
 def test_one_address_has_so_many_connections_and_the_next_is_free_when_one_goes() -> None:
-    wall = Wall(LimitsSettings(connections_per_address=2))
-    with serving(wall) as port:
+    limiter = ConnectionLimiter(LimitsSettings(connections_per_address=2))
+    with serving(limiter) as port:
         with connect(port), connect(port), connect(port) as third:
             assert is_cut_off(third)
         wait_until(lambda: b"http 0" in _ask_if_possible(port), "a new connection is let in")
-        assert wall.hits["connections_per_address"] >= 1
+        assert limiter.hits["connections_per_address"] >= 1
 
 
 def _ask_if_possible(port: int) -> bytes:
@@ -264,8 +296,8 @@ def _ask_if_possible(port: int) -> bytes:
 
 
 def test_other_addresses_are_let_in_beside_one_that_has_all_of_its_own() -> None:
-    wall = Wall(LimitsSettings(connections_per_address=1))
-    with serving(wall) as port, connect(port) as first, connect(port) as second:
+    limiter = ConnectionLimiter(LimitsSettings(connections_per_address=1))
+    with serving(limiter) as port, connect(port) as first, connect(port) as second:
         assert is_cut_off(second)
         other = socket.create_connection(("127.0.0.1", port), 20, source_address=("127.0.0.2", 0))
         with other:
@@ -276,10 +308,10 @@ def test_other_addresses_are_let_in_beside_one_that_has_all_of_its_own() -> None
 
 
 def test_an_address_that_connects_over_and_over_is_slowed_down() -> None:
-    wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=2))
-    with serving(wall) as port, connect(port) as first, connect(port) as second, connect(port) as third:
+    limiter = ConnectionLimiter(LimitsSettings(requests_per_second=0.01, requests_burst=2))
+    with serving(limiter) as port, connect(port) as first, connect(port) as second, connect(port) as third:
         assert is_cut_off(third)
-        assert wall.hits["connections_per_second"] == 1
+        assert limiter.hits["connections_per_second"] == 1
         for caller in (first, second):
             caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert read_answer(caller).endswith(b"http 0")
@@ -300,35 +332,35 @@ def report(port: int, token: str, sequence: int) -> bool:
 
 def test_agents_behind_one_gateway_may_connect_for_each_report_and_guesses_count_as_ever() -> None:
     few = LimitsSettings(requests_per_second=0.001, requests_burst=3)
-    wall = Wall(few)
-    with serving(wall, LimitedApp(make_door(Hub()), few, hold=0.0)) as port:
+    limiter = ConnectionLimiter(few)
+    with serving(limiter, AdmissionGate(make_door(Hub()), few, hold=0.0)) as port:
         assert all(report(port, "agent-token", number) for number in range(1, 9))
-        assert wall.hits == {}
+        assert limiter.hits == {}
         assert not any(report(port, "guessed", number) for number in range(5))
-        assert wall.hits == {"connections_per_second": 2}
+        assert limiter.hits == {"connections_per_second": 2}
 
 
 def test_an_address_that_sends_endless_heads_may_open_few_connections() -> None:
-    wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=22))
-    with serving(wall) as port:
+    limiter = ConnectionLimiter(LimitsSettings(requests_per_second=0.01, requests_burst=22))
+    with serving(limiter) as port:
         with connect(port) as rude, contextlib.suppress(OSError):
             rude.sendall(b"GET / HTTP/1.1\r\n" + b"X-A: aaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 40_000)
             assert is_cut_off(rude)
-        wait_until(lambda: wall.hits["head_size"] == 1, "it is given up")
+        wait_until(lambda: limiter.hits["head_size"] == 1, "it is given up")
         with connect(port) as second, connect(port) as third:
             second.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert read_answer(second).endswith(b"http 0")
             assert is_cut_off(third)
-        assert wall.hits["connections_per_second"] == 1
+        assert limiter.hits["connections_per_second"] == 1
 
 
 def test_where_all_connections_are_used_those_who_never_asked_make_room() -> None:
-    wall = Wall(LimitsSettings(connections=2))
-    with serving(wall) as port, connect(port) as honest:
+    limiter = ConnectionLimiter(LimitsSettings(connections=2))
+    with serving(limiter) as port, connect(port) as honest:
         honest.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_answer(honest).endswith(b"http 0")
         with connect(port) as silent:
-            wait_until(lambda: wall._seats.total == 2, "the silent one is in")
+            wait_until(lambda: limiter.open.total == 2, "the silent one is in")
             with connect(port) as newcomer:
                 assert is_cut_off(silent)
                 newcomer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -340,19 +372,19 @@ def test_where_all_connections_are_used_those_who_never_asked_make_room() -> Non
 
 
 def test_limits_for_one_address_do_not_hold_for_a_trusted_proxy() -> None:
-    wall = Wall(LimitsSettings(connections_per_address=1, requests_burst=1), proxies=["127.0.0.0/8"])
-    with serving(wall) as port, connect(port), connect(port) as second:
+    limiter = ConnectionLimiter(LimitsSettings(connections_per_address=1, requests_burst=1), proxies=["127.0.0.0/8"])
+    with serving(limiter) as port, connect(port), connect(port) as second:
         second.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_answer(second).endswith(b"http 0")
 
 
 def test_nothing_is_kept_of_connections_that_are_over() -> None:
-    wall = Wall()
-    with serving(wall) as port:
+    limiter = ConnectionLimiter()
+    with serving(limiter) as port:
         for _ in range(20):
             ask(port)
-        wait_until(lambda: wall._seats.total == 0, "all have left")
-    assert (wall._seats._taken, wall._silent) == ({}, {})
+        wait_until(lambda: limiter.open.total == 0, "all have left")
+    assert (limiter.open.in_use, limiter.unused) == ({}, {})
 
 
 @pytest.fixture
@@ -364,13 +396,13 @@ def without_collector() -> Iterator[None]:
 
 
 def count_connections() -> int:
-    return sum(isinstance(thing, LimitedProtocol) for thing in gc.get_objects())
+    return sum(isinstance(thing, Connection) for thing in gc.get_objects())
 
 
 @pytest.mark.usefixtures("without_collector")
 def test_connections_that_are_over_need_no_collector_to_go() -> None:
-    wall = Wall()
-    with serving(wall) as port:
+    limiter = ConnectionLimiter()
+    with serving(limiter) as port:
         for _ in range(20):
             ask(port)
         wait_until(lambda: count_connections() == 0, "nothing is left of them")
@@ -378,8 +410,8 @@ def test_connections_that_are_over_need_no_collector_to_go() -> None:
 
 @pytest.mark.usefixtures("without_collector")
 def test_connections_that_are_given_up_need_no_collector_to_go() -> None:
-    wall = Wall(LimitsSettings(head_time=0.1))
-    with serving(wall) as port:
+    limiter = ConnectionLimiter(LimitsSettings(head_time=0.1))
+    with serving(limiter) as port:
         with connect(port) as slow:
             slow.sendall(b"GET / HTTP/1.1\r\nHos")
             assert is_cut_off(slow)
@@ -388,11 +420,11 @@ def test_connections_that_are_given_up_need_no_collector_to_go() -> None:
 
 @pytest.mark.usefixtures("without_collector")
 def test_connections_that_are_refused_need_no_collector_to_go() -> None:
-    wall = Wall(LimitsSettings(requests_per_second=0.01, requests_burst=1))
-    with serving(wall) as port:
+    limiter = ConnectionLimiter(LimitsSettings(requests_per_second=0.01, requests_burst=1))
+    with serving(limiter) as port:
         with contextlib.ExitStack() as open_ones:
             # All at once: a refused one is held for a second before it is cut off.
             _, *refused = [open_ones.enter_context(connect(port)) for _ in range(20)]
             assert all(is_cut_off(caller) for caller in refused)
-        assert wall.hits["connections_per_second"] == 19
+        assert limiter.hits["connections_per_second"] == 19
         wait_until(lambda: count_connections() == 0, "nothing is left of them")

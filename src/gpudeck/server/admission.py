@@ -1,0 +1,302 @@
+"""Which requests are served, and in which order: an ASGI application in front of all others. See docs/limits.md.
+
+It costs a few microseconds per request, before anything of the request is read.
+"""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
+from time import monotonic
+from typing import Literal, Protocol, cast
+
+from msgspec import Struct
+
+from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.server.addresses import Callers, Networks, count_as
+from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
+from gpudeck.server.fair_queue import FairQueue
+from gpudeck.server.rate_limits import ConcurrencyLimiter, RateLimiter
+
+KINDS = (
+    *("requests", "reports", "registrations", "logins", "streams", "streams_per_address"),
+    *("connections", "connections_per_address", "connections_per_second", "handshakes"),
+    *("head_size", "head_time", "body_time", "idle_time", "answer_time", "requests_ahead"),
+)
+"""The limits whose refusals `hits` counts: those of this module and those of connections."""
+HOLD_SECONDS = 1.0
+"""A refusal is delayed by so much on average: a client that retries at once, on many connections, costs little then."""
+COSTLY_REPORT = 20.0
+"""A report that has to be decompressed to be refused costs its address so many requests."""
+REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
+"""Of senders with a valid token that ask for an id, from one address."""
+BYTES_A_REQUEST, MOST_FOR_BYTES = 256 * 1024, 20
+"""So many bytes of a response cost one more request, up to a maximum: a script may read the largest fleet every
+second."""
+SECONDS_A_REQUEST, MOST_FOR_TIME = 0.01, 10
+"""So much time until the response begins costs one more request, up to a maximum: other requests may have caused some
+of that time."""
+FILES, FILES_A_REQUEST = "/assets/", 5
+"""So many of the page's files cost one request: a class that opens the page behind one address asks for hundreds."""
+CONNECTION = "gpudeck.connection"
+"""Among the extensions of a scope: its `refund` gives the address back what opening the connection cost."""
+_REPORTS, _STREAM, _LOGIN = "/api/v1/reports", "/api/v1/stream", "/api/v1/login"
+_MESSAGES = {
+    "requests": "this address asks more often than this hub lets it",
+    "reports": "more reports come with this token from this address than this hub takes",
+    "logins": "too many attempts to log in come from this address",
+    "streams": "as many live views are open as this hub allows",
+    "streams_per_address": "this address has as many live views open as this hub allows",
+}
+
+
+class ReportSender(Struct, frozen=True):
+    """A request of a known sender. `reports` are limited by `id`, wherever they come from; `registrations` by address,
+    since their senders have no id yet."""
+
+    kind: Literal["reports", "registrations"]
+    id: Hashable = None
+
+
+class ReportSenders(Protocol):
+    """Senders other than agents: they report on paths of their own, and understand no 429."""
+
+    def owns(self, path: str) -> bool:
+        """Whether that path, without the hub's prefix, is one of theirs. Asked for every request."""
+        ...
+
+    def recognize(self, path: str, scope: Scope) -> ReportSender | None:
+        """None for an unknown sender, whose request counts like any other of its address."""
+        ...
+
+    def is_refusal(self, body: bytes) -> bool:
+        """Whether a response with that body refuses a report that had to be read."""
+        ...
+
+    async def refuse(self, send: Send) -> None:
+        """Answers a report over the limit so that the sender tries again later."""
+        ...
+
+
+class _Request(Struct):
+    """An admitted request. `waited` are seconds until its response that cost the hub nothing."""
+
+    gate: "AdmissionGate"
+    caller: str | None
+    waited: float = 0.0
+
+
+_request: ContextVar[_Request] = ContextVar("request")
+
+
+def exclude_wait(seconds: float) -> None:
+    """The current request waited so long for others: that time costs its address nothing."""
+    if request := _request.get(None):
+        request.waited += seconds
+
+
+async def checkpoint() -> None:
+    """Lets other requests start before the current one goes on. Work of more than a millisecond is split by it."""
+    if request := _request.get(None):
+        await request.gate.wait_again(request)
+    else:
+        await asyncio.sleep(0)
+
+
+class AdmissionGate:
+    """`app` behind its limits. `hits` counts refusals by limit.
+
+    `proxies` are networks whose word about the caller's address counts; `prefix` is what paths of `senders` and of
+    files may begin with. One event loop owns it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: LimitsSettings,
+        *,
+        proxies: Sequence[str] = (),
+        hits: Counter[str] | None = None,
+        senders: Sequence[ReportSenders] = (),
+        prefix: str = "",
+        now: Callable[[], float] = monotonic,
+        hold: float = HOLD_SECONDS,
+    ) -> None:
+        self.hits: Counter[str] = Counter() if hits is None else hits
+        self._app = app
+        self._now = now
+        self._hold = hold
+        self._callers = Callers(proxies)
+        self._unlimited = Networks(settings.unlimited)
+        self._requests = RateLimiter("requests", settings.requests_per_second, settings.requests_burst)
+        self._reports = RateLimiter("reports", settings.reports_per_second, settings.reports_burst)
+        self._registrations = RateLimiter("registrations", REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST)
+        self._logins = RateLimiter("logins", settings.logins_per_second, settings.logins_burst)
+        self._streams = ConcurrencyLimiter(settings.streams_per_address, settings.streams)
+        self._starts = FairQueue(self._requests, now=now)
+        self._senders = tuple(senders)
+        self._prefix = prefix.rstrip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        address = self._callers.place(scope)
+        caller = None if self._unlimited.has(address) else count_as(address)
+        if scope["path"].endswith(_STREAM):
+            await self._open_stream(caller, scope, receive, send)
+            return
+        path = scope["path"].removeprefix(self._prefix)
+        limiter = None
+        if caller is not None:
+            senders = next((senders for senders in self._senders if senders.owns(path)), None)
+            limiter, wait, send = self._admit(caller, path, senders, scope, send)
+            if wait:
+                await self._refuse(limiter.name, wait, send, senders)
+                return
+        if limiter is not self._reports:
+            await self._wait_for_start(caller)
+            _request.set(request := _Request(self, caller))
+            if caller is not None and limiter is self._requests:
+                if path.startswith(FILES):
+                    self._requests.charge(caller, self._now(), 1 / FILES_A_REQUEST - 1)
+                else:
+                    send = self._charge_for_response(caller, request, send)
+        await self._app(scope, receive, send)
+
+    def _admit(
+        self, caller: str, path: str, senders: ReportSenders | None, scope: Scope, send: Send
+    ) -> tuple[RateLimiter, float, Send]:
+        """The limiter of this request, the seconds that it has to wait, and what its response is sent with."""
+        is_refused: Callable[[Message], bool | None] = _refuses_report
+        key: Hashable = None
+        limiter, by = self._requests, cast("Hashable", caller)
+        if senders is not None:
+            sender = senders.recognize(path, scope)
+            if sender is not None and sender.kind == "registrations":
+                limiter = self._registrations
+            elif sender is not None:
+                key, is_refused = (senders, sender.id), _refuses_body(senders)
+                limiter, by = self._reports, key
+        elif path.endswith(_REPORTS):
+            # A token that was accepted once from an address has a limit of its own there. By its hash: a secret is not
+            # kept where it need not be.
+            key = (hash(_authorization(scope)), caller)
+            limiter, by = (self._reports, key) if key in self._reports else (limiter, by)
+        elif scope["method"] == "POST" and _without_empty_parts(path).endswith(_LOGIN):
+            limiter = self._logins
+        wait = limiter.take(by, self._now())
+        if limiter is self._registrations and not wait:
+            _refund_connection(scope)
+        if key is not None and not wait:
+            send = self._charge_for_report(key, caller, is_refused, scope, send)
+        return limiter, wait, send
+
+    def _charge_for_report(
+        self, key: Hashable, caller: str, is_refused: Callable[[Message], bool | None], scope: Scope, send: Send
+    ) -> Send:
+        """A report that is refused though its token is valid costs more. `key` is known once a report is accepted, and
+        what its connection cost the address is given back: who reports is limited by that, behind any gateway."""
+        is_known = key in self._reports
+
+        async def send_and_charge(message: Message) -> None:
+            refused = is_refused(message)
+            if refused:
+                self._requests.charge(caller, self._now(), COSTLY_REPORT)
+                if is_known:
+                    self._reports.charge(key, self._now(), COSTLY_REPORT)
+            elif refused is False:
+                _refund_connection(scope)
+                if not is_known:
+                    self._reports.take(key, self._now())
+            await send(message)
+
+        return send_and_charge
+
+    def _charge_for_response(self, caller: str, request: _Request, send: Send) -> Send:
+        began = self._now()
+
+        async def send_and_charge(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                cost = min((self._now() - began - request.waited) / SECONDS_A_REQUEST, MOST_FOR_TIME)
+            else:
+                cost = min(len(message.get("body", b"")) / BYTES_A_REQUEST, MOST_FOR_BYTES)
+            # Less was paid for with the request.
+            if cost >= 1:
+                self._requests.charge(caller, self._now(), cost)
+            await send(message)
+
+        return send_and_charge
+
+    async def _wait_for_start(self, caller: str | None) -> None:
+        """One request starts in each turn of the event loop: reports are served between them."""
+        if not self._starts.is_taken:
+            asyncio.get_running_loop().call_soon(self._start_next)
+        await self._starts.acquire(caller)
+
+    def _start_next(self) -> None:
+        self._starts.release()
+        if self._starts.is_taken:
+            asyncio.get_running_loop().call_soon(self._start_next)
+
+    async def wait_again(self, request: _Request) -> None:
+        """As if the request started once more."""
+        asked = self._now()
+        await self._wait_for_start(request.caller)
+        request.waited += self._now() - asked
+
+    async def _open_stream(self, caller: str | None, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal, wait = None, 10.0
+        if self._streams.is_full:
+            refusal = "streams"
+        elif caller is not None and (seconds := self._requests.take(caller, self._now())):
+            refusal, wait = "requests", seconds
+        elif caller is not None and not self._streams.has_room_for(caller):
+            refusal = "streams_per_address"
+        if refusal:
+            await self._refuse(refusal, wait, send)
+            return
+        self._streams.acquire(caller or "")
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._streams.release(caller or "")
+
+    async def _refuse(self, name: str, wait: float, send: Send, senders: ReportSenders | None = None) -> None:
+        self.hits[name] += 1
+        # With jitter: clients that came together would else all be back in one moment.
+        await asyncio.sleep(self._hold * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+        if senders is not None:
+            await senders.refuse(send)
+            return
+        seconds = max(1, math.ceil(wait - self._hold))
+        hint = f"Try again in {seconds} s; limits in gpudeck.yaml says how much is too much."
+        await send_error(send, 429, "too_many", _MESSAGES[name], hint, (b"retry-after", b"%d" % seconds))
+
+
+def _refuses_report(message: Message) -> bool | None:
+    """Whether this part of a response refuses an agent's report that had to be read; None where it says neither."""
+    status = message.get("status", 500)
+    return status in {400, 413, 422} or (False if status < 300 else None)
+
+
+def _refuses_body(senders: ReportSenders) -> Callable[[Message], bool | None]:
+    """The same for senders whose responses have the status 200 whatever they say."""
+    return lambda message: senders.is_refusal(message.get("body", b"")) if "body" in message else None
+
+
+def _refund_connection(scope: Scope) -> None:
+    connection = scope.get("extensions", {}).get(CONNECTION)
+    if connection is not None:
+        connection["refund"]()
+
+
+def _without_empty_parts(path: str) -> str:
+    """The path as the framework reads it: /api/v1//login/ is /api/v1/login there."""
+    return "/" + "/".join(part for part in path.split("/") if part)
+
+
+def _authorization(scope: Scope) -> bytes:
+    return next((bytes(value) for name, value in scope["headers"] if name == b"authorization"), b"")
