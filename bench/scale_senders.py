@@ -6,6 +6,7 @@ utilization, power, temperature and memory of these change with every report; a 
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -154,6 +155,7 @@ def main() -> None:
     print("ready", flush=True)
     uvloop.run(senders.run(port, sys.argv[5], sys.argv[6], *map(float, sys.stdin.readline().split())))
     seen = {"answers": senders.answers, "errors": senders.errors, "short": senders.short, "bytes": senders.sent_bytes}
+    os.set_blocking(1, True)  # the event loop may have left it otherwise
     print(json.dumps(seen))
 
 

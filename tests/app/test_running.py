@@ -10,6 +10,8 @@ import sqlite3
 import ssl
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,6 +157,21 @@ def test_a_real_agent_ends_the_demo_that_nobody_asked_for(tmp_path: Path) -> Non
     assert [(host["name"], host["via"], host["status"]) for host in hosts] == [("real01", "push", "up")]
     assert hosts[0]["memory_total_bytes"] > 0
     assert {event["host"] for event in events} == {None, "real01"}
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1, 0.4, 0.8])
+def test_a_hub_that_is_stopped_while_its_demo_ends_stops(tmp_path: Path, pause: float) -> None:
+    hub = HubProcess(tmp_path, ["--listen", "127.0.0.1:0"])
+    headers = {
+        "Authorization": f"Bearer {hub.token_file.read_text().strip()}",
+        "Content-Type": "application/msgpack",
+        "Content-Encoding": "zstd",
+    }
+    request = urllib.request.Request(f"{hub.url}/api/v1/reports", encode(make_envelope("real01")), headers)
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(request, timeout=10)
+    time.sleep(pause)
+    assert hub.stop() == 0
 
 
 def test_a_hub_that_had_real_hosts_never_shows_the_demo_again(tmp_path: Path) -> None:

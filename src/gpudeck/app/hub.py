@@ -5,11 +5,13 @@ import contextlib
 import gc
 import logging
 import resource
+import signal
 import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 import msgspec
@@ -103,7 +105,7 @@ class HubServer:
         self._data_dir = data_dir
         self._lock = lock
         self._open_again = open_again
-        self._is_demo_over = False
+        self._is_demo_over = self._is_ended = False
         self._config = config
         self._listening = listening
         self._token_file = token_file
@@ -203,7 +205,7 @@ class HubServer:
         is waited for. Returns the hub to serve next where a demo has ended because a real host reported."""
         with self._lock:
             await self._serve(when_started)
-        if not self._is_demo_over:
+        if not self._is_demo_over or self._is_ended:
             return None
         return self._open_again(msgspec.structs.replace(self._plan, demo_hosts=None))
 
@@ -247,6 +249,7 @@ class HubServer:
                     # A copy: the server closes it, and connections to the next one wait in the queue of the other.
                     await server.serve(sockets=[self._listening.dup()])
             finally:
+                self._is_ended = server.is_signalled
                 await self._watching.stop()
                 ticking.cancel()
                 await rooms.close()
@@ -406,6 +409,11 @@ class _Server(LimitedServer):
         super().__init__(app, limiter, tls, plain=plain, timeout_graceful_shutdown=5, backlog=2048)
         self._when_started = when_started
         self._before_end = before_end
+        self.is_signalled = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.is_signalled = True
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -442,6 +450,8 @@ def run_hub(server: HubServer | None, when_started: Callable[[Started], None]) -
     """Serve in this thread until Ctrl-C or SIGTERM."""
     import uvloop  # noqa: PLC0415 - only the running hub needs it
 
+    is_ended = False
+
     def begin(started: Started) -> None:
         # A hub keeps hundreds of thousands of small objects that never form circles: what was loaded is never looked
         # through again, and all of the rest seldom. A look at the newest is short, whatever comes in: each object
@@ -449,6 +459,18 @@ def run_hub(server: HubServer | None, when_started: Callable[[Started], None]) -
         gc.freeze()
         gc.enable()
         when_started(started)
+        if is_ended:
+            signal.raise_signal(signal.SIGTERM)
+
+    def end(*_: object) -> None:
+        """A signal while no server runs: before the first one, or between a demo and the hub that follows it."""
+        nonlocal is_ended
+        if is_ended:
+            raise KeyboardInterrupt
+        is_ended = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
     gc.set_threshold(10_000, 5, 1_000)
     # Each viewer and each agent is a descriptor, and the usual limit of 1,024 is soon used up.
@@ -456,5 +478,5 @@ def run_hub(server: HubServer | None, when_started: Callable[[Started], None]) -
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.setswitchinterval(THREAD_SECONDS)
     with contextlib.suppress(KeyboardInterrupt):
-        while server is not None:
+        while server is not None and not is_ended:
             server = uvloop.run(server.serve(begin))
