@@ -98,16 +98,17 @@ def main() -> None:
 def _measure(hosts: int, asked: argparse.Namespace, pid: int, port: int, token: str, folder: Path | None) -> Seen:
     """Without a folder it is the reference: it takes reports and nobody watches it."""
     seen = Seen()
-    with _senders(hosts, asked, port, token) as processes:
+    with tempfile.TemporaryDirectory() as name, _senders(hosts, asked, port, token, name) as processes:
         begin = time.time() + 0.5
         since = begin + WARM_UP
         until = since + (asked.seconds if folder else min(asked.seconds, REFERENCE_SECONDS))
-        for process in processes:
+        for process, _ in processes:
             process.stdin.write(f"{begin} {since} {until}\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
         uvloop.run(_watch(seen, pid, port, asked, (since, until), folder))
-        for process in processes:
-            told = json.loads(process.communicate(timeout=120)[0])
+        for process, file in processes:
+            process.communicate(timeout=120)
+            told = json.loads(file.read_text())
             seen.reports += told["answers"]
             seen.errors.update(told["errors"])
             seen.short += told["short"]
@@ -116,20 +117,25 @@ def _measure(hosts: int, asked: argparse.Namespace, pid: int, port: int, token: 
 
 
 @contextlib.contextmanager
-def _senders(hosts: int, asked: argparse.Namespace, port: int, token: str) -> Iterator[list[subprocess.Popen[str]]]:
+def _senders(
+    hosts: int, asked: argparse.Namespace, port: int, token: str, folder: str
+) -> Iterator[list[tuple[subprocess.Popen[str], Path]]]:
+    """Each with the file to which it writes what it saw."""
     count = min(asked.senders, hosts)
     processes = []
     for place, (first, end) in enumerate(pairwise(hosts * place // count for place in range(count + 1))):
         # An address each: a single one has 28,000 ports.
-        facts = (first, end - first, asked.wire, port, token, f"127.3.0.{place + 1}")
+        file = Path(folder) / f"{place}.json"
+        facts = (first, end - first, asked.wire, port, token, f"127.3.0.{place + 1}", file)
         command = [sys.executable, "-m", "bench.scale_senders", *map(str, facts)]
-        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        processes.append((process, file))
     try:
-        for process in processes:
+        for process, _ in processes:
             process.stdout.readline()  # type: ignore[union-attr]
         yield processes
     finally:
-        for process in processes:
+        for process, _ in processes:
             process.kill()
             process.communicate()
 

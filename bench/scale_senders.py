@@ -6,11 +6,11 @@ utilization, power, temperature and memory of these change with every report; a 
 
 import asyncio
 import json
-import os
 import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import uvloop
 from msgspec.structs import replace
@@ -148,15 +148,14 @@ class Senders:
 
 
 def main() -> None:
-    """Arguments: the first host's number, how many, the wire version, port, token, source address. When it is ready it
-    says so, and reads its three times from standard input; at the end it prints what it saw."""
+    """Arguments: the first host's number, how many, the wire version, port, token, source address, a file. It says when
+    it is ready, reads its three times from standard input, and at the end writes what it saw to the file."""
     first, hosts, wire, port = map(int, sys.argv[1:5])
     senders = Senders(first, hosts, wire)
     print("ready", flush=True)
     uvloop.run(senders.run(port, sys.argv[5], sys.argv[6], *map(float, sys.stdin.readline().split())))
     seen = {"answers": senders.answers, "errors": senders.errors, "short": senders.short, "bytes": senders.sent_bytes}
-    os.set_blocking(1, True)  # the event loop may have left it otherwise
-    print(json.dumps(seen))
+    Path(sys.argv[7]).write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":
