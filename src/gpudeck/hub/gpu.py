@@ -196,8 +196,9 @@ class GpuState:
     def process_numbers(self) -> tuple[list[int | None], list[float | None]]:
         """Memory and utilization of each process."""
         if numbers := self._newer_numbers:
-            memory = [None if isnan(number) else int(number) for number in numbers[::2]]
-            return memory, [None if isnan(number) else number for number in numbers[1::2]]
+            # NaN is the only number that is not itself: this takes half the time of isnan.
+            memory = [int(number) if number == number else None for number in numbers[::2]]  # noqa: PLR0124
+            return memory, [number if number == number else None for number in numbers[1::2]]  # noqa: PLR0124
         there = self._processes or ()
         return [one.memory_used_bytes for one in there], [one.utilization_percent for one in there]
 
