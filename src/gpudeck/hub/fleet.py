@@ -1,23 +1,24 @@
 """The fleet in memory: every host's newest state, and which of them changed since the stream last looked.
 
-One event loop owns a fleet: nothing here is locked, and nothing here blocks.
+One event loop owns a fleet: nothing here is locked, and nothing here blocks. `Ingest` is where every report arrives,
+from whichever source. A demo hub takes simulated reports only and any other hub real ones only.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Final
 
 import msgspec
 
 from gpudeck import __version__
+from gpudeck.auth.token_rules import is_for
 from gpudeck.hub.host import BACKLOG_SECONDS, ENCODED_AT_ONCE, HostState, encode_hosts
 from gpudeck.hub.late import LateReports
-from gpudeck.hub.layout import refuse_undescribed
 from gpudeck.hub.observers import SOURCE, Observers
 from gpudeck.hub.register import Register
 from gpudeck.hub.sight import EVERYTHING, Sight
-from gpudeck.hub.table import FleetTable, Pending
+from gpudeck.hub.table import FleetTable, Pending, refuse_undescribed
 from gpudeck.hub.token_limit import TokenName
 from gpudeck.model.alert import Alert
 from gpudeck.model.clock import Clock
@@ -31,7 +32,7 @@ from gpudeck.model.retention import RetentionClock
 from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.view import Fleet as FleetView
 from gpudeck.model.view import Totals
-from gpudeck.wire import Envelope, Head, ShortReport
+from gpudeck.wire import Envelope, Head, ShortReport, check_report, decode_any
 
 FORGET_TICKS = 3600
 """So many seconds lie between two looks for hosts to forget."""
@@ -368,3 +369,83 @@ class Fleet:
 
     def _has_better_way(self, host: HostState, via: str) -> bool:
         return host.status == "up" and _RANKS.get(via, 0) > _RANKS.get(host.via, 0)
+
+
+class Ingest:
+    """A demo stays, as one that was asked for, unless `end_demo_with` says how it ends."""
+
+    def __init__(self, fleet: Fleet, clock: Clock, *, demo: bool = False) -> None:
+        self.fleet = fleet
+        self.demo = demo
+        self._end_demo: Callable[[], None] | None = None
+        self._clock = clock
+
+    def take(
+        self,
+        body: bytes,
+        content_type: str,
+        encoding: str = "",
+        *,
+        via: str = "push",
+        sent_at: float | None = None,
+        only: str | None = None,
+        token: TokenName | None = None,
+    ) -> bool:
+        """Take one report; False when it was a repeated one. Raises ReportRefused: whoever catches it counts it.
+
+        `only` is the host, or the pattern of names, that its sender may report as; None: any. `token` is what it
+        showed: each brings only so many real hosts into the fleet.
+        """
+        envelope = decode_any(body, content_type, encoding)
+        if not is_for(only, envelope.host):
+            raise ReportRefused(
+                403,
+                "other_host",
+                f"this token is for {only}, and the report is of {envelope.host}",
+                f"Start the agent with --name {only}, or make a token for {envelope.host} on the hub.",
+            )
+        self._check_demo(envelope)
+        if envelope.simulated:
+            via, token = "simulated", None
+        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only, token=token)
+
+    def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
+        """Take a report that the hub itself fetched from a configured host.
+
+        False when that host reports on a better way already. Raises ReportRefused.
+        """
+        check_report(envelope)
+        self._check_demo(envelope)
+        taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
+        return taken or not self.fleet.has_better_way(target, via)
+
+    def count(self, refusal: ReportRefused) -> None:
+        """Note a refusal, wherever on the way in it happened."""
+        self.fleet.counters[f"refused_{refusal.code}"] += 1
+
+    def end_demo_with(self, end_demo: Callable[[], None]) -> None:
+        """Call `end_demo` on the first real report, and before real hosts are read."""
+        self._end_demo = end_demo
+
+    @property
+    def keeps_demo(self) -> bool:
+        """Whether it shows a demo that was asked for, and so takes no real reports."""
+        return self.demo and self._end_demo is None
+
+    def end_demo(self) -> bool:
+        """Real hosts are there: end a demo that nobody asked for. False if somebody did."""
+        if self._end_demo is None:
+            return False
+        self._end_demo()
+        return True
+
+    def _check_demo(self, envelope: Head) -> None:
+        if envelope.simulated == self.demo:
+            return
+        if envelope.simulated:
+            raise ReportRefused(409, "not_a_demo", "this hub shows real hosts and takes no simulated reports")
+        if self.end_demo():
+            raise ReportRefused(503, "demo_ends", "the hub ends its demo and starts again", "Send the report again.")
+        raise ReportRefused(
+            409, "demo_hub", "this hub was started with --demo and takes no real reports", "Start it without --demo."
+        )

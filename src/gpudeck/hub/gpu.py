@@ -13,8 +13,21 @@ import msgspec
 from msgspec import Struct, defstruct
 from msgspec.structs import astuple
 
-from gpudeck.fleet.columns import AVAILABILITY_CODES, AVAILABILITY_WORDS, HEALTH_WORDS, NAN, NOBODY, OK, Rows
-from gpudeck.fleet.judging import LOST, MISSING, NO_RESERVATIONS, SILENT, UNHEARD, WHY_AVAILABLE
+from gpudeck.fleet.columns import (
+    AVAILABILITY_CODES,
+    AVAILABILITY_WORDS,
+    HEALTH_WORDS,
+    LOST,
+    MISSING,
+    NAN,
+    NO_RESERVATIONS,
+    NOBODY,
+    OK,
+    SILENT,
+    UNHEARD,
+    WHY_AVAILABLE,
+    Rows,
+)
 from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, Value

@@ -19,17 +19,18 @@ from gpudeck.fleet.columns import (
     NAN,
     NO_ROWS,
     NONE,
+    SILENT,
     STATUS_CODES,
+    UNHEARD,
     UNKNOWN,
     UNREAD,
     rows_of,
+    silence,
 )
-from gpudeck.fleet.judging import SILENT, UNHEARD, silence
 from gpudeck.hub.gpu import NO_REASONS, GpuState, encode_gpus, show_gpus
-from gpudeck.hub.layout import Description, find_layout, names_of, refuse_undescribed
 from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
 from gpudeck.hub.sight import EVERYTHING, Sight
-from gpudeck.hub.table import FleetTable, Pending
+from gpudeck.hub.table import Description, FleetTable, Pending, find_layout, names_of, refuse_undescribed
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
 from gpudeck.model.fleet_settings import RETURN_SECONDS

@@ -2,8 +2,7 @@
 
 import time
 
-from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.ingest import Ingest
+from gpudeck.hub.fleet import Fleet, Ingest
 from gpudeck.hub.pace import Pace
 from gpudeck.hub.stream import Stream
 from gpudeck.model import clock
