@@ -21,7 +21,9 @@ COMMAND = [sys.executable, "-m", "gpudeck.demo.backfill", "--hosts=2", f"--until
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "gpudeck.demo.backfill" in child.cmdline()]
+    """Those that run: other tests of this process may have left one that is not reaped yet."""
+    running = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in running if "gpudeck.demo.backfill" in child.cmdline()]
 
 
 async def fill(since: float, take: Callable[[list[HostSample]], None], has_room: Callable[[], bool]) -> None:

@@ -37,6 +37,7 @@ _FRAME_BYTES_AT_MOST = 16 * 1024 * 1024
 # A library that was replaced on disk is loaded anew only by a new process.
 _FAILURES_BEFORE_RENEWAL = 3
 _STUCK_AT_MOST = 3
+_REAP_TRIES = 20
 
 Spawn = Callable[[str], "subprocess.Popen[bytes]"]
 """Starts the child for a collector's name, with pipes for its standard input and output."""
@@ -342,7 +343,10 @@ class ForkedCollector:
 
 
 def _end(pid: int) -> None:
-    """What hangs in the kernel is left to it."""
+    """A child that hangs in the kernel is left to it; any other is gone within a few milliseconds."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, os.WNOHANG)
+        for _ in range(_REAP_TRIES):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.001)
