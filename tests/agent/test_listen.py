@@ -17,7 +17,7 @@ from fakes.reports import make_envelope
 from fakes.waiting import wait_until
 from gpudeck.agent import listen, seats
 from gpudeck.agent.desk import Desk
-from gpudeck.agent.listen import Listener, Token
+from gpudeck.agent.listen import Listener, ListenToken
 from gpudeck.agent.parcel import Parcel
 from gpudeck.model.errors import UsageError
 from gpudeck.model.listening import open_socket
@@ -37,7 +37,7 @@ def token_file(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running(address: Address, token: Token | None) -> Iterator[Listener]:
+def running(address: Address, token: ListenToken | None) -> Iterator[Listener]:
     desk = Desk()
     desk.put(Parcel("gpu01", encode(REPORT)))
     listener = Listener(open_socket(address), desk, token)
@@ -53,7 +53,7 @@ def running(address: Address, token: Token | None) -> Iterator[Listener]:
 
 @pytest.fixture
 def listener(token_file: Path) -> Iterator[Listener]:
-    with running(LOOPBACK, Token(token_file)) as started:
+    with running(LOOPBACK, ListenToken(token_file)) as started:
         yield started
 
 
@@ -288,7 +288,7 @@ def test_when_every_seat_is_busy_a_newcomer_is_turned_away_politely(listener: Li
 
 
 def test_stopping_ends_connections_that_are_open(token_file: Path) -> None:
-    with running(LOOPBACK, Token(token_file)) as listener:
+    with running(LOOPBACK, ListenToken(token_file)) as listener:
         caller = socket.create_connection(("127.0.0.1", listener.port), 20)
         caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         assert caller.recv(4096).startswith(b"HTTP/1.1 200")

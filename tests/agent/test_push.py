@@ -12,7 +12,7 @@ from fakes.moody_hub import MoodyHub
 from fakes.waiting import wait_until
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.parcel import Moment, Parcel
-from gpudeck.agent.push import LONGEST_PAUSE, Backoff, Sender, read_token
+from gpudeck.agent.push import LONGEST_PAUSE, SendBackoff, Sender, read_token
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 
@@ -176,7 +176,7 @@ def test_reason_of_a_refusal_is_written_whole_and_as_text(
 def test_a_new_token_is_picked_up_after_a_refusal(
     hub: MoodyHub, outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Backoff, "fail", lambda *_: 0.0)
+    monkeypatch.setattr(SendBackoff, "fail", lambda *_: 0.0)
     sender, stop = Sender(outbox, hub.url, token_file, pace=0.0), threading.Event()
     hub.moods = [401]
     token_file.write_text("n3w\n")
@@ -192,7 +192,7 @@ def test_a_new_token_is_picked_up_after_a_refusal(
 def test_a_hub_that_is_away_is_waited_for(outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens first; the same address is served later; everything arrives, in order."""
     failed = threading.Event()
-    monkeypatch.setattr(Backoff, "fail", lambda *_: failed.set() or 0.05)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(SendBackoff, "fail", lambda *_: failed.set() or 0.05)  # type: ignore[func-returns-value]
     moody = MoodyHub()
     port = moody.server.server_port
     moody.close()
@@ -222,9 +222,9 @@ def test_a_backlog_is_sent_at_a_bounded_pace_and_a_single_report_at_once(
 
 
 def test_pauses_grow_and_never_march_in_step() -> None:
-    backoff = Backoff(random.Random(1))
+    backoff = SendBackoff(random.Random(1))
     pauses = [backoff.fail() for _ in range(40)]
-    others = [Backoff(random.Random(seed)) for seed in range(50)]
+    others = [SendBackoff(random.Random(seed)) for seed in range(50)]
     firsts = {round(other.fail(), 3) for other in others}
     assert max(pauses[:3]) <= 4.0
     assert max(pauses) <= LONGEST_PAUSE
@@ -233,7 +233,7 @@ def test_pauses_grow_and_never_march_in_step() -> None:
 
 
 def test_what_the_hub_asks_for_is_the_least() -> None:
-    assert 30.0 <= Backoff(random.Random(1)).fail(30.0) <= 45.0
+    assert 30.0 <= SendBackoff(random.Random(1)).fail(30.0) <= 45.0
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe", "tökén\n".encode(), b"a\tb\n"])

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpudeck.agent.parcel import Moment, Parcel
-from gpudeck.agent.spool import Place, Spool
+from gpudeck.agent.spool import Spool, SpoolPosition
 
 
-def write(folder: Path, count: int, boot: str = "boot-1") -> list[Place]:
+def write(folder: Path, count: int, boot: str = "boot-1") -> list[SpoolPosition]:
     spool = Spool(folder, boot)
     list(spool.open())
     places = spool.append([Parcel("gpu01", bytes([n]) * 50, Moment(1000.0 + n, 10.0 + n)) for n in range(count)])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fakes.clock import FakeClock
 from fakes.reports import HOST, make_envelope, make_gpu
 from gpudeck.alerts.engine import Engine
-from gpudeck.alerts.finding import Finding
+from gpudeck.alerts.finding import RuleFinding
 from gpudeck.alerts.life import Life
 from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.message import Message
@@ -115,7 +115,7 @@ class Watched:
     def titles(self) -> list[str]:
         return [message.title for message in self.sent]
 
-    def find(self, rule: str, host: str = "gpu01", **limits: Any) -> list[Finding]:
+    def find(self, rule: str, host: str = "gpu01", **limits: Any) -> list[RuleFinding]:
         """What one rule says of one host now."""
         seen = self.lookout.see(next(one for one in self.hub.fleet.hosts.values() if one.name == host), self.clock.now)
         own = replace(DEFAULTS[rule], **limits)

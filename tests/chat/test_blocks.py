@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_blocks, check_markup
-from gpudeck.chat.blocks import BUTTON_VALUE, MOST_LINES, Answer, attach, button, cut, escape, say, show_time, tell
+from gpudeck.chat.blocks import BUTTON_VALUE, MOST_LINES, ChatAnswer, attach, button, cut, escape, say, show_time, tell
 
 LINES = st.lists(st.text(max_size=50).map(lambda text: escape(text * 80, 3000)).filter(bool), min_size=1, max_size=60)
 
 
-def is_fine(answer: Answer) -> bool:
+def is_fine(answer: ChatAnswer) -> bool:
     return list(check_blocks(list(answer.blocks))) == [] and list(check_markup(answer.text)) == []
 
 

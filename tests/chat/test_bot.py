@@ -15,7 +15,7 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.slack_shapes import check_blocks
 from gpudeck import __version__
 from gpudeck.auth.audit import AuditEntry
-from gpudeck.chat.bookings import BOOK, Offer
+from gpudeck.chat.bookings import BOOK, BookingOffer
 from gpudeck.chat.bot import Bot
 from gpudeck.model.report import Report
 from gpudeck.model.reservation import Mark
@@ -448,7 +448,7 @@ def test_mistakes_are_answered_in_words(lab: Lab) -> None:
 
 
 def test_offers_carry_nothing_but_gpus_and_times() -> None:
-    assert Offer.__struct_fields__ == ("asker", "gpus", "start", "length", "note")
+    assert BookingOffer.__struct_fields__ == ("asker", "gpus", "start", "length", "note")
 
 
 # Watching.

@@ -5,7 +5,7 @@ import pytest
 from fakes.chats import NOW, ZONE
 from fakes.fleets import make
 from gpudeck.chat.answers import answer_report
-from gpudeck.chat.blocks import Answer
+from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.commands import read_report
 from gpudeck.model.errors import UsageError
 from gpudeck.model.usage import Usage, UsageRow
@@ -34,7 +34,7 @@ def test_what_is_no_period_is_refused(text: str) -> None:
         read_report(tuple(text.split()), NOW, ZONE)
 
 
-def report(coverage: float | None, *rows: UsageRow) -> Answer:
+def report(coverage: float | None, *rows: UsageRow) -> ChatAnswer:
     total = make(UsageRow, gpu_hours=3.0, idle_held_hours=1.0)
     return answer_report(
         make(Usage, by="user", start=NOW - 7 * DAY, end=NOW, coverage=coverage, rows=rows, total=total)

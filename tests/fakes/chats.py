@@ -16,8 +16,8 @@ from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
 from gpudeck.auth.people import PeopleDirectory
 from gpudeck.auth.settings import AccountRole, PersonSettings
-from gpudeck.chat.blocks import Answer
-from gpudeck.chat.bot import Askers, Bot, Place, Question, Read
+from gpudeck.chat.blocks import ChatAnswer
+from gpudeck.chat.bot import Askers, Bot, BotServices, Question, Read
 from gpudeck.hub.hub import Hub
 from gpudeck.model.alert import Alert
 from gpudeck.reservations.calendar import Reservations
@@ -58,7 +58,7 @@ class Lab:
         self.calendar = Reservations(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
         self.watches = Watches(WatchStore(self.auth.database, "real"), now=self.clock)
         policy = Policy(is_readable=is_readable, needs_accounts=needs_accounts, commands=commands)
-        self.place = Place(
+        self.place = BotServices(
             hub=self.hub,
             policy=policy,
             askers=Askers(self.auth, policy, read),
@@ -75,12 +75,12 @@ class Lab:
     async def find_zone(self, slack_id: str) -> tzinfo:
         return ZONE if slack_id == ADA else UTC
 
-    def ask(self, text: str, user: str = ADA, **others: Any) -> Answer:
+    def ask(self, text: str, user: str = ADA, **others: Any) -> ChatAnswer:
         answer = self.ask_perhaps(text, user, **others)
         assert answer is not None
         return answer
 
-    def ask_perhaps(self, text: str, user: str = ADA, **others: Any) -> Answer | None:
+    def ask_perhaps(self, text: str, user: str = ADA, **others: Any) -> ChatAnswer | None:
         return asyncio.run(self.bot.answer(Question(text=text, slack_id=user, **others)))
 
     def say(self, text: str, user: str = ADA, **others: Any) -> str:
@@ -106,7 +106,7 @@ def make_alert(title: str, **others: Any) -> Alert:
     return Alert(**(usual | others | {"title": title}))
 
 
-def words_of(answer: Answer) -> str:
+def words_of(answer: ChatAnswer) -> str:
     texts: list[str] = []
     for block in answer.blocks:
         texts += [block["text"]["text"]] if "text" in block else []
@@ -114,5 +114,5 @@ def words_of(answer: Answer) -> str:
     return "\n".join([*texts, *([answer.snippet.text] if answer.snippet else [])])
 
 
-def buttons_in(answer: Answer) -> list[dict[str, Any]]:
+def buttons_in(answer: ChatAnswer) -> list[dict[str, Any]]:
     return [element for block in answer.blocks if block["type"] == "actions" for element in block["elements"]]

@@ -18,7 +18,7 @@ from gpudeck.model.exposition import CONTENT_TYPE, OPENMETRICS_TYPE, to_openmetr
 from gpudeck.wire import Envelope, decode
 
 
-class Answer(Struct, frozen=True):
+class DeskAnswer(Struct, frozen=True):
     """What is answered over HTTP, whole."""
 
     status: int
@@ -26,11 +26,11 @@ class Answer(Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-def answer_error(status: int, code: str, message: str, hint: str = "", **headers: str) -> Answer:
+def answer_error(status: int, code: str, message: str, hint: str = "", **headers: str) -> DeskAnswer:
     """The one shape of every error, as the hub's API has it. Names of headers are written with underscores."""
     body = msgspec.json.encode({"error": {"code": code, "message": message, "hint": hint}})
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, body, {"Content-Type": "application/json", **given})
+    return DeskAnswer(status, body, {"Content-Type": "application/json", **given})
 
 
 class Desk:
@@ -49,11 +49,11 @@ class Desk:
         """The newest report; None before there is one."""
         return None if self._newest is None else self._newest.envelope
 
-    def health(self) -> Answer:
+    def health(self) -> DeskAnswer:
         """Good as long as the process answers."""
-        return Answer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
+        return DeskAnswer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
 
-    def report(self, accept: str = "", accept_encoding: str | None = None) -> Answer:
+    def report(self, accept: str = "", accept_encoding: str | None = None) -> DeskAnswer:
         """The newest report: msgpack in zstd, or as JSON, plain or in gzip, where the caller asks for that."""
         newest = self._newest
         if newest is None:
@@ -67,17 +67,17 @@ class Desk:
         }
         if encoding != "identity":
             headers["Content-Encoding"] = encoding
-        return Answer(200, newest.encoded(is_json=is_json, encoding=encoding), headers)
+        return DeskAnswer(200, newest.encoded(is_json=is_json, encoding=encoding), headers)
 
-    def metrics(self, accept: str = "") -> Answer:
+    def metrics(self, accept: str = "") -> DeskAnswer:
         """The newest report for Prometheus, in OpenMetrics where the caller asks for that."""
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET
         page = write_metrics(newest.envelope, newest.made.sent_at(self._now(), self._boottime())).encode()
         if wants_openmetrics(accept):
-            return Answer(200, to_openmetrics(page), {"Content-Type": OPENMETRICS_TYPE, "Vary": "Accept"})
-        return Answer(200, page, {"Content-Type": CONTENT_TYPE, "Vary": "Accept"})
+            return DeskAnswer(200, to_openmetrics(page), {"Content-Type": OPENMETRICS_TYPE, "Vary": "Accept"})
+        return DeskAnswer(200, page, {"Content-Type": CONTENT_TYPE, "Vary": "Accept"})
 
 
 _JSON = {"Content-Type": "application/json"}

@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Protocol
 
-from gpudeck.agent.desk import Answer, Desk, answer_error
+from gpudeck.agent.desk import Desk, DeskAnswer, answer_error
 from gpudeck.agent.push import read_token
 from gpudeck.agent.seats import Seats
 from gpudeck.model.errors import UsageError
@@ -42,7 +42,7 @@ _METHODS = "GET, HEAD"
 _PATHS = ("/api/v1/report", "/metrics", "/healthz")
 
 
-class Token:
+class ListenToken:
     """The token that callers have to bring, out of a file. A file that changes is read again: the old token ends."""
 
     def __init__(self, file: Path) -> None:
@@ -91,7 +91,7 @@ class Certificate(Protocol):
     def refresh(self) -> None: ...
 
 
-Post = Callable[[bytes], Answer]
+Post = Callable[[bytes], DeskAnswer]
 """Answers a question that was posted: its body, of BODY_BYTES at most. Any number of threads call it."""
 
 
@@ -106,7 +106,7 @@ class Listener:
         self,
         listening: socket.socket,
         desk: Desk,
-        token: Token | None,
+        token: ListenToken | None,
         certificate: Certificate | None = None,
         posts: Mapping[str, Post] | None = None,
     ) -> None:
@@ -276,7 +276,7 @@ class _Conversation(BaseHTTPRequestHandler):
             self.send_error(400, problem)
         return problem is not None
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> DeskAnswer:
         path, desk = self.path.partition("?")[0], self._listener.desk
         if path not in _PATHS:
             return answer_error(404, "not_found", "there is nothing here", f"Ask for {', '.join(_PATHS)}.")
@@ -291,7 +291,7 @@ class _Conversation(BaseHTTPRequestHandler):
             return desk.metrics(self.headers.get("Accept", ""))
         return desk.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
 
-    def _answer_post(self, post: Post) -> Answer:
+    def _answer_post(self, post: Post) -> DeskAnswer:
         if self.command != "POST":
             return answer_error(405, "method_not_allowed", "questions are posted here", Allow="POST")
         body = self._read_body()
@@ -322,14 +322,14 @@ class _Conversation(BaseHTTPRequestHandler):
         scheme, _, candidate = self.headers.get("Authorization", "").partition(" ")
         return scheme.lower() == "bearer" and token.is_right(candidate.strip())
 
-    def _write(self, answer: Answer) -> None:
+    def _write(self, answer: DeskAnswer) -> None:
         # A body that came with the question and was not read could be taken for the next question.
         has_body = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
         if has_body and not self._has_read_body:
             self.close_connection = True
         self._write_whole(answer)
 
-    def _write_whole(self, answer: Answer) -> None:
+    def _write_whole(self, answer: DeskAnswer) -> None:
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from gpudeck.agent.parcel import Moment, Parcel
-from gpudeck.agent.spool import Place, Spool, remove_abandoned
+from gpudeck.agent.spool import Spool, SpoolPosition, remove_abandoned
 from gpudeck.model import clock
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class _Waiting:
 
     __slots__ = ("host", "made", "parcel", "place", "put_at", "size", "waits")
 
-    def __init__(self, parcel: Parcel, put_at: float, place: Place | None = None) -> None:
+    def __init__(self, parcel: Parcel, put_at: float, place: SpoolPosition | None = None) -> None:
         self.host = parcel.host
         self.made = parcel.made
         self.size = len(parcel.body) + len(parcel.short) if place is None else place.length
@@ -78,7 +78,7 @@ class Outbox:
         self._disk = threading.Lock()
         self._spool = spool
         self._unwritten: deque[_Waiting] = deque()
-        self._released: list[Place] = []
+        self._released: list[SpoolPosition] = []
         self._trouble: str | None = None
         self._retry_at = 0.0
         self._has_swept = False
@@ -169,7 +169,7 @@ class Outbox:
 
     def change(self, most_bytes: int, max_age: float | None, spool: Spool | None) -> None:
         """Other limits and another folder from here on, to which what waits moves. While nobody puts, takes or runs."""
-        before, moved = self._spool, list[Place]()
+        before, moved = self._spool, list[SpoolPosition]()
         if spool is None or before is None or spool.folder != before.folder:
             for entry in self._all():
                 if entry.place is not None:
@@ -307,7 +307,7 @@ class Outbox:
             if entry.place is not None:
                 spool.mark_sent(entry.place)
 
-    def _release(self, spool: Spool, places: Iterable[Place]) -> None:
+    def _release(self, spool: Spool, places: Iterable[SpoolPosition]) -> None:
         for place in places:
             with contextlib.suppress(OSError):
                 spool.release(place)

@@ -46,7 +46,7 @@ class _TokenRefused(_Later):
     """The hub does not take this token. It may be given another, or the file may."""
 
 
-class Backoff:
+class SendBackoff:
     """Pauses that grow with each failure, each drawn at random from the whole span up to its limit."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -95,7 +95,7 @@ class Sender:
         # By host: the description of the last whole report that was taken, by a hub that reads short ones.
         self._described: dict[str, str] = {}
         self._is_replaced = False
-        self._backoff = Backoff()
+        self._backoff = SendBackoff()
         self._trouble: str | None = None
         self._pool = open_pool(self._url, ca_file, proxy)
         self.refused = 0
@@ -145,7 +145,9 @@ class Sender:
 
     def _post(self, parcel: Parcel) -> bool:
         """Whether the hub took the report; False when it never will. Raises _Later when it may."""
-        is_short = bool(parcel.short) and self._described.get(parcel.host) == parcel.description
+        # A hub takes late reports only whole.
+        is_known = self._described.get(parcel.host) == parcel.description
+        is_short = bool(parcel.short) and is_known and self._outbox.is_newest(parcel)
         answer = self._request(parcel, parcel.short if is_short else parcel.body)
         if is_short and answer.status in _NOT_AS_SHORT:
             is_short = False

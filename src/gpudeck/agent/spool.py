@@ -32,7 +32,7 @@ _SEGMENT_BYTES = 1024 * 1024
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Place(Struct, frozen=True, gc=False):
+class SpoolPosition(Struct, frozen=True, gc=False):
     """Where a record is: the number of its segment, its first byte, and its length."""
 
     segment: int
@@ -80,7 +80,7 @@ class Spool:
             return self.folder.is_dir()
         return False
 
-    def open(self) -> Iterator[tuple[Parcel, Place]]:
+    def open(self) -> Iterator[tuple[Parcel, SpoolPosition]]:
         """Lock the folder, made where it is not there, and read what waits in it, oldest first.
 
         Raises BlockingIOError while another agent uses it.
@@ -95,7 +95,7 @@ class Spool:
         self._lock = lock_folder(self.folder)
         return self._load()
 
-    def append(self, parcels: Sequence[Parcel]) -> list[Place]:
+    def append(self, parcels: Sequence[Parcel]) -> list[SpoolPosition]:
         """Write reports and have the disk confirm them (fsync). When it fails none of them is kept."""
         writing = self._writing
         if writing is None or self._written >= self._segment_bytes:
@@ -112,12 +112,12 @@ class Spool:
             raise
         places = []
         for record in records:
-            places.append(Place(self._last, self._written, len(record)))
+            places.append(SpoolPosition(self._last, self._written, len(record)))
             self._written += len(record)
         self._waiting[self._last] += len(places)
         return places
 
-    def read(self, place: Place) -> Parcel | None:
+    def read(self, place: SpoolPosition) -> Parcel | None:
         """The report; None when it is gone or damaged."""
         try:
             file = os.open(self._file(place.segment), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -131,7 +131,7 @@ class Spool:
             os.close(file)
         return self._decode(record[_HEAD.size :]) if _is_whole(record) else None
 
-    def mark_sent(self, place: Place) -> None:
+    def mark_sent(self, place: SpoolPosition) -> None:
         """The report was sent: it is not read again after a restart. Not confirmed by the disk: after a power cut some
         are sent twice, and the hub knows them by their sequence."""
         if self._waiting.get(place.segment, 0) > 1:
@@ -142,7 +142,7 @@ class Spool:
                 os.close(file)
         self.release(place)
 
-    def release(self, place: Place) -> None:
+    def release(self, place: SpoolPosition) -> None:
         """The report no longer waits. The last one of a segment takes the file with it."""
         left = self._waiting.get(place.segment, 0) - 1
         self._waiting[place.segment] = left
@@ -160,7 +160,7 @@ class Spool:
             os.close(self._lock)
             self._lock = None
 
-    def _load(self) -> Iterator[tuple[Parcel, Place]]:
+    def _load(self) -> Iterator[tuple[Parcel, SpoolPosition]]:
         for file in sorted(self.folder.glob("*.segment")):
             number = int(file.stem) if file.stem.isdecimal() else -1
             if file != self._file(number):
@@ -178,7 +178,7 @@ class Spool:
                 self._waiting[number] = len(waiting)
                 yield from waiting
 
-    def _load_segment(self, number: int, file: Path) -> Iterator[tuple[Parcel, Place]]:
+    def _load_segment(self, number: int, file: Path) -> Iterator[tuple[Parcel, SpoolPosition]]:
         with file.open("rb") as opened:
             content = opened.read()
         for offset, record in _split(content):
@@ -191,7 +191,7 @@ class Spool:
                 )
                 self.damaged += 1
             elif record[_STATE_AT : _STATE_AT + 1] == _WAITS:
-                yield parcel, Place(number, offset, len(record))
+                yield parcel, SpoolPosition(number, offset, len(record))
 
     def _start_segment(self) -> int:
         self._stop_writing()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Rule, RuleFinding
 from gpudeck.alerts.grouping import Grouping
 from gpudeck.alerts.life import Life, make_id
 from gpudeck.alerts.limits import Limits
@@ -46,7 +46,7 @@ class Course:
         self.changed: dict[str, Life] = {}
         self.version = 0
 
-    def _start(self, rule: Rule, host: SeenHost, finding: Finding, limits: Limits) -> None:
+    def _start(self, rule: Rule, host: SeenHost, finding: RuleFinding, limits: Limits) -> None:
         now = self._around.now
         key = (rule.name, host.id, finding.gpu or "", finding.part)
         life = Life(
@@ -72,7 +72,7 @@ class Course:
         if now - life.since >= limits.wait:
             self._fire(life)
 
-    def _go_on(self, life: Life, finding: Finding, limits: Limits) -> None:
+    def _go_on(self, life: Life, finding: RuleFinding, limits: Limits) -> None:
         life.title = finding.title
         if life.calm_since is not None:
             self._note_return(life)
@@ -90,11 +90,11 @@ class Course:
             if self._rules[life.rule].kind == "booking":
                 self._note_newcomers(life, finding)
 
-    def _people_of(self, finding: Finding) -> tuple[str, ...]:
+    def _people_of(self, finding: RuleFinding) -> tuple[str, ...]:
         people = [*finding.accounts, *(self._account_of(user) for user in finding.users)]
         return tuple(dict.fromkeys(person for person in people if person is not None))
 
-    def _note_newcomers(self, life: Life, finding: Finding) -> None:
+    def _note_newcomers(self, life: Life, finding: RuleFinding) -> None:
         """Another one is on a booked GPU, or it is another's by now: they have not been told."""
         people = self._people_of(finding)
         if set(people) <= set(life.people):
@@ -114,7 +114,7 @@ class Course:
             life.note = _COMES_AND_GOES
             self._note(life)
 
-    def _raise(self, life: Life, finding: Finding) -> None:
+    def _raise(self, life: Life, finding: RuleFinding) -> None:
         """It got worse: that is told as news, also where somebody had acknowledged what was less bad."""
         severity = finding.severity or life.severity
         if SEVERITIES.index(severity) <= SEVERITIES.index(life.severity):

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gpudeck.alerts.course import HOUR, Course, Subjects
-from gpudeck.alerts.finding import Find, Finding, FleetColumns, Rule
+from gpudeck.alerts.finding import Find, FleetColumns, Rule, RuleFinding
 from gpudeck.alerts.grouping import Outgoing
 from gpudeck.alerts.life import Life
 from gpudeck.alerts.limits import Limits
@@ -311,7 +311,7 @@ class Engine(Course):
         by_model = {model: self._thresholds.of(host.name, host.labels, model) for model in models}
         everybody = self._thresholds.of(host.name, host.labels)
         for rule, _, _ in rules:
-            found: dict[str, tuple[Finding, Limits]] = {}
+            found: dict[str, tuple[RuleFinding, Limits]] = {}
             for model in sorted(models):
                 limits = by_model[model][rule.name]
                 for finding in rule.find(host, models[model], limits, self._around) if limits.is_on else ():
@@ -350,7 +350,7 @@ class Engine(Course):
         self,
         rule: Rule,
         host: SeenHost,
-        found: Sequence[tuple[Finding, Limits]],
+        found: Sequence[tuple[RuleFinding, Limits]],
         subjects: Subjects | None,
         limits: Limits,
     ) -> None:

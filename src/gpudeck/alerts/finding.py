@@ -13,7 +13,7 @@ from gpudeck.model.event import Severity
 from gpudeck.model.view import Gpu
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class RuleFinding(Struct, frozen=True, kw_only=True):
     """Something is so. `title` is a sentence without its full stop.
 
     `gpu` is a UUID; `part` tells several of one subject apart. With `is_bad` false it has eased, but is not over: an
@@ -36,7 +36,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     is_personal: bool = False
 
 
-Find = Callable[[SeenHost, Sequence[Gpu], Limits, Around], Sequence[Finding]]
+Find = Callable[[SeenHost, Sequence[Gpu], Limits, Around], Sequence[RuleFinding]]
 """All that is so on a host, of these of its GPUs. Called once a second for each host that was preselected: what is fine
 is not mentioned."""
 
@@ -88,9 +88,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     kind: MessageKind = "alert"
 
 
-def find_at(gpu: Gpu, title: str, **others: Any) -> Finding:
+def find_at(gpu: Gpu, title: str, **others: Any) -> RuleFinding:
     """Something is so of that GPU; `others` are the rest of a finding."""
-    return Finding(title=title, gpu=gpu.uuid, label=gpu.label, model=gpu.name, **others)
+    return RuleFinding(title=title, gpu=gpu.uuid, label=gpu.label, model=gpu.name, **others)
 
 
 def place_of(host: str | None, label: str | None) -> str:

@@ -36,7 +36,7 @@ class Outgoing(Struct, frozen=True):
     is_end: bool
 
 
-class Pace:
+class GroupPace:
     """How many messages each rule, and all of them, have sent within the last ten minutes."""
 
     def __init__(self, per_rule: int, overall: int) -> None:
@@ -76,7 +76,7 @@ class Grouping:
     ) -> None:
         """`prefix` stands before every title: a demo's alerts are known as such."""
         self._wait = settings.group_wait
-        self._pace = Pace(settings.messages_per_rule, settings.messages)
+        self._pace = GroupPace(settings.messages_per_rule, settings.messages)
         self._rules = rules
         self._is_muted = is_muted
         self._prefix = prefix

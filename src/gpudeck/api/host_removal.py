@@ -17,7 +17,7 @@ from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import Temporary
 
 
-class Selection(Struct, frozen=True):
+class HostSelection(Struct, frozen=True):
     """Which hosts are meant: all that is given has to fit. `name` is a pattern, `token` a token's name or id, `down`:
     only those that are down."""
 
@@ -42,7 +42,7 @@ class HostRemoval:
         self._alerts = alerts
         self._memory = memory
 
-    async def find(self, wanted: Selection) -> tuple[list[HostState], int]:
+    async def find(self, wanted: HostSelection) -> tuple[list[HostState], int]:
         """The hosts that fit, by name, and how many more do that only a configuration file, or discovery, can remove.
         Raises Temporary."""
         ids = None if wanted.token is None else await self._find_tokens(wanted.token)

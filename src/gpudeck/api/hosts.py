@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, allow, answer_json, documented
 from gpudeck.api.host_book import HostOrigin, HostOrigins, NewHost, TheBook
-from gpudeck.api.host_removal import Selection, TheRemoval
+from gpudeck.api.host_removal import HostSelection, TheRemoval
 from gpudeck.api.login import TheAuth
 from gpudeck.model.target import AddedHosts, RemovedHosts
 from gpudeck.model.view import Host, HostList
@@ -145,8 +145,8 @@ async def remove_hosts(
     dry_run: Annotated[bool, QueryParameter(description="Only say which they are")] = False,
 ) -> RemovedHosts:
     """Remove all hosts that fit everything given. One that still reports comes back, unless its token was revoked."""
-    wanted = Selection(name or None, token or None, down)
-    if wanted == Selection():
+    wanted = HostSelection(name or None, token or None, down)
+    if wanted == HostSelection():
         raise ValidationException("say which hosts: give name, token or down")
     found, kept = await removal.find(wanted)
     if found and not dry_run:

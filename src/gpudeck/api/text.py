@@ -39,7 +39,7 @@ class Wish(Struct, frozen=True):
     colour: bool = False
 
 
-class Answer(Struct, frozen=True):
+class TextAnswer(Struct, frozen=True):
     status: Literal[200, 400, 404]
     text: bytes
 
@@ -112,19 +112,19 @@ def _wants_colour(wanted: str, terminal: str) -> bool:
     return wanted == "always" or (wanted == "auto" and terminal not in {"", "dumb"})
 
 
-def answer_wish(fleet: Fleet, wish: Wish) -> Answer:
+def answer_wish(fleet: Fleet, wish: Wish) -> TextAnswer:
     """What was asked for. Takes a while where the fleet is large."""
     part = choose_hosts(fleet, [wish.host]) if wish.host else fleet
     if wish.host and not part.hosts:
-        return Answer(404, _no_host(fleet, wish.host).encode())
+        return TextAnswer(404, _no_host(fleet, wish.host).encode())
     if wish.query:
         part, _ = choose_words(part, wish.query)
     if wish.user:
         part = choose_user(part, wish.user)
     if wish.users:
-        return Answer(200, render_people(part, width=wish.width, colour=wish.colour).encode())
+        return TextAnswer(200, render_people(part, width=wish.width, colour=wish.colour).encode())
     empty = _NOTHING_FITS if fleet.hosts else NO_HOST
-    return Answer(
+    return TextAnswer(
         200, render_fleet(part, detail=wish.detail, width=wish.width, colour=wish.colour, empty=empty).encode()
     )
 

@@ -227,11 +227,11 @@ def _listening(
 ) -> Iterator[tuple[Taker, threading.Thread]]:
     """A desk that others can ask on that address. Raises UsageError."""
     from gpudeck.agent.desk import Desk  # noqa: PLC0415 - an agent that only pushes needs no server
-    from gpudeck.agent.listen import Listener, Token  # noqa: PLC0415 - the same
+    from gpudeck.agent.listen import Listener, ListenToken  # noqa: PLC0415 - the same
     from gpudeck.model.listening import open_socket  # noqa: PLC0415 - the same
     from gpudeck.server.tls import Tls  # noqa: PLC0415 - the same
 
-    token = None if settings.token_file is None else Token(_find_token(settings, settings.token_file))
+    token = None if settings.token_file is None else ListenToken(_find_token(settings, settings.token_file))
     desk = Desk()
     certificate = None if settings.tls is None else Tls(settings.tls)
     listener = Listener(open_socket(address), desk, token, certificate, _make_posts(desk, as_node))

@@ -10,7 +10,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.booking_desk import BookingDesk
 from gpudeck.api.questions import Questions
 from gpudeck.auth.parts import Auth
-from gpudeck.chat.bot import Askers, Place
+from gpudeck.chat.bot import Askers, BotServices
 from gpudeck.chat.post import BotPost
 from gpudeck.chat.settings import ChatSettings, SlackSettings
 from gpudeck.history.base import Store
@@ -51,7 +51,7 @@ class Chat:
         self._hub = hub
         self._settings = settings
         read = None if settings.slack is None else settings.slack.read
-        self._place = Place(
+        self._place = BotServices(
             hub=hub,
             policy=policy,
             askers=Askers(auth, policy, read),

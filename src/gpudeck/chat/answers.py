@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpudeck import __version__
-from gpudeck.chat.blocks import Answer, attach, escape, say, show_time, tell
+from gpudeck.chat.blocks import ChatAnswer, attach, escape, say, show_time, tell
 from gpudeck.chat.commands import Asked, near_commands
 from gpudeck.model.availability import Availability
 from gpudeck.model.printable import clean
@@ -179,7 +179,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
-def answer_free(fleet: Fleet, asked: Asked, names: Collection[str], kept: Collection[str]) -> Answer:
+def answer_free(fleet: Fleet, asked: Asked, names: Collection[str], kept: Collection[str]) -> ChatAnswer:
     """What whoever has these `names` could use now; `kept` are the GPUs that wait for others."""
     part, query = choose_words(fleet, join(asked.words))
     if query.unclear:
@@ -197,7 +197,7 @@ def answer_free(fleet: Fleet, asked: Asked, names: Collection[str], kept: Collec
     return tell(title, free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
 
 
-def _answer_counted(fleet: Fleet, asked: Asked, usable: list[OfferedGpu], fitting: list[OfferedGpu]) -> Answer:
+def _answer_counted(fleet: Fleet, asked: Asked, usable: list[OfferedGpu], fitting: list[OfferedGpu]) -> ChatAnswer:
     found = choose(asked.wanted, usable)
     wanted = escape(asked.wanted.describe())
     if found is None:
@@ -205,10 +205,10 @@ def _answer_counted(fleet: Fleet, asked: Asked, usable: list[OfferedGpu], fittin
     return tell(f"Free: {wanted}", free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
 
 
-def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> Answer:
+def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
     """All hosts, or those with a GPU that fits the words, with what fits of them."""
     part = _choose(fleet, words)
-    if isinstance(part, Answer):
+    if isinstance(part, ChatAnswer):
         return part
     hosts, totals = part.hosts, part.totals
     title = f"{totals.hosts_up} of {count(len(hosts), 'host')} up, {totals.free} of {totals.gpus} GPUs free"
@@ -216,10 +216,10 @@ def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> Answer:
     return tell(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", small)
 
 
-def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, table: bool = False) -> Answer:
+def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, table: bool = False) -> ChatAnswer:
     """All GPUs, or those that fit the words: one line each, as the `table` that curl shows, or that with `detail`."""
     part = _choose(fleet, words)
-    if isinstance(part, Answer):
+    if isinstance(part, ChatAnswer):
         return part
     totals = part.totals
     title = f"{count(totals.gpus, 'GPU')} on {count(totals.hosts, 'host')}: {count_states(totals.by_availability)}"
@@ -232,7 +232,7 @@ def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, ta
     return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", [*notes(part), *trouble(part)])
 
 
-def _choose(fleet: Fleet, words: Sequence[str]) -> Fleet | Answer:
+def _choose(fleet: Fleet, words: Sequence[str]) -> Fleet | ChatAnswer:
     """What fits the words; an answer where they are not understood, or nothing does."""
     part, query = choose_words(fleet, join(words))
     if query.unclear:
@@ -242,10 +242,10 @@ def _choose(fleet: Fleet, words: Sequence[str]) -> Fleet | Answer:
     return part
 
 
-def answer_alerts(fleet: Fleet, words: Sequence[str] = ()) -> Answer:
+def answer_alerts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
     """What is wrong, with the hosts that fit the words or with all, and with the hub."""
     part = _choose(fleet, words) if words else fleet
-    if isinstance(part, Answer):
+    if isinstance(part, ChatAnswer):
         return part
     wrong = list_wrong(part)
     if not wrong:
@@ -254,7 +254,7 @@ def answer_alerts(fleet: Fleet, words: Sequence[str] = ()) -> Answer:
     return tell("What is wrong", lines, lambda: "".join(f"{clean(line)}\n" for line in wrong), "alerts", notes(fleet))
 
 
-def answer_host(fleet: Fleet, name: str) -> Answer | None:
+def answer_host(fleet: Fleet, name: str) -> ChatAnswer | None:
     """The GPUs of a host and who is on them; None where there is no such host."""
     part = _find_host(fleet, name)
     if part is None:
@@ -267,7 +267,7 @@ def answer_host(fleet: Fleet, name: str) -> Answer | None:
     return tell(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", small)
 
 
-def answer_who(fleet: Fleet, place: str, *, with_address: bool = False) -> Answer:
+def answer_who(fleet: Fleet, place: str, *, with_address: bool = False) -> ChatAnswer:
     """Who is on a host or on one GPU: HOST, HOST:GPU or a UUID; where the host is, too, if that was asked."""
     host_name, _, labels = place.partition(":")
     part = _find_host(fleet, host_name) or _find_gpu(fleet, place)
@@ -283,7 +283,7 @@ def answer_who(fleet: Fleet, place: str, *, with_address: bool = False) -> Answe
     return tell(title_of(host, fleet.time), lines, lambda: render_fleet(part, width=_WIDTH), "who", notes(fleet))
 
 
-def answer_where(fleet: Fleet, name: str, logins: Collection[str]) -> Answer:
+def answer_where(fleet: Fleet, name: str, logins: Collection[str]) -> ChatAnswer:
     """The GPUs that somebody is on, under any of these logins, in whatever case they were typed."""
     wanted = {login.lower() for login in logins}
     seen = {user for host in fleet.hosts for gpu in host.gpus for user in gpu.users}
@@ -295,17 +295,17 @@ def answer_where(fleet: Fleet, name: str, logins: Collection[str]) -> Answer:
     return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "where", notes(fleet))
 
 
-def answer_hub(fleet: Fleet, address: str) -> Answer:
+def answer_hub(fleet: Fleet, address: str) -> ChatAnswer:
     """The hub itself: where it is, and how much it watches."""
     totals = fleet.totals
     watched = f"{count(totals.hosts, 'host')}, {totals.hosts_up} of them up, {count(totals.gpus, 'GPU')}"
     return say(f"*gpudeck {__version__}*  {escape(address)}", watched, *notes(fleet))
 
 
-def answer_everybody(fleet: Fleet, words: Sequence[str] = ()) -> Answer:
+def answer_everybody(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
     """Who is where, the most memory first: one line a person; on the GPUs that fit the words, or on all."""
     part = _choose(fleet, words)
-    if isinstance(part, Answer):
+    if isinstance(part, ChatAnswer):
         return part
     people = rank_people(part)
     if not people:
@@ -315,7 +315,7 @@ def answer_everybody(fleet: Fleet, words: Sequence[str] = ()) -> Answer:
     return tell(title, lines, lambda: render_people(part, width=_WIDTH), "where", notes(fleet))
 
 
-def no_such_host(fleet: Fleet, name: str) -> Answer:
+def no_such_host(fleet: Fleet, name: str) -> ChatAnswer:
     near = near_hosts(fleet, name.partition(":")[0])
     hint = f" Did you mean {' or '.join(map(escape, near))}?" if near else " `hosts` lists them."
     return say(f"No host or GPU is called “{escape(name)}”.{hint}")
@@ -358,12 +358,12 @@ def _find_gpu(fleet: Fleet, uuid: str) -> Fleet | None:
     return None
 
 
-def answer_help(hint: str = "") -> Answer:
+def answer_help(hint: str = "") -> ChatAnswer:
     """`hint` stands above it, escaped already."""
     return say(*([hint] if hint else []), *_HELP)
 
 
-def answer_report(usage: Usage) -> Answer:
+def answer_report(usage: Usage) -> ChatAnswer:
     """What is unknown is a dash."""
     days = (usage.end - usage.start) / 86_400
     title = f"Use by {usage.by}, last {days:.0f} days" if days >= 2 else f"Use by {usage.by}, last {days * 24:.0f} h"

@@ -58,7 +58,7 @@ class Snippet(Struct, frozen=True):
     text: str
 
 
-class Answer(Struct, frozen=True):
+class ChatAnswer(Struct, frozen=True):
     """`text` is what notifications and screen readers say; it is escaped as the blocks are.
 
     `is_private` is for whoever asked, and for nobody else in the channel.
@@ -70,26 +70,28 @@ class Answer(Struct, frozen=True):
     is_private: bool = False
 
 
-def say(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> Answer:
+def say(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> ChatAnswer:
     """A few lines, escaped already. What is too much for a message is cut."""
     blocks = [*_sections(lines), *_actions(buttons)]
-    return Answer(_fallback(lines[0]), tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
+    return ChatAnswer(_fallback(lines[0]), tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
 
 
-def tell(title: str, lines: Sequence[str], sheet: Callable[[], str], name: str, notes: Iterable[str] = ()) -> Answer:
+def tell(
+    title: str, lines: Sequence[str], sheet: Callable[[], str], name: str, notes: Iterable[str] = ()
+) -> ChatAnswer:
     """A list below its title: as lines where a phone can show them, else as a snippet of `sheet`, plain text.
 
     `notes` stand below in small print.
     """
     if len(lines) > MOST_LINES or sum(map(len, lines)) > MOST_TEXT:
         return attach(title, sheet(), name, notes)
-    return Answer(_fallback(title), (*_sections([f"*{title}*", *lines]), *_small(notes)))
+    return ChatAnswer(_fallback(title), (*_sections([f"*{title}*", *lines]), *_small(notes)))
 
 
-def attach(title: str, text: str, name: str, notes: Iterable[str] = ()) -> Answer:
+def attach(title: str, text: str, name: str, notes: Iterable[str] = ()) -> ChatAnswer:
     """A snippet below its title."""
     snippet = Snippet(f"gpudeck {name}", f"gpudeck-{name}.txt", text)
-    return Answer(_fallback(title), (*_sections([f"*{title}*"]), *_small(notes)), snippet)
+    return ChatAnswer(_fallback(title), (*_sections([f"*{title}*"]), *_small(notes)), snippet)
 
 
 def add_note(blocks: Sequence[Block], note: str) -> list[Block]:

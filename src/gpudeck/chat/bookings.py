@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.chat.answers import count
-from gpudeck.chat.blocks import Answer, Block, button, escape, say, show_time, tell
+from gpudeck.chat.blocks import Block, ChatAnswer, button, escape, say, show_time, tell
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.quantity import show_length
 from gpudeck.model.reservation import BookedGpu, Reservation, ShownReservation
@@ -22,10 +22,10 @@ RELEASE = "gpudeck_release"
 """The names by which Slack tells which button was pressed."""
 _NOTE = 200
 
-Button = TypeVar("Button", "Offer", "Return")
+Button = TypeVar("Button", "BookingOffer", "Return")
 
 
-class Offer(Struct, frozen=True, forbid_unknown_fields=True):
+class BookingOffer(Struct, frozen=True, forbid_unknown_fields=True):
     """What a button books: these GPUs at that time, for whoever asked and nobody else."""
 
     asker: str
@@ -48,7 +48,7 @@ class Return(Struct, frozen=True, forbid_unknown_fields=True):
     number: int
 
 
-def answer_booked(made: Reservation, asker: str) -> Answer:
+def answer_booked(made: Reservation, asker: str) -> ChatAnswer:
     text = (
         f"Booked: *{_gpus(made.gpus)}* for {escape(made.user)}, {show_time(made.start)} until {show_time(made.end)} "
         f"({show_length(made.end - made.start)}). It is booking {made.id}."
@@ -58,7 +58,7 @@ def answer_booked(made: Reservation, asker: str) -> Answer:
     return say(text, buttons=_those(button("Give it back", RELEASE, value, sure=sure)))
 
 
-def answer_conflict(refusal: Conflict, asker: str, note: str) -> Answer:
+def answer_conflict(refusal: Conflict, asker: str, note: str) -> ChatAnswer:
     """With the next time at which it would be possible, as a button where one can carry it."""
     lines = [f"*Not booked:* {explain(refusal)}"]
     lines += [f"That one ends {show_time(one.end)}." for one in refusal.conflicts[:1]]
@@ -69,12 +69,12 @@ def answer_conflict(refusal: Conflict, asker: str, note: str) -> Answer:
     return say(*lines, buttons=_those(_offer(slot, asker, note)))
 
 
-def answer_released(after: Reservation, state: str) -> Answer:
+def answer_released(after: Reservation, state: str) -> ChatAnswer:
     word = "taken back" if state == "cancelled" else "over"
     return say(f"Booking {after.id} of *{_gpus(after.gpus)}* is {word}.")
 
 
-def answer_bookings(found: Sequence[ShownReservation], now: float) -> Answer:
+def answer_bookings(found: Sequence[ShownReservation], now: float) -> ChatAnswer:
     if not found:
         return say("Nothing is booked.", "`book gpu07:0 for 4h` books.")
     title = count(len(found), "booking")
@@ -107,7 +107,7 @@ def _line(one: Reservation) -> str:
 
 
 def _offer(slot: FreeSlot, asker: str, note: str) -> Block | None:
-    offer = Offer(asker, [gpu.uuid for gpu in slot.gpus], slot.start, slot.end - slot.start, note[:_NOTE])
+    offer = BookingOffer(asker, [gpu.uuid for gpu in slot.gpus], slot.start, slot.end - slot.start, note[:_NOTE])
     return button("Book that", BOOK, msgspec.json.encode(offer).decode(), primary=True)
 
 

@@ -19,11 +19,11 @@ from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.auth.parts import Auth
 from gpudeck.chat import answers
-from gpudeck.chat.blocks import Answer, escape, say, show_time
+from gpudeck.chat.blocks import ChatAnswer, escape, say, show_time
 from gpudeck.chat.bookings import (
     BOOK,
     RELEASE,
-    Offer,
+    BookingOffer,
     Return,
     answer_booked,
     answer_bookings,
@@ -142,7 +142,7 @@ def explain_role(asker: Asker) -> str:
     return f"{escape(asker.caller.name)} has the role {asker.caller.role}, and this needs the role user."
 
 
-class Place(Struct, frozen=True):
+class BotServices(Struct, frozen=True):
     """The rooms that the bot asks. Without one it says so. `audit` is where what is changed is written down."""
 
     hub: Hub
@@ -164,16 +164,16 @@ class Place(Struct, frozen=True):
 class Turn:
     """One question of one person."""
 
-    def __init__(self, place: Place, find_zone: FindZone, asker: Asker, *, is_private: bool) -> None:
+    def __init__(self, place: BotServices, find_zone: FindZone, asker: Asker, *, is_private: bool) -> None:
         self._place = place
         self._find_zone = find_zone
         self._asker = asker
         # What stands in a channel is read by everybody there: they see what a stranger may see.
         self._sight: Sight = place.policy.sight(asker.caller if is_private else NOBODY)
 
-    async def take(self, command: Command) -> Answer:
+    async def take(self, command: Command) -> ChatAnswer:
         """Raises GpudeckError."""
-        takers: dict[Name, Callable[[tuple[str, ...]], Awaitable[Answer]]] = {
+        takers: dict[Name, Callable[[tuple[str, ...]], Awaitable[ChatAnswer]]] = {
             "help": self._help,
             "free": self._free,
             "hosts": self._hosts,
@@ -195,44 +195,44 @@ class Turn:
         }
         return await takers[command.name](command.words)
 
-    async def press(self, action: str, value: str) -> Answer:
+    async def press(self, action: str, value: str) -> ChatAnswer:
         """Raises GpudeckError."""
-        found = read_button(value, Offer) if action == BOOK else read_button(value, Return)
+        found = read_button(value, BookingOffer) if action == BOOK else read_button(value, Return)
         if found is None or action not in {BOOK, RELEASE}:
             return say("I no longer know that button. Ask again.", is_private=True)
         if found.asker != self._asker.slack_id:
             return say("That was offered to somebody else. Ask me yourself.", is_private=True)
-        if isinstance(found, Offer):
+        if isinstance(found, BookingOffer):
             return await self._write_booking(found.draft)
         return await self._give_back(found.number)
 
-    async def _look(self, question: Callable[[Fleet], Answer]) -> Answer:
+    async def _look(self, question: Callable[[Fleet], ChatAnswer]) -> ChatAnswer:
         """In a thread: a large fleet takes a while to read."""
         return await asyncio.to_thread(question, await self._place.hub.stream.fresh_view(self._sight))
 
-    async def _help(self, _: tuple[str, ...]) -> Answer:
+    async def _help(self, _: tuple[str, ...]) -> ChatAnswer:
         return answers.answer_help()
 
-    async def _hosts(self, words: tuple[str, ...]) -> Answer:
+    async def _hosts(self, words: tuple[str, ...]) -> ChatAnswer:
         return await self._look(lambda fleet: answers.answer_hosts(fleet, words))
 
-    async def _users(self, words: tuple[str, ...]) -> Answer:
+    async def _users(self, words: tuple[str, ...]) -> ChatAnswer:
         return await self._look(lambda fleet: answers.answer_everybody(fleet, words))
 
-    async def _alerts(self, words: tuple[str, ...]) -> Answer:
+    async def _alerts(self, words: tuple[str, ...]) -> ChatAnswer:
         return await self._look(lambda fleet: answers.answer_alerts(fleet, words))
 
-    async def _all(self, words: tuple[str, ...], *, detail: bool = False, table: bool = False) -> Answer:
+    async def _all(self, words: tuple[str, ...], *, detail: bool = False, table: bool = False) -> ChatAnswer:
         return await self._look(lambda fleet: answers.answer_fleet(fleet, words, detail=detail, table=table))
 
-    async def _free(self, words: tuple[str, ...]) -> Answer:
+    async def _free(self, words: tuple[str, ...]) -> ChatAnswer:
         asked = read_asked(words)
         caller = self._asker.caller
         names = frozenset((caller.name,)) if caller.name else frozenset[str]()
         kept = () if self._place.waiting is None else tuple(self._place.waiting.kept)
         return await self._look(lambda fleet: answers.answer_free(fleet, asked, names, kept))
 
-    async def _who(self, words: tuple[str, ...]) -> Answer:
+    async def _who(self, words: tuple[str, ...]) -> ChatAnswer:
         if len(words) != 1:
             return (
                 await self._look(answers.answer_everybody)
@@ -241,7 +241,7 @@ class Turn:
             )
         return await self._look(lambda fleet: answers.answer_who(fleet, words[0]))
 
-    async def _where(self, words: tuple[str, ...]) -> Answer:
+    async def _where(self, words: tuple[str, ...]) -> ChatAnswer:
         """Somebody by login, account or mention; a host, or none for the hub itself, as the predecessor's WHERE."""
         if not words:
             return await self._look(lambda fleet: answers.answer_hub(fleet, self._place.address))
@@ -254,7 +254,7 @@ class Turn:
         else:
             logins = self._place.askers.logins_of(word)
 
-        def find(fleet: Fleet) -> Answer:
+        def find(fleet: Fleet) -> ChatAnswer:
             name = None if mentioned else answers.find_name(fleet, word)
             if name is None:
                 return answers.answer_where(fleet, word, logins)
@@ -262,11 +262,11 @@ class Turn:
 
         return await self._look(find)
 
-    async def _other(self, words: tuple[str, ...]) -> Answer:
+    async def _other(self, words: tuple[str, ...]) -> ChatAnswer:
         """The name of a host, a GPU, a host with words, or the words of a search alone."""
         name, *more = words
 
-        def find(fleet: Fleet) -> Answer:
+        def find(fleet: Fleet) -> ChatAnswer:
             found = None if more else answers.answer_host(fleet, name)
             if found is not None:
                 return found
@@ -280,7 +280,7 @@ class Turn:
 
         return await self._look(find)
 
-    async def _bookings(self, words: tuple[str, ...]) -> Answer:
+    async def _bookings(self, words: tuple[str, ...]) -> ChatAnswer:
         word = words[0] if words else None
         is_own = word is not None and word.lower() in {"mine", "my", "me"}
         host = None if word is None or is_own else self._spell(word)
@@ -291,7 +291,7 @@ class Turn:
         found = await self._place.desk.search(ReservationAsk(start=now, host=host, user=user, limit=MOST_BOOKINGS))
         return answer_bookings(self._place.desk.show_all(found), now)
 
-    async def _book(self, words: tuple[str, ...]) -> Answer:
+    async def _book(self, words: tuple[str, ...]) -> ChatAnswer:
         if (refusal := self._refuse_write()) is not None:
             return refusal
         zone = await self._find_zone(self._asker.slack_id)
@@ -301,7 +301,7 @@ class Turn:
             draft = replace(draft, wish=wish)
         return await self._write_booking(draft)
 
-    async def _write_booking(self, draft: ReservationDraft) -> Answer:
+    async def _write_booking(self, draft: ReservationDraft) -> ChatAnswer:
         """As whoever asks, and never as anybody else: the desk is told no other name."""
         if (refusal := self._refuse_write()) is not None:
             return refusal
@@ -311,21 +311,21 @@ class Turn:
             return answer_conflict(conflict, self._asker.slack_id, draft.note)
         return answer_booked(made, self._asker.slack_id)
 
-    async def _release(self, words: tuple[str, ...]) -> Answer:
+    async def _release(self, words: tuple[str, ...]) -> ChatAnswer:
         return await self._give_back(read_number(words, "release 12"))
 
-    async def _give_back(self, number: int) -> Answer:
+    async def _give_back(self, number: int) -> ChatAnswer:
         if (refusal := self._refuse_write()) is not None:
             return refusal
         after = await self._place.desk.release(number, self._asker.caller)
         return answer_released(after, after.state)
 
-    async def _report(self, words: tuple[str, ...]) -> Answer:
+    async def _report(self, words: tuple[str, ...]) -> ChatAnswer:
         zone = await self._find_zone(self._asker.slack_id)
         ask = read_report(words, self._place.questions.now(), zone)
         return answers.answer_report(await self._place.questions.ask(lambda store: store.usage(ask)))
 
-    async def _watch(self, words: tuple[str, ...]) -> Answer:
+    async def _watch(self, words: tuple[str, ...]) -> ChatAnswer:
         if not words:
             return await self._watches(words)
         if (refusal := self._refuse_write()) is not None:
@@ -344,7 +344,7 @@ class Turn:
             f"until {show_time(made.expires_at)}. Nothing is held then: whoever is first has them."
         )
 
-    async def _watches(self, _: tuple[str, ...]) -> Answer:
+    async def _watches(self, _: tuple[str, ...]) -> ChatAnswer:
         if (refusal := self._refuse_write()) is not None:
             return refusal
         lines = [
@@ -354,7 +354,7 @@ class Turn:
         ]
         return say(*(lines or ["You watch nothing.", "`watch 2 h100 40G` tells you when they are free."]))
 
-    async def _unwatch(self, words: tuple[str, ...]) -> Answer:
+    async def _unwatch(self, words: tuple[str, ...]) -> ChatAnswer:
         if (refusal := self._refuse_write()) is not None:
             return refusal
         number, caller = read_number(words, "unwatch 3"), self._asker.caller
@@ -370,7 +370,7 @@ class Turn:
             raise UsageError("this hub keeps no watches.")
         return self._place.watches
 
-    def _refuse_write(self) -> Answer | None:
+    def _refuse_write(self) -> ChatAnswer | None:
         """None for whoever may change something."""
         caller = self._asker.caller
         if caller.is_at_least("user"):
@@ -408,12 +408,12 @@ class Question(Struct, frozen=True, kw_only=True):
 class Bot:
     """Never raises for what somebody typed: a mistake is an answer. One event loop owns it."""
 
-    def __init__(self, place: Place, find_zone: FindZone) -> None:
+    def __init__(self, place: BotServices, find_zone: FindZone) -> None:
         self._place = place
         self._askers = place.askers
         self._find_zone = find_zone
 
-    async def answer(self, question: Question) -> Answer | None:
+    async def answer(self, question: Question) -> ChatAnswer | None:
         """None where the bot was not meant."""
         try:
             command = read_command(question.text, question.bot, self._place.keywords)
@@ -432,7 +432,7 @@ class Bot:
             return say(explain(error), is_private=is_private)
         return replace(given, is_private=True) if is_private else given
 
-    async def press(self, action: str, value: str, slack_id: str) -> Answer:
+    async def press(self, action: str, value: str, slack_id: str) -> ChatAnswer:
         """Somebody pressed a button below one of our answers."""
         try:
             asker = await self._askers.find(slack_id)

@@ -6,7 +6,7 @@ from typing import Final
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import FindPerson
 from gpudeck.alerts.notifiers.sender_process import Unreached
-from gpudeck.chat.blocks import Answer, Block, escape, link_button, say
+from gpudeck.chat.blocks import Block, ChatAnswer, escape, link_button, say
 from gpudeck.model.errors import Temporary
 
 _MOST_LINES: Final = 20
@@ -14,7 +14,7 @@ _MOST_LINE: Final = 400
 _TITLE: Final = 200
 _WATCH: Final = "Nothing is held: `book` books, and whoever is first has them."
 
-Write = Callable[[str, Answer], Awaitable[None]]
+Write = Callable[[str, ChatAnswer], Awaitable[None]]
 """To somebody's Slack ID. Raises PluginError."""
 
 
@@ -46,7 +46,7 @@ class BotPost:
         """There is nothing to let go of."""
 
 
-def answer_message(message: Message, page: str | None) -> Answer:
+def answer_message(message: Message, page: str | None) -> ChatAnswer:
     """As the bot says it."""
     lines = [escape(line, _MOST_LINE) for line in message.lines[:_MOST_LINES]]
     more = len(message.lines) - _MOST_LINES

@@ -25,8 +25,8 @@ from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from gpudeck.chat.blocks import Answer
-from gpudeck.chat.bot import Bot, Place, Question
+from gpudeck.chat.blocks import ChatAnswer
+from gpudeck.chat.bot import Bot, BotServices, Question
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.web import Delivery, Where, call, make_web, mask, read_token
 from gpudeck.model.errors import PluginError, Refused, Temporary
@@ -156,7 +156,7 @@ class Socket:
         return Temporary("Slack closed the bot's socket before it said hello.")
 
 
-class Me:
+class SlackIdentity:
     """The bot as Slack knows it. `result` is what Bolt wants to know, which would else ask Slack for it."""
 
     def __init__(self, told: Any, bot_token: str) -> None:
@@ -171,7 +171,7 @@ class Me:
         )
 
 
-def make_app(me: Me, web: AsyncWebClient, own_channel: str | None, ask: Ask, press: Press) -> AsyncApp:
+def make_app(me: SlackIdentity, web: AsyncWebClient, own_channel: str | None, ask: Ask, press: Press) -> AsyncApp:
     """An app of Bolt that hands everything meant for the bot to `ask` and `press`."""
     # Of the client it takes the address alone: the token comes with each authorization.
     client = AsyncWebClient(base_url=web.base_url, logger=web.logger)
@@ -226,7 +226,9 @@ def _is_by_a_person(event: Json) -> bool:
     return bool(event.get("user")) and not event.get("bot_id") and event.get("subtype") in _SUBTYPES
 
 
-def _question(body: Json, event: Json, me: Me, *, is_private: bool = False, is_addressed: bool = True) -> Question:
+def _question(
+    body: Json, event: Json, me: SlackIdentity, *, is_private: bool = False, is_addressed: bool = True
+) -> Question:
     return Question(
         text=str(event.get("text") or ""),
         slack_id=str(event["user"]),
@@ -252,7 +254,7 @@ class SlackBot:
     def __init__(
         self,
         settings: SlackSettings,
-        place: Place,
+        place: BotServices,
         tell: Callable[[str | None], None],
         *,
         first_pause: float = FIRST_PAUSE,
@@ -293,7 +295,7 @@ class SlackBot:
             finally:
                 await self._end(socket)
 
-    async def write_to(self, user: str, answer: Answer) -> None:
+    async def write_to(self, user: str, answer: ChatAnswer) -> None:
         """Into somebody's direct messages. Raises PluginError."""
         if self._delivery is None:
             raise Temporary("the bot is not connected to Slack.")
@@ -304,7 +306,7 @@ class SlackBot:
         settings = self._settings
         app_token, bot_token = read_token(settings, "app_token"), read_token(settings, "bot_token")
         web = make_web(settings, bot_token)
-        me = Me(await call(settings, web.auth_test(), "bot_token"), bot_token)
+        me = SlackIdentity(await call(settings, web.auth_test(), "bot_token"), bot_token)
         self._delivery = Delivery(web)
         self._bot = Bot(self._place, self._delivery.find_zone)
         self._app = make_app(me, web, self._settings.channel, self._ask, self._press)

@@ -22,7 +22,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
 from gpudeck.alerts.notifiers.sender_process import Unreached
-from gpudeck.chat.blocks import SECTION, Answer, Block, Snippet, add_note, code, escape, shorten_for_slack
+from gpudeck.chat.blocks import SECTION, Block, ChatAnswer, Snippet, add_note, code, escape, shorten_for_slack
 from gpudeck.chat.settings import SlackSettings, is_token, where_to_find
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.time_range import load_zone
@@ -105,7 +105,7 @@ class Delivery:
         self._web = web
         self._zones: dict[str, tzinfo] = {}
 
-    async def send(self, answer: Answer, where: Where, *, replace: bool = False) -> None:
+    async def send(self, answer: ChatAnswer, where: Where, *, replace: bool = False) -> None:
         """`replace` puts it in the place of the message whose button was pressed."""
         if answer.snippet is None:
             await self._post(answer, list(answer.blocks), where, replace=replace)
@@ -119,7 +119,7 @@ class Delivery:
             log.warning("a snippet could not be sent to Slack: %s", mask(str(error.response.get("error", ""))))
             await self._post(answer, [_beginning(answer.snippet)], where)
 
-    async def write_to(self, user: str, answer: Answer) -> None:
+    async def write_to(self, user: str, answer: ChatAnswer) -> None:
         """Into somebody's direct messages, though they did not ask just now."""
         channel = await self._open_direct(user)
         await self.send(answer, Where(user=user, channel=channel, is_direct=True))
@@ -138,7 +138,7 @@ class Delivery:
         self._zones[user] = zone
         return zone
 
-    async def _post(self, answer: Answer, blocks: list[Block], where: Where, *, replace: bool = False) -> None:
+    async def _post(self, answer: ChatAnswer, blocks: list[Block], where: Where, *, replace: bool = False) -> None:
         if where.response_url is not None:
             await self._respond(where.response_url, answer, blocks, replace=replace)
             return
@@ -151,14 +151,14 @@ class Delivery:
                 text=answer.text, blocks=blocks, unfurl_links=False, unfurl_media=False, **place
             )
 
-    async def _respond(self, url: str, answer: Answer, blocks: list[Block], *, replace: bool) -> None:
+    async def _respond(self, url: str, answer: ChatAnswer, blocks: list[Block], *, replace: bool) -> None:
         hook = AsyncWebhookClient(url, timeout=self._web.timeout, proxy=self._web.proxy, logger=self._web.logger)
         kind = None if replace else "ephemeral"
         sent = await hook.send(text=answer.text, blocks=blocks, response_type=kind, replace_original=replace)
         if sent.status_code != 200:
             raise SlackClientError(f"Slack takes no answer: status {sent.status_code}")
 
-    async def _upload(self, snippet: Snippet, answer: Answer, where: Where) -> None:
+    async def _upload(self, snippet: Snippet, answer: ChatAnswer, where: Where) -> None:
         """A file can be seen by all of a channel: what is for one person goes into their direct messages."""
         is_apart = _is_apart(answer, where)
         channel, thread = where.channel, where.thread
@@ -179,7 +179,7 @@ class Delivery:
         return str(opened["channel"]["id"])
 
 
-def _is_apart(answer: Answer, where: Where) -> bool:
+def _is_apart(answer: ChatAnswer, where: Where) -> bool:
     """Whether a file cannot stand where the question does."""
     return where.response_url is not None or (answer.is_private and not where.is_direct)
 
@@ -189,7 +189,7 @@ def _beginning(snippet: Snippet) -> Block:
     return code(shorten_for_slack("\n".join(lines), SECTION - 20))
 
 
-async def write_once(settings: SlackSettings, user: str, answer: Answer) -> None:
+async def write_once(settings: SlackSettings, user: str, answer: ChatAnswer) -> None:
     """Into somebody's direct messages, by a bot that need not run. Raises PluginError."""
     web = make_web(settings, read_token(settings, "bot_token"))
     await call(settings, Delivery(web).write_to(user, answer), "bot_token")

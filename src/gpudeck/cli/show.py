@@ -229,7 +229,7 @@ def _read_interval(text: str, look: Look) -> float:
 def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> None:
     from gpudeck.cli.terminal import Screen  # noqa: PLC0415 - one look needs none
 
-    watching = Watching(lambda: _choose(read(), words), lambda part: _present(part, words, look), seconds, words)
+    watching = WatchLoop(lambda: _choose(read(), words), lambda part: _present(part, words, look), seconds, words)
     is_table = look.form == "text"
     try:
         with Screen(in_place=is_table and moves_cursor(), gap="\n" if is_table else "") as screen:
@@ -272,7 +272,7 @@ def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
     return Reading(seen.fleet)
 
 
-class Watching:
+class WatchLoop:
     """`read` gives what is shown of the fleet and blocks, `present` makes it text."""
 
     def __init__(

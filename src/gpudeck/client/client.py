@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gpudeck import __version__
 from gpudeck.client.answers import Identity, read_answer
-from gpudeck.client.http import TROUBLE, Answer, ask
+from gpudeck.client.http import TROUBLE, ClientResponse, ask
 from gpudeck.model.alert import Alert, Silence
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.hub_url import check_hub_url, mask_password
@@ -64,7 +64,7 @@ class _Refused(Struct):
     error: _Reason
 
 
-class _Conflict(_Refused):
+class _ConflictBody(_Refused):
     """Of a booking."""
 
     conflicts: list[ShownReservation]
@@ -84,7 +84,7 @@ _KINDS: dict[int, type[GpudeckError]] = {
 
 
 def _read_refusal(body: bytes) -> _Refused:
-    for kind in (_Conflict, _Refused):
+    for kind in (_ConflictBody, _Refused):
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(body, type=kind)
     return _Refused(_Reason(_NO_ROUTE, ""))
@@ -156,7 +156,7 @@ class Client:
             opened = OpenStream(f"{self.url}/api/v1/stream", headers, self._timeout)
             if opened.status == 200 and opened.content_type.startswith("text/event-stream"):
                 return opened
-            answer = Answer(opened.status, opened.content_type, opened.body())
+            answer = ClientResponse(opened.status, opened.content_type, opened.body())
             opened.close()
         except TROUBLE as error:
             self._explain(error)
@@ -213,7 +213,7 @@ class Client:
         return self._get("/api/v1/queue")
 
     def join_queue(self, request: dict[str, Any]) -> bytes:
-        """Stand in line; the place in it as JSON (see queueing.place.Place). A second time with the same `key` is the
+        """Stand in line; the place in it as JSON (see queueing.scheduler.QueuePosition). A second time with the same `key` is the
         same place."""
         return self._ask("POST", "/api/v1/queue", request)
 
@@ -300,7 +300,7 @@ class Client:
             return Unreachable(f"{self.shown} answered {status}, not as a gpudeck hub would.", _HINT)
         if status == 401 and not hint:
             hint = "Set $GPUDECK_TOKEN." if self._token is None else "Look at $GPUDECK_TOKEN."
-        if isinstance(refused, _Conflict):
+        if isinstance(refused, _ConflictBody):
             return Taken(f"{message}.", hint, refused.conflicts, refused.next_free)
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 

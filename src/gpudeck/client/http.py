@@ -14,13 +14,13 @@ TROUBLE = (http.client.HTTPException, OSError, UnicodeError, zlib.error)
 """What asking raises where nothing answers, or no HTTP."""
 
 
-class Answer(Struct, frozen=True):
+class ClientResponse(Struct, frozen=True):
     status: int
     content_type: str
     data: bytes
 
 
-def ask(method: str, url: str, headers: dict[str, str], body: bytes | None, timeout: float) -> Answer:
+def ask(method: str, url: str, headers: dict[str, str], body: bytes | None, timeout: float) -> ClientResponse:
     """Raises ssl.SSLError where the certificate is not believed, or one of TROUBLE. Redirections are answers too.
 
     `timeout` is for each step of it, in seconds.
@@ -37,7 +37,7 @@ def ask(method: str, url: str, headers: dict[str, str], body: bytes | None, time
         data = answer.read()
         if answer.getheader("Content-Encoding", "") == "gzip":
             data = zlib.decompress(data, wbits=31)
-        return Answer(answer.status, answer.getheader("Content-Type", ""), data)
+        return ClientResponse(answer.status, answer.getheader("Content-Type", ""), data)
     finally:
         connection.close()
 

@@ -110,7 +110,7 @@ class Fleet:
         is_sent = target is None and sent_at is not None
         if is_sent and self._late.is_late(host, envelope, now - waited, now):
             if isinstance(envelope, ShortReport):
-                raise refuse_undescribed(envelope)
+                raise refuse_undescribed(envelope, f"a report of {envelope.host} that comes late has to be whole")
             return self._take_late(host, envelope, now - waited, skew, now, uptime)
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1

@@ -3,7 +3,7 @@
 import time
 
 from gpudeck.hub.fleet import Fleet, Ingest
-from gpudeck.hub.pace import Pace
+from gpudeck.hub.pace import ReportRate
 from gpudeck.hub.stream import Stream
 from gpudeck.model import clock
 from gpudeck.model.fleet_settings import FleetSettings
@@ -34,4 +34,4 @@ class Hub:
         self.stream = Stream(self.fleet, now, demo=demo)
         self.ingest = Ingest(self.fleet, now, demo=demo)
         self.started_at = now()
-        self.pace = Pace()
+        self.pace = ReportRate()

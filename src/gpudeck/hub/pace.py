@@ -5,7 +5,7 @@ from collections import deque
 _SECONDS = 60
 
 
-class Pace:
+class ReportRate:
     """`note` the count once a second; `per_second` is None before there were two looks."""
 
     def __init__(self) -> None:

@@ -185,14 +185,10 @@ class Description:
         return changed, self._disks
 
 
-def refuse_undescribed(envelope: ShortReport) -> ReportRefused:
+def refuse_undescribed(envelope: ShortReport, why: str = "") -> ReportRefused:
     """A short report that cannot be read without the whole one that it refers to."""
-    return ReportRefused(
-        428,
-        "description_needed",
-        f"this hub does not know the description {envelope.description!r} of {envelope.host}",
-        "Send the whole report (wire version 1).",
-    )
+    unknown = f"this hub does not know the description {envelope.description!r} of {envelope.host}"
+    return ReportRefused(428, "description_needed", why or unknown, "Send the whole report (wire version 1).")
 
 
 def _out_of_bounds(what: str) -> ReportRefused:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
+from gpudeck.alerts.finding import FleetColumns, Rule, RuleFinding, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.holders import why_no_processes
 from gpudeck.alerts.snapshot import Around, SeenHost
@@ -11,7 +11,7 @@ from gpudeck.model.quantity import show_span
 from gpudeck.model.view import Gpu
 
 
-def find_conflicts(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
+def find_conflicts(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[RuleFinding]:
     """Both are told: whose it is, and who is on it."""
     return [
         _describe(host, gpu, (gpu.reservation.user,))
@@ -20,7 +20,7 @@ def find_conflicts(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -
     ]
 
 
-def find_overruns(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
+def find_overruns(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[RuleFinding]:
     marked = [gpu for gpu in gpus if gpu.reservation_conflict is not None and gpu.reservation is None]
     return [_describe(host, gpu, ()) for gpu in marked] if marked else ()
 
@@ -33,14 +33,14 @@ def preselect_overruns(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
     return fleet.gpus.has_conflict[: fleet.gpus.end] & ~fleet.gpus.is_reserved[: fleet.gpus.end]
 
 
-def _describe(host: SeenHost, gpu: Gpu, owners: tuple[str, ...]) -> Finding:
+def _describe(host: SeenHost, gpu: Gpu, owners: tuple[str, ...]) -> RuleFinding:
     title = f"GPU {gpu.label} of {host.name}: {gpu.reservation_conflict}"
     return find_at(gpu, title, users=tuple(gpu.users), accounts=owners)
 
 
-def find_no_shows(_: SeenHost, __: Sequence[Gpu], ___: Limits, around: Around) -> Sequence[Finding]:
+def find_no_shows(_: SeenHost, __: Sequence[Gpu], ___: Limits, around: Around) -> Sequence[RuleFinding]:
     return [
-        Finding(
+        RuleFinding(
             title=f"Nobody uses {one.user}'s booking of {one.gpus}: it is released in "
             f"{show_span(one.deadline - around.now)}",
             part=str(one.id),

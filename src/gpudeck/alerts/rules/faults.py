@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
+from gpudeck.alerts.finding import FleetColumns, Rule, RuleFinding, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.fleet.columns import Flags
@@ -17,14 +17,14 @@ _DAY = 86_400.0
 _SEVERITIES: dict[XidKind, Severity | None] = {"critical": None, "warning": "warning", "application": "info"}
 
 
-def find_faults(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_faults(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[RuleFinding]:
     """Each code of each GPU once, by its newest fault. One that needs somebody to act counts for a day, even if the hub
     was away when it happened; others as long as their end takes."""
     faulty = [gpu for gpu in gpus if gpu.events]
     if not faulty:
         return ()
     skew = host.view.clock_skew_seconds or 0.0
-    found: list[Finding] = []
+    found: list[RuleFinding] = []
     for gpu in faulty:
         newest = {event.code: event for event in gpu.events}
         for event in newest.values():
@@ -42,7 +42,7 @@ def preselect_faults(fleet: FleetColumns, limits: Limits, around: Around) -> Fla
     return is_recent | (now - gpus.last_critical_at[:end] < _DAY)
 
 
-def _describe(host: SeenHost, gpu: Gpu, event: ShownEvent, at: float) -> Finding:
+def _describe(host: SeenHost, gpu: Gpu, event: ShownEvent, at: float) -> RuleFinding:
     is_own_fault = event.kind == "application"
     return find_at(
         gpu,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
+from gpudeck.alerts.finding import FleetColumns, Rule, RuleFinding, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.rules.hosts import why_no_driver
 from gpudeck.alerts.snapshot import Around, SeenHost
@@ -13,14 +13,14 @@ from gpudeck.fleet.columns import Flags
 from gpudeck.model.view import Gpu
 
 
-def find_lost(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
+def find_lost(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[RuleFinding]:
     """Those that cannot be read, and those that are not told of any more. Where none can be read it is the driver."""
     missing = [gpu for gpu in gpus if gpu.health == "critical" and host.boards[gpu.uuid].missing is not None]
     if not missing and not host.gone:
         return ()
     lost = [] if why_no_driver(host) is not None else [_lose(host, gpu) for gpu in missing]
     gone = [
-        Finding(
+        RuleFinding(
             title=f"GPU {gpu.label} of {host.name} is gone", gpu=gpu.uuid, label=gpu.label, model=gpu.model, part=""
         )
         for gpu in host.gone
@@ -33,7 +33,7 @@ def preselect_lost(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
     return fleet.gpus.is_missing[: fleet.gpus.end]
 
 
-def _lose(host: SeenHost, gpu: Gpu) -> Finding:
+def _lose(host: SeenHost, gpu: Gpu) -> RuleFinding:
     reason = host.boards[gpu.uuid].missing or ""
     return _find(host, gpu, f"cannot be read: {reason.rstrip('.')}", action=gpu.health_action)
 
@@ -43,7 +43,7 @@ def why_not_lost(host: SeenHost, gpu: str, _: str) -> str | None:
     return None if gpu in host.boards else "the host does not tell of it"
 
 
-def find_hot(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_hot(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[RuleFinding]:
     clear = limits.end
     hot = [gpu for gpu in gpus if (value := gpu.temperature_celsius) is not None and value >= clear]
     return [_heat(host, gpu, limits, around) for gpu in hot] if hot else ()
@@ -53,14 +53,14 @@ def preselect_hot(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
     return fleet.gpus.metric("temperature_celsius") >= limits.end
 
 
-def _heat(host: SeenHost, gpu: Gpu, limits: Limits, around: Around) -> Finding:
+def _heat(host: SeenHost, gpu: Gpu, limits: Limits, around: Around) -> RuleFinding:
     celsius, above = gpu.temperature_celsius or 0.0, limits.begin
     is_critical = celsius >= max(above, around.critical_celsius)
     severity = "critical" if is_critical else None
     return _find(host, gpu, f"is at {celsius:.0f} °C", is_bad=celsius >= above, severity=severity)
 
 
-def find_throttled(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[Finding]:
+def find_throttled(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[RuleFinding]:
     slow = [gpu for gpu in gpus if gpu.throttled_thermal or gpu.throttled_hardware]
     return [_find(host, gpu, f"is slowed down by {_brake(gpu)}") for gpu in slow] if slow else ()
 
@@ -73,7 +73,7 @@ def _brake(gpu: Gpu) -> str:
     return "heat" if gpu.throttled_thermal else "its hardware (power brake or slowdown)"
 
 
-def find_errors(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, _: Around) -> Sequence[Finding]:
+def find_errors(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, _: Around) -> Sequence[RuleFinding]:
     above = max(limits.begin, 1.0)
     worn = [gpu for gpu in gpus if gpu.remapped_rows_pending or (gpu.ecc_uncorrected_count or 0) >= above]
     return [_find(host, gpu, _wear(gpu)) for gpu in worn] if worn else ()
@@ -91,7 +91,7 @@ def _wear(gpu: Gpu) -> str:
     return " and ".join(part for part in (errors, rows) if part)
 
 
-def find_capped(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_capped(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[RuleFinding]:
     """Against the usual limit of its model in this fleet: what all have is somebody's decision."""
     usual, least = around.power_limits, 1.0 - limits.end / 100.0
     capped = [gpu for gpu in gpus if (watts := gpu.power_limit_watts) and watts < least * usual.get(gpu.name, 0.0)]
@@ -108,13 +108,13 @@ def preselect_capped(fleet: FleetColumns, limits: Limits, around: Around) -> Fla
     return gpus.metric("power_limit_watts") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]]
 
 
-def _cap(host: SeenHost, gpu: Gpu, limits: Limits, usual: float) -> Finding:
+def _cap(host: SeenHost, gpu: Gpu, limits: Limits, usual: float) -> RuleFinding:
     watts = gpu.power_limit_watts or 0.0
     words = f"is limited to {watts:.0f} W; others of its model have {usual:.0f} W"
     return _find(host, gpu, words, is_bad=watts <= (1.0 - limits.begin / 100.0) * usual)
 
 
-def _find(host: SeenHost, gpu: Gpu, words: str, **others: Any) -> Finding:
+def _find(host: SeenHost, gpu: Gpu, words: str, **others: Any) -> RuleFinding:
     return find_at(gpu, f"GPU {gpu.label} of {host.name} {words}", **others)
 
 

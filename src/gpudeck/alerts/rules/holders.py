@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from gpudeck.alerts.finding import Finding, FleetColumns, Rule, find_at
+from gpudeck.alerts.finding import FleetColumns, Rule, RuleFinding, find_at
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.fleet.columns import HELD, NOBODY, Flags
 from gpudeck.model.view import Gpu
 
 
-def find_held(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) -> Sequence[Finding]:
+def find_held(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) -> Sequence[RuleFinding]:
     """For their owners. On a GPU that is theirs by booking they may idle."""
     held = [gpu for gpu in gpus if gpu.availability == "held" and gpu.users]
     if not held:
@@ -28,13 +28,13 @@ def _is_booked_by(gpu: Gpu) -> bool:
     return gpu.reservation is not None and gpu.reservation_conflict is None
 
 
-def _hold(host: SeenHost, gpu: Gpu, around: Around) -> Finding:
+def _hold(host: SeenHost, gpu: Gpu, around: Around) -> RuleFinding:
     users = tuple(gpu.users)
     title = f"{' and '.join(users[:3])} hold{'s' if len(users) == 1 else ''} GPU {gpu.label} of {host.name} idle"
     return find_at(gpu, title, since=min(around.now, gpu.since), users=users, is_personal=True)
 
 
-def find_orphaned(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) -> Sequence[Finding]:
+def find_orphaned(host: SeenHost, gpus: Sequence[Gpu], _: Limits, around: Around) -> Sequence[RuleFinding]:
     """Memory in use without a process. A process list that could not be read proves nothing."""
     suspects = [gpu for gpu in gpus if gpu.availability == "held" and gpu.processes is not None]
     if not suspects:
@@ -48,7 +48,7 @@ def preselect_orphaned(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
     return is_orphaned
 
 
-def _orphan(host: SeenHost, gpu: Gpu, around: Around) -> Finding:
+def _orphan(host: SeenHost, gpu: Gpu, around: Around) -> RuleFinding:
     amount = f"{(gpu.memory_used_bytes or 0) / 2**30:.1f} GiB of GPU {gpu.label} of {host.name}"
     return find_at(gpu, f"{amount} are held, but no process is on it", since=min(around.now, gpu.since))
 

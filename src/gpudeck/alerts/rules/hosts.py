@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from gpudeck.alerts.finding import Finding, FleetColumns, Rule
+from gpudeck.alerts.finding import FleetColumns, Rule, RuleFinding
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.fleet.columns import DOWN, NEVER, Flags, Floats
@@ -19,10 +19,10 @@ _FULL_PERCENT: Final = 99.0
 """From here on a disk is as good as full, which is critical."""
 
 
-def find_down(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[Finding]:
+def find_down(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[RuleFinding]:
     if host.status != "down":
         return ()
-    return (Finding(title=_why_silent(host, "has stopped reporting"), since=min(around.now, host.silent_since)),)
+    return (RuleFinding(title=_why_silent(host, "has stopped reporting"), since=min(around.now, host.silent_since)),)
 
 
 def preselect_down(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
@@ -36,10 +36,10 @@ def why_awaited(host: SeenHost, _: str, __: str) -> str | None:
     return "the host has not reported since the hub was started" if is_silent else None
 
 
-def find_unreadable(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[Finding]:
+def find_unreadable(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[RuleFinding]:
     if host.status != "never" or not host.is_expected:
         return ()
-    return (Finding(title=_why_silent(host, "has never reported")),)
+    return (RuleFinding(title=_why_silent(host, "has never reported")),)
 
 
 def preselect_unreadable(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
@@ -53,21 +53,23 @@ def _why_silent(host: SeenHost, silent: str) -> str:
     return f"{host.name} cannot be read: {host.failure.rstrip('.')}"
 
 
-def find_late(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
+def find_late(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[RuleFinding]:
     above, clear = limits.begin, limits.end
     if host.late_times < max(clear, 1.0):
         return ()
     title = f"{host.name} reports late again and again: {host.late_times} times within an hour"
-    return (Finding(title=title, is_bad=host.late_times >= above),)
+    return (RuleFinding(title=title, is_bad=host.late_times >= above),)
 
 
 def preselect_late(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
     return fleet.hosts.late_times[: fleet.hosts.end] >= max(limits.end, 1.0)
 
 
-def find_unanswering(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[Finding]:
+def find_unanswering(host: SeenHost, _: Sequence[Gpu], __: Limits, ___: Around) -> Sequence[RuleFinding]:
     reason = why_no_driver(host)
-    return () if reason is None else (Finding(title=f"The GPUs of {host.name} cannot be read: {reason.rstrip('.')}"),)
+    return (
+        () if reason is None else (RuleFinding(title=f"The GPUs of {host.name} cannot be read: {reason.rstrip('.')}"),)
+    )
 
 
 def preselect_unanswering(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
@@ -91,7 +93,7 @@ def why_no_driver(host: SeenHost) -> str | None:
     return next(iter(missing)) if len(host.boards) > 1 and len(missing) == 1 else None
 
 
-def find_full_disk(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
+def find_full_disk(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[RuleFinding]:
     view = host.view
     used, total, clear = view.disk_used_bytes, view.disk_total_bytes, limits.end
     is_root_full = used is not None and total and 100.0 * used >= clear * total
@@ -108,8 +110,8 @@ def preselect_full_disk(fleet: FleetColumns, limits: Limits, _: Around) -> Flags
     return (share >= limits.end) | (hosts.disk_percent[: hosts.end] >= limits.end)
 
 
-def _describe_disk(host: SeenHost, mount: str, share: float, limits: Limits) -> Finding:
-    return Finding(
+def _describe_disk(host: SeenHost, mount: str, share: float, limits: Limits) -> RuleFinding:
+    return RuleFinding(
         title=f"{mount} of {host.name} is {share:.0f} % full",
         part=mount,
         is_bad=share >= limits.begin,
@@ -130,12 +132,12 @@ def why_no_disk(host: SeenHost, _: str, mount: str) -> str | None:
     return None if any(name == mount for name, _ in _disks(host)) else f"the host does not tell of {mount} now"
 
 
-def find_full_ram(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
+def find_full_ram(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[RuleFinding]:
     used, total = host.view.memory_used_bytes, host.view.memory_total_bytes
     if used is None or not total or 100.0 * used < limits.end * total:
         return ()
     share = 100.0 * used / total
-    return (Finding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= limits.begin),)
+    return (RuleFinding(title=f"{share:.0f} % of the RAM of {host.name} is in use", is_bad=share >= limits.begin),)
 
 
 def preselect_full_ram(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
@@ -143,19 +145,19 @@ def preselect_full_ram(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
     return (100.0 * used >= limits.end * total) & (total > 0)
 
 
-def find_skew(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[Finding]:
+def find_skew(host: SeenHost, _: Sequence[Gpu], limits: Limits, __: Around) -> Sequence[RuleFinding]:
     skew = host.view.clock_skew_seconds
     if skew is None or abs(skew) < max(limits.end, 0.1):
         return ()
     title = f"The clock of {host.name} is {show_span(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the hub's"
-    return (Finding(title=title, is_bad=abs(skew) >= limits.begin),)
+    return (RuleFinding(title=title, is_bad=abs(skew) >= limits.begin),)
 
 
 def preselect_skew(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
     return np.abs(fleet.hosts.clock_skew[: fleet.hosts.end]) >= max(limits.end, 0.1)
 
 
-def find_outdated(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[Finding]:
+def find_outdated(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) -> Sequence[RuleFinding]:
     view = host.view
     version = view.agent_version
     if version == around.version or view.via not in _OWN_AGENTS:
@@ -163,7 +165,7 @@ def find_outdated(host: SeenHost, _: Sequence[Gpu], __: Limits, around: Around) 
     own, others = read_release(around.version), read_release(version)
     if own is None or others is None or others >= own:
         return ()
-    return (Finding(title=f"The agent of {host.name} is {version}, the hub is {around.version}"),)
+    return (RuleFinding(title=f"The agent of {host.name} is {version}, the hub is {around.version}"),)
 
 
 def preselect_outdated(fleet: FleetColumns, _: Limits, around: Around) -> Flags:

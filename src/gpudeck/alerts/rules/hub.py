@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gpudeck.alerts.finding import Finding, Rule
+from gpudeck.alerts.finding import Rule, RuleFinding
 from gpudeck.alerts.limits import Limits
 from gpudeck.alerts.snapshot import Around, SeenHost
 from gpudeck.model.view import Gpu
@@ -12,13 +12,13 @@ _FEWEST: Final = 8
 """A fleet of fewer GPUs is full every other day."""
 
 
-def find_failing_history(_: SeenHost, __: Sequence[Gpu], ___: Limits, around: Around) -> Sequence[Finding]:
+def find_failing_history(_: SeenHost, __: Sequence[Gpu], ___: Limits, around: Around) -> Sequence[RuleFinding]:
     # Its detail may name a place, and this goes to everybody who may look.
     trouble = around.history
-    return () if trouble is None else (Finding(title=trouble.title, severity=trouble.severity),)
+    return () if trouble is None else (RuleFinding(title=trouble.title, severity=trouble.severity),)
 
 
-def find_full_fleet(_: SeenHost, __: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[Finding]:
+def find_full_fleet(_: SeenHost, __: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[RuleFinding]:
     """By the GPUs of which it is known what they do."""
     if around.known < _FEWEST:
         return ()
@@ -26,7 +26,7 @@ def find_full_fleet(_: SeenHost, __: Sequence[Gpu], limits: Limits, around: Arou
     if taken < limits.end:
         return ()
     title = f"{around.free} of {around.known} GPUs are free"
-    return (Finding(title=title, is_bad=taken >= limits.begin),)
+    return (RuleFinding(title=title, is_bad=taken >= limits.begin),)
 
 
 HUB_RULES = (

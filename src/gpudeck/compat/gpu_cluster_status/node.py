@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudeck.agent.desk import Answer, answer_error
+from gpudeck.agent.desk import DeskAnswer, answer_error
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.wire import Envelope
 
@@ -63,14 +63,14 @@ class NodeDesk:
         self._newest = newest
         self._interfaces = interfaces
 
-    def answer(self, body: bytes) -> Answer:
+    def answer(self, body: bytes) -> DeskAnswer:
         if not self._is_right(body):
             return _NOT_FOUND
         envelope = self._newest()
         if envelope is None:
             return _NOT_READ_YET
         told = describe_node(envelope, self._interfaces())
-        return Answer(200, encode(told), _JSON)
+        return DeskAnswer(200, encode(told), _JSON)
 
     def _is_right(self, body: bytes) -> bool:
         """Takes the same time for every wrong one."""

@@ -124,7 +124,7 @@ class PastStep(Struct):
             if one.gpus and one.at and one.at <= newest and not self._is_too_old(one.at)
         )
 
-    def _send(self, desk: ImportTarget, batch: "SampleBatch | None" = None) -> dict[str, Any]:
+    def _send(self, desk: ImportTarget, batch: "VestaBatch | None" = None) -> dict[str, Any]:
         of = {"id": self.machine.id, "name": self.machine.name, "gpus": self.gpus, "interval": self.interval}
         return _post(desk, PAST, of | ({"rows": []} if batch is None else asdict(batch)))
 
@@ -198,14 +198,14 @@ def _find_interval(times: Sequence[float]) -> float:
     return min(max(usual, _SHORTEST), _LONGEST)
 
 
-class SampleBatch(Struct, frozen=True):
+class VestaBatch(Struct, frozen=True):
     """As many rows as fit into one request, and how far they reach."""
 
     rows: list[Row]
     span: tuple[float, float]
 
 
-def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterator[SampleBatch]:
+def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterator[VestaBatch]:
     """Those that are wanted, of rows that come the newest first. One that is not wanted is there: what lies between it
     and the next one is then known to be nothing."""
     batch: list[Row] = []
@@ -225,8 +225,8 @@ def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterato
         yield _bound(batch, newer, batch[-1][0])
 
 
-def _bound(rows: list[Row], newer: float | None, start: float) -> SampleBatch:
-    return SampleBatch(rows, (start, rows[0][0] if newer is None else newer))
+def _bound(rows: list[Row], newer: float | None, start: float) -> VestaBatch:
+    return VestaBatch(rows, (start, rows[0][0] if newer is None else newer))
 
 
 def _post(desk: ImportTarget, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _COUNTED = re.compile(
 )
 
 
-class Database(Struct, frozen=True):
+class DatabaseAbout(Struct, frozen=True):
     """`reason` is why its figures are not known."""
 
     reason: str | None = None
@@ -49,7 +49,7 @@ class HubState(Struct, frozen=True):
     version: str
     demo: bool
     tick_age_seconds: float
-    database: Database
+    database: DatabaseAbout
     history: History
     problems: list[str] = field(default_factory=list)
 
