@@ -213,8 +213,8 @@ class Client:
         return self._get("/api/v1/queue")
 
     def join_queue(self, request: dict[str, Any]) -> bytes:
-        """Stand in line; the place in it as JSON (see queueing.scheduler.QueuePosition). A second time with the same `key` is the
-        same place."""
+        """Queue a request; its position as JSON (see queueing.scheduler.QueuePosition). A second time with the same `key`
+        it is the same position."""
         return self._ask("POST", "/api/v1/queue", request)
 
     def ask_queue(self, number: int, wait: float = 0.0, seen: str = "") -> bytes | None:
