@@ -213,7 +213,7 @@ class Client:
         return self._get("/api/v1/queue")
 
     def join_queue(self, request: dict[str, Any]) -> bytes:
-        """Queue a request; its position as JSON (see queueing.scheduler.QueuePosition). A second time with the same `key`
+        """Queue a request; its position as JSON (see queueing.scheduler.QueuePosition). With the same `key` again
         it is the same position."""
         return self._ask("POST", "/api/v1/queue", request)
 
