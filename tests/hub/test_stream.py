@@ -15,7 +15,7 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.hub.host import ENCODED_AT_ONCE
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import EVERYTHING, Sight
-from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, StreamEvent, Viewer
+from gpudeck.hub.stream import GZIP_HEADER, KEPT_DELTAS, PublishedEvent, Viewer
 from gpudeck.model.cpu_budget import HOSTS_AT_ONCE, Steps, finish
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.view import Fleet
@@ -37,16 +37,16 @@ class Stage:
         return parse(self.stream.tick())[1]
 
 
-def parse(event: StreamEvent) -> tuple[str, Any]:
+def parse(event: PublishedEvent) -> tuple[str, Any]:
     kind, _, data = event.plain.decode().strip().split("\n")
     return kind.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))
 
 
-def event_id(event: StreamEvent) -> str:
+def event_id(event: PublishedEvent) -> str:
     return event.plain.decode().split("\n")[1].removeprefix("id: ")
 
 
-def drain(viewer: Viewer) -> list[StreamEvent]:
+def drain(viewer: Viewer) -> list[PublishedEvent]:
     """Everything that waits for a viewer."""
     return list(viewer._events)
 
@@ -212,7 +212,7 @@ def test_a_viewer_that_does_not_read_is_cut_off_and_others_are_not(stage: Stage)
 
 
 def test_closing_ends_a_waiting_viewer(stage: Stage) -> None:
-    async def wait_and_close() -> StreamEvent | None:
+    async def wait_and_close() -> PublishedEvent | None:
         viewer = stage.stream.watch()
         await viewer.next()
         waiting = asyncio.ensure_future(viewer.next())
@@ -350,7 +350,7 @@ def test_the_first_real_report_ends_a_demo_that_nobody_asked_for() -> None:
     assert [host.name for host in hub.fleet.ordered()] == ["sim"]
 
 
-def begin_tick(stage: Stage) -> Steps[StreamEvent]:
+def begin_tick(stage: Stage) -> Steps[PublishedEvent]:
     """A tick in which the first host that changed is encoded, and others have their turn."""
     stage.clock.advance(1)
     steps = stage.stream.tick_in_steps()

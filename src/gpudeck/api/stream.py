@@ -11,7 +11,7 @@ from gpudeck.api.callers import Refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.hub.hub import Hub
 from gpudeck.hub.sight import Sight
-from gpudeck.hub.stream import GZIP_HEADER, StreamEvent, Viewer, deflate
+from gpudeck.hub.stream import GZIP_HEADER, PublishedEvent, Viewer, deflate
 from gpudeck.model.errors import Temporary
 from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error
 
@@ -108,7 +108,7 @@ async def _serve(viewer: Viewer, packed: bool, receive: Receive, send: Send) -> 
             await goodbye
 
 
-async def _bytes_of(event: StreamEvent, packed: bool) -> bytes:
+async def _bytes_of(event: PublishedEvent, packed: bool) -> bytes:
     """Compressing a snapshot of a large fleet takes tens of milliseconds: a thread does it, once for all viewers."""
     if not packed:
         return event.plain

@@ -38,7 +38,7 @@ Place = tuple[str, int, int]
 """The id of a host, its row, and the first of its GPUs' rows."""
 
 
-class StreamEvent:
+class PublishedEvent:
     """One server-sent event.
 
     `deflated` ends on a full flush: it refers to nothing before it, so the same bytes fit into every viewer's gzip
@@ -67,11 +67,11 @@ class Viewer:
     """One open stream: the events still to be sent to it."""
 
     def __init__(self) -> None:
-        self._events: deque[StreamEvent] = deque()
+        self._events: deque[PublishedEvent] = deque()
         self._wake = asyncio.Event()
         self.is_open = True
 
-    def put(self, event: StreamEvent) -> None:
+    def put(self, event: PublishedEvent) -> None:
         self._events.append(event)
         if len(self._events) > KEPT_DELTAS:
             self.close()
@@ -82,7 +82,7 @@ class Viewer:
         self.is_open = False
         self._wake.set()
 
-    async def next(self) -> StreamEvent | None:
+    async def next(self) -> PublishedEvent | None:
         """The next event; None when the stream is over."""
         while self.is_open and not self._events:
             self._wake.clear()
@@ -94,11 +94,11 @@ class _Channel:
     """What viewers with one sight get: the deltas still kept for those who come back, and the fleet as it is now."""
 
     def __init__(self) -> None:
-        self.deltas: deque[StreamEvent] = deque(maxlen=KEPT_DELTAS)
+        self.deltas: deque[PublishedEvent] = deque(maxlen=KEPT_DELTAS)
         self.viewers: set[Viewer] = set()
         self.document: bytes | None = None
         self.packed: asyncio.Task[bytes] | None = None
-        self.snapshot: StreamEvent | None = None
+        self.snapshot: PublishedEvent | None = None
         self.view: asyncio.Task[FleetView] | None = None
         self.answers: dict[tuple[Hashable, ...], asyncio.Task[Any]] = {}
         self.idle_ticks = 0
@@ -124,11 +124,11 @@ class Stream:
         self._happenings: list[Happening] = []
         self._reservation_changes = self._told_reservation_changes = 0
 
-    def tick(self) -> StreamEvent:
+    def tick(self) -> PublishedEvent:
         """Publish what changed since the last tick and hand it to every viewer."""
         return finish(self.tick_in_steps())
 
-    def tick_in_steps(self) -> Steps[StreamEvent]:
+    def tick_in_steps(self) -> Steps[PublishedEvent]:
         """The same, one step a host: what changes meanwhile is in this delta or in the next."""
         self.time, epoch = self._clock(), self._epoch
         yield from self.fleet.age_in_steps(self.time)
@@ -218,14 +218,14 @@ class Stream:
         """Seconds since the fleet was last published."""
         return max(0.0, self._clock() - self.time)
 
-    def snapshot(self, sight: Sight = EVERYTHING) -> StreamEvent:
+    def snapshot(self, sight: Sight = EVERYTHING) -> PublishedEvent:
         channel = self._open(sight)
         if channel.snapshot is None:
             rows = _encoder.encode([_place(host) for host in self.fleet.ordered()])
             # One that was made in steps may lack a host that has come since, or have others' rows.
             channel.document = self.fleet.encoded(self.time, demo=self.demo, sight=sight)
             document = b"".join((channel.document[:-1], b',"rows":', rows, b"}"))
-            channel.snapshot = StreamEvent("snapshot", self._number, self._epoch, document)
+            channel.snapshot = PublishedEvent("snapshot", self._number, self._epoch, document)
         return channel.snapshot
 
     def watch(self, last_event_id: str = "", sight: Sight = EVERYTHING) -> Viewer:
@@ -272,7 +272,7 @@ class Stream:
         return await asyncio.to_thread(make, await self.fresh_view(sight), *arguments)
 
     def _publish(self, channel: _Channel, data: bytes) -> None:
-        event = StreamEvent("delta", self._number, self._epoch, data)
+        event = PublishedEvent("delta", self._number, self._epoch, data)
         channel.document = channel.packed = channel.snapshot = channel.view = None
         channel.answers = {}
         channel.idle_ticks = 0 if channel.viewers else channel.idle_ticks + 1
@@ -301,7 +301,7 @@ class Stream:
         for sight in self._channels if new else ():
             encode_hosts(table, new, sight)
 
-    def _missed_since(self, last_event_id: str, channel: _Channel) -> list[StreamEvent] | None:
+    def _missed_since(self, last_event_id: str, channel: _Channel) -> list[PublishedEvent] | None:
         epoch, _, number = last_event_id.partition("-")
         if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 15:
             return None

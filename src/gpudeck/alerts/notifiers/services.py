@@ -26,7 +26,9 @@ _HOST = SendResult("temporary", "the name of its host cannot be found.", "Check 
 _REFUSES = SendResult("temporary", "its host refuses the connection.", "Check host and port; is the service running?")
 
 
-_AWAY = SendResult("temporary", "its host cannot be reached.", "Check the network between the hub and that host.")
+_UNREACHABLE = SendResult(
+    "temporary", "its host cannot be reached.", "Check the network between the hub and that host."
+)
 
 
 _SLOW = SendResult(
@@ -55,13 +57,13 @@ _SENDER = SendResult("refused", "it refuses the sender.", "Check `from` in the a
 _CONTENT = SendResult("refused", "it does not accept what it was sent.", "Check the kind of address.")
 
 
-_CROWD = SendResult("temporary", "it takes no more messages for now.")
+_RATE_LIMITED = SendResult("temporary", "it takes no more messages for now.")
 
 
-_TROUBLE = SendResult("temporary", "it has trouble of its own.")
+_SERVER_ERROR = SendResult("temporary", "it has trouble of its own.")
 
 
-_ELSEWHERE = SendResult("refused", "it sends on to another address.", "Write that one into the settings.")
+_REDIRECTED = SendResult("refused", "it sends on to another address.", "Write that one into the settings.")
 
 
 _UNCLEAR = SendResult(
@@ -72,19 +74,19 @@ _UNCLEAR = SendResult(
 _SAID = (
     (r"invalid_auth|not_authed|token_revoked|token_expired|account_inactive|missing_scope|invalid_token", _TOKEN),
     (r"channel_not_found|user_not_found|is_archived|not_in_channel|no_team|invalid_user", _RECIPIENT),
-    (r"ratelimited|rate_limited|too many requests", _CROWD),
+    (r"ratelimited|rate_limited|too many requests", _RATE_LIMITED),
     (r"smtpauthenticationerror|authentication (failed|error)|\(53[0-9],|auth extension not supported", _TOKEN),
     (r"smtprecipientsrefused|recipients? refused", _RECIPIENT),
     (r"smtpsenderrefused|sender refused", _SENDER),
     (r"\{'[^']*': \(5[0-9]{2},", _RECIPIENT),
-    (r"\{'[^']*': \(4[0-9]{2},", _CROWD),
+    (r"\{'[^']*': \(4[0-9]{2},", _RATE_LIMITED),
     (r"certificate.verify|certificate_verify|hostname mismatch|self.signed", _TRUST),
     (r"wrong_version_number|wrong version number|ssl: |sslerror|starttls extension not supported", _PLAIN),
     (r"nameresolution|getaddrinfo|name or service not known|failed to resolve|name resolution|no address assoc", _HOST),
     (r"connection refused|errno 111", _REFUSES),
     (r"timed out|timeout", _SLOW),
-    (r"unreachable|no route to host|errno 113|errno 101", _AWAY),
-    (r"connection (aborted|reset)|remote end closed|connection unexpectedly closed|errno 104", _TROUBLE),
+    (r"unreachable|no route to host|errno 113|errno 101", _UNREACHABLE),
+    (r"connection (aborted|reset)|remote end closed|connection unexpectedly closed|errno 104", _SERVER_ERROR),
 )
 
 
@@ -99,10 +101,10 @@ def of_status(status: int) -> SendResult:
     """From the status of an HTTP answer."""
     if 200 <= status < 300:
         return SENT
-    known = {401: _TOKEN, 403: _TOKEN, 404: _GONE, 405: _GONE, 410: _GONE, 408: _SLOW, 429: _CROWD}
+    known = {401: _TOKEN, 403: _TOKEN, 404: _GONE, 405: _GONE, 410: _GONE, 408: _SLOW, 429: _RATE_LIMITED}
     found = known.get(status)
     if found is None:
-        found = _ELSEWHERE if status < 400 else _CONTENT if status < 500 else _TROUBLE
+        found = _REDIRECTED if status < 400 else _CONTENT if status < 500 else _SERVER_ERROR
     return SendResult(found.kind, f"{found.words[:-1]} (HTTP {status}).", found.hint)
 
 
